@@ -1,0 +1,1 @@
+"""roundlog: training steps as programs, executed to the same bits on every machine."""
