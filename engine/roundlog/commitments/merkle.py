@@ -1,0 +1,123 @@
+"""The one Merkle scheme of the project: SHA-256, domain separated, padded to a power of two.
+
+    leaf = SHA-256(0x00 || payload)      node = SHA-256(0x01 || left || right)      PAD = SHA-256(0x02)
+
+The prefixes keep the three kinds of hash input apart, so that no payload can pose as an inner node (RFC
+6962, section 2.1) and no payload hashes to PAD. `n` leaves are padded with PAD to 2^depth, depth =
+ceil(log2(max(n, 1))), and every proof has exactly `depth` siblings. PAD alone does not bind `n`: whoever
+keeps a root keeps its count too (the training spec does), and `verify` refuses an index that is not below
+it.
+"""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+from roundlog.commitments.errors import CommitmentError
+
+Bytes = bytes | bytearray | memoryview
+
+HASH_SIZE = 32
+MAX_DEPTH = 64
+
+_LEAF_PREFIX = sha256(b"\x00")
+_NODE_PREFIX = sha256(b"\x01")
+
+PAD = sha256(b"\x02").digest()
+
+
+def leaf_hash(payload: Bytes) -> bytes:
+    """The 32-byte hash of a leaf. `payload` is any contiguous bytes-like object; it is not copied."""
+    # Copying a primed hash is cheaper than building one, and leaves the payload where it is.
+    state = _LEAF_PREFIX.copy()
+    state.update(payload)
+    return state.digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """The 32-byte hash of an inner node over its two 32-byte children."""
+    return sha256(b"\x01" + left + right).digest()
+
+
+def _pad_nodes() -> list[bytes]:
+    nodes = [PAD]
+    for _ in range(MAX_DEPTH):
+        nodes.append(node_hash(nodes[-1], nodes[-1]))
+    return nodes
+
+
+_PAD_NODES = _pad_nodes()
+"""_PAD_NODES[h]: root of a subtree of height h in which every leaf is PAD."""
+
+
+def depth_of(count: int) -> int:
+    """Siblings in a proof of a tree with `count` leaves: ceil(log2(max(count, 1)))."""
+    return max(count - 1, 0).bit_length()
+
+
+class MerkleTree:
+    """The whole tree over `payloads`, kept so that the children of any node can be revealed in a game.
+
+    Heights count from the leaves: `node(0, i)` is leaf i, `node(depth, 0)` the root. Only nodes above at
+    least one real leaf are stored (64 bytes a leaf in all); padding is computed.
+    """
+
+    def __init__(self, payloads: Iterable[Bytes]) -> None:
+        leaves = bytearray()
+        for payload in payloads:
+            state = _LEAF_PREFIX.copy()
+            state.update(payload)
+            leaves += state.digest()
+        self.count = len(leaves) // HASH_SIZE
+        self.depth = depth_of(self.count)
+        self._levels = [bytes(leaves)]
+        for height in range(self.depth):
+            self._levels.append(_level_above(self._levels[-1], _PAD_NODES[height]))
+        self.root = self.node(self.depth, 0)
+
+    def node(self, height: int, index: int) -> bytes:
+        """The 32-byte node `index` (from the left) at `height`; padding nodes included.
+
+        Raises CommitmentError if the tree has no such node.
+        """
+        if not 0 <= height <= self.depth or not 0 <= index < 1 << (self.depth - height):
+            raise CommitmentError(f"a tree of depth {self.depth} has no node {index} at height {height}")
+        level = self._levels[height]
+        start = index * HASH_SIZE
+        return level[start : start + HASH_SIZE] if start < len(level) else _PAD_NODES[height]
+
+    def proof(self, index: int) -> list[bytes]:
+        """The `depth` siblings of leaf `index`, from the leaf upwards. Raises CommitmentError if there is
+        no such leaf.
+        """
+        if not 0 <= index < self.count:
+            raise CommitmentError(f"a tree of {self.count} leaves has no leaf {index}")
+        return [self.node(height, (index >> height) ^ 1) for height in range(self.depth)]
+
+
+def _level_above(level: bytes, pad: bytes) -> bytes:
+    if len(level) % (2 * HASH_SIZE):
+        level += pad
+    above = bytearray()
+    view = memoryview(level)
+    for start in range(0, len(level), 2 * HASH_SIZE):
+        state = _NODE_PREFIX.copy()
+        state.update(view[start : start + 2 * HASH_SIZE])
+        above += state.digest()
+    return bytes(above)
+
+
+def verify(root: bytes, payload: Bytes, index: int, count: int, proof: Sequence[bytes]) -> bool:
+    """Whether `payload` is leaf `index` of the tree of `count` leaves with this root.
+
+    True only for an index below `count` and a proof of exactly `depth_of(count)` 32-byte siblings, from the
+    leaf upwards; bit i of the index says whether the node at height i is a right child. Never raises on
+    hostile values.
+    """
+    if not 0 <= index < count or len(proof) != depth_of(count):
+        return False
+    if len(root) != HASH_SIZE or any(len(sibling) != HASH_SIZE for sibling in proof):
+        return False
+    node = leaf_hash(payload)
+    for height, sibling in enumerate(proof):
+        node = node_hash(sibling, node) if index >> height & 1 else node_hash(node, sibling)
+    return node == root

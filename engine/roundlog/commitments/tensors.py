@@ -1,0 +1,87 @@
+"""Tensor roots: the Merkle root over the 1 KiB chunks of a tensor's little-endian bytes.
+
+Shape and dtype are not hashed: the program, whose root stands in the spec, fixes them for every tensor that
+has a root.
+"""
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from roundlog.commitments.errors import CommitmentError
+from roundlog.commitments.merkle import MerkleTree
+
+CHUNK_SIZE = 1024
+"""Bytes in a leaf of a tensor tree; the last one may be shorter."""
+
+Tensor = torch.Tensor | NDArray[np.generic]
+
+_KINDS = "fiub"
+"""NumPy kinds that have a root: real floats, integers, bool."""
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes that are committed to: C order, little-endian, bool as one byte of 0 or 1.
+
+    A contiguous CPU tensor is viewed, not copied. Zeros keep their sign (-0.0 and +0.0 are different bytes).
+
+    Raises CommitmentError for a NaN (its bits differ between machines, and the engine stops at a non-finite
+    value), for a bool whose byte is neither 0 nor 1, and for a dtype without one little-endian layout
+    (complex, bfloat16, quantised, strings, objects).
+    """
+    array = _as_array(tensor)
+    if array.dtype.kind not in _KINDS or array.dtype.itemsize > 8:
+        raise CommitmentError(f"a tensor of dtype {array.dtype} has no root; use float, integer or bool")
+    array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+    if array.size == 0:
+        return memoryview(b"")
+    # The maximum of anything with a NaN is NaN: one pass, and no mask as large as the tensor.
+    if array.dtype.kind == "f" and np.isnan(array.max()):
+        raise CommitmentError("a tensor with a NaN has no root, since NaN bits differ between machines")
+    flat = array.reshape(-1).view(np.uint8)
+    if array.dtype.kind == "b" and flat.max() > 1:
+        raise CommitmentError("a bool tensor with a byte other than 0 and 1 has no root")
+    return flat.data
+
+
+def _as_array(tensor: Tensor) -> NDArray[np.generic]:
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    assert sys.byteorder == "little", "PyTorch tensors are in host byte order"
+    try:
+        array: NDArray[np.generic] = tensor.detach().cpu().contiguous().numpy()
+    except (TypeError, RuntimeError) as error:
+        raise CommitmentError(
+            f"a tensor of dtype {tensor.dtype} has no root; use float, integer or bool"
+        ) from error
+    return array
+
+
+def _chunks(data: memoryview) -> Iterator[memoryview]:
+    # An empty tensor has one leaf with an empty payload, so that every tensor has at least one leaf.
+    for start in range(0, max(len(data), 1), CHUNK_SIZE):
+        yield data[start : start + CHUNK_SIZE]
+
+
+def tensor_chunk(tensor: Tensor, index: int) -> bytes:
+    """The payload of leaf `index` of `tensor_tree(tensor)`: at most 1024 bytes. Raises CommitmentError
+    outside it.
+    """
+    data = tensor_bytes(tensor)
+    start = index * CHUNK_SIZE
+    if index < 0 or start >= max(len(data), 1):
+        raise CommitmentError(f"a tensor of {len(data)} bytes has no chunk {index}")
+    return bytes(data[start : start + CHUNK_SIZE])
+
+
+def tensor_tree(tensor: Tensor) -> MerkleTree:
+    """The Merkle tree over the chunks of a tensor of any shape, for openings. Raises as `tensor_bytes`."""
+    return MerkleTree(_chunks(tensor_bytes(tensor)))
+
+
+def tensor_root(tensor: Tensor) -> bytes:
+    """The 32-byte commitment to a tensor of any shape on any device. Raises as `tensor_bytes`."""
+    return tensor_tree(tensor).root

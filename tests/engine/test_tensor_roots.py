@@ -1,0 +1,138 @@
+"""Tensor, state and data roots: which bytes they bind, and which tensors have none."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from roundlog.commitments import (
+    CommitmentError,
+    MerkleTree,
+    data_root,
+    data_tree,
+    state_root,
+    tensor_bytes,
+    tensor_chunk,
+    tensor_root,
+    tensor_tree,
+    verify,
+)
+
+VECTORS = json.loads((Path(__file__).resolve().parents[1] / "vectors" / "merkle.json").read_text())
+
+
+def oracle_root(data: bytes) -> bytes:
+    return MerkleTree([data[i : i + 1024] for i in range(0, len(data), 1024)] or [b""]).root
+
+
+@pytest.mark.parametrize("vector", VECTORS["tensors"], ids=lambda v: f"{len(v['bytes']) // 2 - 1} bytes")
+def test_tensor_roots_of_the_shared_vectors(vector: dict[str, str]) -> None:
+    data = bytes.fromhex(vector["bytes"][2:])
+    assert "0x" + oracle_root(data).hex() == vector["root"]
+    assert "0x" + tensor_root(torch.tensor(list(data), dtype=torch.uint8)).hex() == vector["root"]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7, 3, 5), (300, 3), (0, 4)])
+def test_a_tensor_and_its_numpy_array_have_the_root_of_their_little_endian_bytes(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    tensor = (torch.arange(int(np.prod(shape))).reshape(shape) % 2).to(dtype)
+    array = tensor.numpy()
+    expected = oracle_root(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    assert tensor_root(tensor) == tensor_root(array) == expected
+
+
+def test_strides_and_byte_order_do_not_change_a_root() -> None:
+    tensor = torch.arange(600, dtype=torch.float32).reshape(20, 30)
+    root = tensor_root(tensor)
+    assert tensor_root(tensor.t().contiguous().t()) == root
+    assert tensor_root(tensor.numpy().astype(">f4")) == root
+    assert tensor_root(np.asfortranarray(tensor.numpy())) == root
+    assert tensor_root(tensor.t()) != root
+    assert tensor_root(tensor.requires_grad_()) == root
+
+
+def test_the_sign_of_zero_is_bound() -> None:
+    assert tensor_root(torch.tensor([0.0])) != tensor_root(torch.tensor([-0.0]))
+    assert bytes(tensor_bytes(torch.tensor([-0.0]))) == b"\x00\x00\x00\x80"
+
+
+def test_infinities_have_a_root_and_nan_has_none() -> None:
+    tensor = torch.ones(5000)
+    tensor[3] = torch.inf
+    tensor_root(tensor)
+    tensor[4999] = torch.nan
+    for values in (tensor, tensor.double(), tensor.numpy()):
+        with pytest.raises(CommitmentError, match="NaN"):
+            tensor_root(values)
+
+
+def test_a_bool_that_is_neither_0_nor_1_has_no_root() -> None:
+    for values in (
+        torch.tensor([0, 2], dtype=torch.uint8).view(torch.bool),
+        np.array([0, 2], np.uint8).view(np.bool_),
+    ):
+        with pytest.raises(CommitmentError, match="bool"):
+            tensor_root(values)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64])
+def test_a_dtype_without_a_little_endian_layout_has_no_root(dtype: torch.dtype) -> None:
+    with pytest.raises(CommitmentError, match=r"dtype .* has no root"):
+        tensor_root(torch.ones(3, dtype=dtype))
+
+
+def test_objects_have_no_root() -> None:
+    with pytest.raises(CommitmentError, match="dtype object"):
+        tensor_root(np.array([object()]))
+
+
+def test_every_chunk_of_a_tensor_opens_against_its_root() -> None:
+    tensor = torch.arange(700, dtype=torch.float32)
+    tree = tensor_tree(tensor)
+    assert tree.count == 3
+    chunks = [tensor_chunk(tensor, i) for i in range(3)]
+    assert [len(chunk) for chunk in chunks] == [1024, 1024, 752]
+    for i, chunk in enumerate(chunks):
+        assert verify(tree.root, chunk, i, tree.count, tree.proof(i))
+    for outside in (-1, 3):
+        with pytest.raises(CommitmentError, match=f"no chunk {outside}"):
+            tensor_chunk(tensor, outside)
+
+
+def test_the_empty_tensor_has_one_empty_chunk() -> None:
+    assert tensor_chunk(torch.ones(0), 0) == b""
+    assert tensor_tree(torch.ones(0)).count == 1
+
+
+def test_a_state_root_is_the_tree_over_tensor_roots_in_order() -> None:
+    a, b = torch.ones(3), torch.zeros(2, dtype=torch.int64)
+    assert state_root([a, b]) == MerkleTree([tensor_root(a), tensor_root(b)]).root
+    assert state_root([a, b]) != state_root([b, a])
+
+
+def test_a_data_row_is_the_bytes_of_every_field_in_order() -> None:
+    images = torch.arange(5 * 2 * 3, dtype=torch.float32).reshape(5, 2, 3)
+    labels = np.arange(5, dtype=np.int64)
+    tree = data_tree([images, labels])
+    assert tree.count == 5
+    payload = images[4].numpy().tobytes() + labels[4].tobytes()
+    assert verify(tree.root, payload, 4, 5, tree.proof(4))
+    assert data_root([images, labels]) == tree.root != data_root([labels, images])
+
+
+def test_rows_are_the_same_however_many_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = [torch.arange(40, dtype=torch.float32).reshape(10, 4), torch.arange(10)]
+    whole = data_root(fields)
+    monkeypatch.setattr("roundlog.commitments.state._ROW_BLOCK_BYTES", 50)
+    assert data_root(fields) == whole
+
+
+@pytest.mark.parametrize("shapes", [[(3, 2), (4,)], [], [(0, 2)], [()]])
+def test_fields_without_a_common_number_of_rows_are_refused(shapes: list[tuple[int, ...]]) -> None:
+    with pytest.raises(CommitmentError, match="common number of rows"):
+        data_root([torch.ones(shape) for shape in shapes])
