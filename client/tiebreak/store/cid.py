@@ -1,0 +1,81 @@
+"""Content identifiers: SHA-256 over dag-pb or raw blocks, in the forms that Kubo prints.
+
+Everything that this project publishes is CIDv0 (base58btc of a multihash, ``Qm...``). CIDv1 in base32
+(``b...``) is understood for blocks that others added with raw leaves. Other hash functions and the identity
+hash are refused: a commitment on a chain must name its content by a collision-resistant hash, and one is
+enough.
+
+Source: https://github.com/multiformats/cid
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+
+import cid as pycid
+
+from tiebreak.store.errors import InvalidCid
+
+DAG_PB = 0x70
+RAW = 0x55
+
+_MULTIHASH_PREFIX = b"\x12\x20"  # sha2-256, 32 bytes
+_V0 = re.compile(r"Qm[1-9A-HJ-NP-Za-km-z]{44}")
+_V1 = re.compile(r"b[a-z2-7]{58}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cid:
+    """The codec of a block (`DAG_PB` or `RAW`) and the SHA-256 of its bytes (32 bytes)."""
+
+    codec: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, block: bytes, codec: int = DAG_PB) -> Cid:
+        return cls(codec, hashlib.sha256(block).digest())
+
+    @classmethod
+    def parse(cls, text: str) -> Cid:
+        """Reads a CIDv0 or a base32 CIDv1.
+
+        Raises InvalidCid for everything else, including other encodings of the same identifier.
+        """
+        try:
+            if _V0.fullmatch(text):
+                return cls.from_bytes(pycid.from_string(text).multihash)
+            if _V1.fullmatch(text):
+                return cls.from_bytes(base64.b32decode(text[1:].upper() + "======"))
+        except ValueError:
+            pass
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        raise InvalidCid(
+            f"{shown!r} is not a content identifier (expected Qm... or b..., SHA-256): check the value."
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Cid:
+        """Reads the binary form found in dag-pb links. Raises InvalidCid."""
+        if len(data) == 34 and data[:2] == _MULTIHASH_PREFIX:
+            return cls(DAG_PB, data[2:])
+        if len(data) == 36 and data[0] == 1 and data[1] in (DAG_PB, RAW) and data[2:4] == _MULTIHASH_PREFIX:
+            return cls(data[1], data[4:])
+        raise InvalidCid(
+            f"a link holds {data[:40].hex()}, which is not a SHA-256 content identifier: refuse the content."
+        )
+
+    def to_bytes(self) -> bytes:
+        """The binary form that Kubo writes: a bare multihash for dag-pb, CIDv1 for raw."""
+        multihash = _MULTIHASH_PREFIX + self.digest
+        return multihash if self.codec == DAG_PB else bytes((1, self.codec)) + multihash
+
+    def matches(self, block: bytes) -> bool:
+        return hashlib.sha256(block).digest() == self.digest
+
+    def __str__(self) -> str:
+        if self.codec == DAG_PB:
+            return str(pycid.CIDv0(self.to_bytes()))
+        return "b" + base64.b32encode(self.to_bytes()).decode("ascii").lower().rstrip("=")

@@ -1,0 +1,46 @@
+"""Everything that can go wrong with content, each failure with a type of its own.
+
+A message is one sentence that names the thing and says what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of every error that the content store raises on purpose."""
+
+
+class InvalidCid(StoreError):
+    """A string is not a content identifier that this project uses."""
+
+
+class ContentMissing(StoreError):
+    """No block with the wanted identifier can be had from this store."""
+
+
+class CorruptBlock(StoreError):
+    """The bytes of a block do not have the hash that its identifier promises."""
+
+
+class MalformedContent(StoreError):
+    """The blocks are authentic but do not form a well-made UnixFS file or directory."""
+
+
+class UnsafeName(StoreError):
+    """A directory entry has a name that could escape the directory or that cannot be stored faithfully."""
+
+
+class ContentTooLarge(StoreError):
+    """The content is larger (bytes, entries, depth) than the caller is willing to take."""
+
+
+class UnsupportedFile(StoreError):
+    """A local path holds something that cannot be published: a symbolic link, a device, a socket."""
+
+
+class DestinationExists(StoreError):
+    """The place where content should be written is already taken."""
+
+
+class StoreUnavailable(StoreError):
+    """The content store cannot be reached, or answered with something that is not its protocol."""

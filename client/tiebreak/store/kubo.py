@@ -1,0 +1,203 @@
+"""The content store behind Kubo's HTTP RPC.
+
+The daemon is not trusted with content: whatever is fetched comes block by block and goes through the same
+checks as the embedded store's, and what is added must come back under the CID that was computed here. It is
+trusted to keep what it says it has pinned.
+
+Source: https://docs.ipfs.tech/reference/kubo/rpc/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import urllib.parse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ipfshttpclient
+import ipfshttpclient.exceptions as ipfs_errors
+import requests
+import tenacity
+
+from tiebreak.store.builder import build_directory, build_file, open_regular
+from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import MAX_BLOCK
+from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
+from tiebreak.store.reader import read_file, verified, write_directory, write_file
+
+T = TypeVar("T")
+
+_RETRIED = (
+    ipfs_errors.ConnectionError,
+    ipfs_errors.TimeoutError,
+    ipfs_errors.ProtocolError,
+    requests.RequestException,
+)
+_MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exceeded", re.IGNORECASE)
+
+
+class KuboStore:
+    """A `ContentStore` in a Kubo daemon (tested with 0.22).
+
+    `address`: the daemon's RPC address, a URL (``http://127.0.0.1:5001``) or a multiaddr
+    (``/ip4/127.0.0.1/tcp/5001``). `timeout`: seconds to wait for a connection and between received bytes.
+    `attempts`: how often a request is tried when the network fails, with growing pauses. Raises
+    StoreUnavailable for an address of another form; a daemon that is not there is noticed at the first
+    request.
+    """
+
+    def __init__(self, address: str, *, timeout: float = 60.0, attempts: int = 4) -> None:
+        self._address = address
+        # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC
+        # is unchanged.
+        try:
+            self._client: Any = ipfshttpclient.Client(_multiaddr(address), timeout=timeout)
+        except (ipfs_errors.AddressError, ValueError) as error:
+            raise StoreUnavailable(
+                f"{address!r} is not the address of a Kubo RPC: use the form http://127.0.0.1:5001."
+            ) from error
+        self._retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_RETRIED),
+            stop=tenacity.stop_after_attempt(attempts),
+            wait=tenacity.wait_exponential_jitter(initial=0.1, max=5.0),
+            reraise=True,
+        )
+
+    def add_bytes(self, data: bytes) -> str:
+        expected = build_file(io.BytesIO(data), _discard).cid
+        return self._added(expected, lambda: self._add(io.BytesIO(data)))
+
+    def add_file(self, path: Path) -> str:
+        with open_regular(path) as stream:
+            expected = build_file(stream, _discard).cid
+
+            def upload() -> Any:
+                stream.seek(0)
+                return self._add(stream)
+
+            return self._added(expected, upload)
+
+    def add_directory(self, path: Path) -> str:
+        expected = build_directory(path, _discard).cid
+        return self._added(expected, lambda: self._add(path))
+
+    def read(self, cid: str, *, max_bytes: int) -> bytes:
+        return b"".join(read_file(self._fetch, Cid.parse(cid), max_bytes))
+
+    def get_file(self, cid: str, dest: Path, *, max_bytes: int) -> None:
+        write_file(self._fetch, Cid.parse(cid), dest, max_bytes)
+
+    def get_directory(self, cid: str, dest: Path, *, max_bytes: int) -> None:
+        write_directory(self._fetch, Cid.parse(cid), dest, max_bytes)
+
+    def pin(self, cid: str) -> None:
+        root = str(Cid.parse(cid))
+        self._call(f"pin {root}", lambda: self._client.pin.add(root))
+
+    def unpin(self, cid: str) -> None:
+        root = str(Cid.parse(cid))
+        with contextlib.suppress(ContentMissing):  # Kubo's answer when there is no pin to withdraw
+            self._call(f"unpin {root}", lambda: self._client.pin.rm(root))
+
+    def has(self, cid: str) -> bool:
+        root = Cid.parse(cid)
+        try:
+            self._call(f"look up {root}", lambda: self._client.block.stat(str(root), offline=True))
+        except ContentMissing:
+            return False
+        return True
+
+    def _add(self, source: object) -> Any:
+        # Everything that decides the CID is said, so that a daemon with other defaults gives the same one.
+        return self._client.add(
+            source,
+            recursive=True,
+            pin=True,
+            chunker="size-262144",
+            raw_leaves=False,
+            cid_version=0,
+            opts={"hash": "sha2-256", "progress": False},
+        )
+
+    def _added(self, expected: Cid, upload: Callable[[], Any]) -> str:
+        answer = self._call(f"add {expected}", upload)
+        # The last entry of a directory's answer is its root.
+        last = answer[-1] if isinstance(answer, list) and answer else answer
+        try:
+            received = last["Hash"]
+        except (KeyError, TypeError) as error:
+            raise self._foreign() from error
+        if received != str(expected):
+            raise CorruptBlock(
+                f"Kubo at {self._address} stored {received} where {expected} was sent: do not change files "
+                "while they "
+                "are added, or use another daemon."
+            )
+        return str(expected)
+
+    def _fetch(self, cid: Cid) -> bytes:
+        def fetch() -> bytes:
+            # Streamed, because a hostile daemon may send without end.
+            received = bytearray()
+            with self._client.block.get(str(cid), stream=True) as stream:
+                for part in stream:
+                    received += part
+                    if len(received) > MAX_BLOCK:
+                        break
+            return bytes(received)
+
+        return verified(cid, self._call(f"fetch {cid}", fetch), f"Kubo at {self._address}")
+
+    def _call(self, what: str, request: Callable[[], T]) -> T:
+        try:
+            return self._retrying(request)
+        except ipfs_errors.ErrorResponse as error:
+            if _MISSING.search(str(error)):
+                raise ContentMissing(
+                    f"Kubo at {self._address} could not {what} ({_short(error)}): make sure that somebody "
+                    "pins it."
+                ) from error
+            raise StoreError(
+                f"Kubo at {self._address} refused to {what} ({_short(error)}): see the daemon's log."
+            ) from error
+        except (ipfs_errors.ConnectionError, ipfs_errors.TimeoutError, requests.RequestException) as error:
+            raise StoreUnavailable(
+                f"no answer from Kubo at {self._address} to {what}: start it with `ipfs daemon`, or check "
+                "the address."
+            ) from error
+        except (ipfs_errors.Error, AssertionError, TypeError, AttributeError) as error:
+            # The client library asserts and indexes its way through answers, so a foreign server shows in
+            # many ways.
+            raise self._foreign() from error
+
+    def _foreign(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"the server at {self._address} does not answer like Kubo's RPC: check the address."
+        )
+
+
+def _multiaddr(address: str) -> str:
+    """Kubo's own notation for `address`. Raises ValueError."""
+    if address.startswith("/"):
+        return address
+    url = urllib.parse.urlsplit(address)
+    if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/") or url.query:
+        raise ValueError(address)
+    port = url.port or (443 if url.scheme == "https" else 5001)
+    if re.fullmatch(r"[0-9.]+", url.hostname):
+        kind = "ip4"
+    else:
+        kind = "ip6" if ":" in url.hostname else "dns"
+    return f"/{kind}/{url.hostname}/tcp/{port}/{url.scheme}"
+
+
+def _discard(_cid: Cid, _block: bytes) -> None:
+    """The sink of a build that only wants to know the CID."""
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,52 @@
+"""What the rest of the client expects of a content store, whichever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+
+class ContentStore(Protocol):
+    """Publishes and fetches content by CID (strings as `ipfs add` prints them: ``Qm...``).
+
+    The same bytes get the same CID from every implementation. Everything added is pinned. Nothing fetched is
+    trusted: all readers check every block against its CID and raise `StoreError`s (see
+    `tiebreak.store.errors`).
+    """
+
+    def add_bytes(self, data: bytes) -> str:
+        """Publishes bytes as a file and returns its CID."""
+
+    def add_file(self, path: Path) -> str:
+        """Publishes a regular file and returns its CID. Raises UnsupportedFile for anything else."""
+
+    def add_directory(self, path: Path) -> str:
+        """Publishes a directory tree, hidden files included, and returns its CID.
+
+        Raises UnsupportedFile (symbolic links, devices), UnsafeName, ContentTooLarge (more entries in one
+        directory than fit a block).
+        """
+
+    def read(self, cid: str, *, max_bytes: int) -> bytes:
+        """Returns the content of a file of at most `max_bytes` bytes."""
+
+    def get_file(self, cid: str, dest: Path, *, max_bytes: int) -> None:
+        """Writes a file to `dest`, which must not exist and appears whole or not at all."""
+
+    def get_directory(self, cid: str, dest: Path, *, max_bytes: int) -> None:
+        """Writes a directory tree to `dest`, which must not exist and appears whole or not at all.
+
+        `max_bytes` bounds the sum of its file sizes.
+        """
+
+    def pin(self, cid: str) -> None:
+        """Protects content from garbage collection, fetching it first where the store can. Idempotent.
+
+        Raises ContentMissing when a block of it cannot be had.
+        """
+
+    def unpin(self, cid: str) -> None:
+        """Withdraws the protection. Idempotent."""
+
+    def has(self, cid: str) -> bool:
+        """Whether the root block is in this store, without asking anybody else."""

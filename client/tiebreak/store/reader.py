@@ -1,0 +1,274 @@
+"""Walks a graph of blocks that a stranger made and gives back files and directories, or a typed error.
+
+What is checked: every block against its identifier; every node against the canonical encoding; sizes that
+nodes promise against what they deliver; names; order and uniqueness of directory entries. What is bounded:
+content bytes, directory entries, depth, and the number of blocks of a file (so that a graph that shares its
+nodes cannot make a reader visit them exponentially often). Cycles cannot be built without breaking SHA-256.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dagpb import (
+    DIRECTORY,
+    FILE,
+    MAX_BLOCK,
+    RAW_LEAF,
+    SHARDED_DIRECTORY,
+    SYMLINK,
+    Node,
+    decode,
+)
+from tiebreak.store.errors import (
+    ContentTooLarge,
+    CorruptBlock,
+    DestinationExists,
+    MalformedContent,
+    UnsafeName,
+)
+from tiebreak.store.names import check_name
+
+MAX_ENTRIES = 20_000
+"""Most files and directories in one directory tree, all levels together."""
+
+MAX_DIRECTORY_DEPTH = 16
+MAX_FILE_DEPTH = 12
+"""174 links a node and 256 KiB chunks reach 2**64 bytes at depth 7."""
+
+_SPARE_BLOCKS = 64
+_LEAST_MEAN_CHUNK = 4096
+"""A file of n bytes may have n / 4096 + 64 blocks: 64 times what Kubo makes of it."""
+
+Fetch = Callable[[Cid], bytes]
+"""Returns the bytes of one block, checked with `verified`. Raises ContentMissing, CorruptBlock,
+StoreUnavailable.
+"""
+
+
+def verified(cid: Cid, block: bytes, source: str) -> bytes:
+    """Gives the block back if its hash is the one that `cid` promises.
+
+    `source` names in the message where the bytes came from. Raises CorruptBlock.
+    """
+    if len(block) > MAX_BLOCK:
+        raise CorruptBlock(
+            f"{source} returned more than {MAX_BLOCK} bytes for block {cid}: use another store."
+        )
+    if not cid.matches(block):
+        raise CorruptBlock(
+            f"{source} returned bytes for block {cid} that do not have its hash: fetch or add it again."
+        )
+    return block
+
+
+def read_file(fetch: Fetch, cid: Cid, max_bytes: int) -> Iterator[bytes]:
+    """Yields the content of a file in pieces, checked block by block.
+
+    Raises ContentTooLarge before any content is fetched when the file promises more than `max_bytes` bytes;
+    MalformedContent when blocks do not form one file.
+    """
+    return _Walk(fetch, max_bytes, MAX_ENTRIES).file(cid)
+
+
+def write_file(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int) -> None:
+    """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as
+    well.
+    """
+    with _staged(dest) as partial:
+        _Walk(fetch, max_bytes, MAX_ENTRIES).write_file(cid, fetch(cid), partial.path)
+
+
+def write_directory(
+    fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, max_entries: int = MAX_ENTRIES
+) -> None:
+    """Writes the directory `cid` to `dest`, which appears whole or not at all.
+
+    `max_bytes` bounds the sum of all file sizes. Raises DestinationExists, ContentTooLarge, UnsafeName,
+    MalformedContent.
+    """
+    with _staged(dest) as partial:
+        _Walk(fetch, max_bytes, max_entries).write_directory(cid, fetch(cid), partial.path)
+
+
+def reachable(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
+    """Yields every block below and including `cid` once; content is not looked at, only structure."""
+    seen = {cid.digest}
+    pending = [cid]
+    while pending:
+        at = pending.pop()
+        yield at
+        block = fetch(at)
+        if at.codec == RAW:
+            continue
+        for link in decode(block, str(at)).links:
+            if link.cid.digest not in seen:
+                seen.add(link.cid.digest)
+                pending.append(link.cid)
+
+
+class _Walk:
+    """One traversal: counts what it has taken against what the caller allows."""
+
+    def __init__(self, fetch: Fetch, max_bytes: int, max_entries: int) -> None:
+        self._fetch = fetch
+        self._max_bytes = max_bytes
+        self._bytes_left = max_bytes
+        self._entries_left = max_entries
+
+    def file(self, cid: Cid) -> Iterator[bytes]:
+        yield from self._file(cid, self._fetch(cid))
+
+    def _file(self, cid: Cid, block: bytes) -> Iterator[bytes]:
+        node = _as_file(cid, block)
+        size = _promised_size(cid, node)
+        if size > self._bytes_left:
+            raise ContentTooLarge(
+                f"{cid} brings {size} bytes where at most {self._bytes_left} of {self._max_bytes} are "
+                "allowed: "
+                "refuse it, or allow more if you trust its author."
+            )
+        self._bytes_left -= size
+        blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
+        yield from self._content(cid, node, size, 0, blocks_left)
+
+    def _content(
+        self, cid: Cid, node: Node, size: int, depth: int, blocks_left: list[int]
+    ) -> Iterator[bytes]:
+        """Yields exactly `size` bytes or raises."""
+        if _promised_size(cid, node) != size:
+            raise MalformedContent(
+                f"file block {cid} has another size than its parent promises: refuse the content."
+            )
+        if not node.links:
+            yield node.data or b""
+            return
+        if depth == MAX_FILE_DEPTH:
+            raise MalformedContent(
+                f"the file with block {cid} nests deeper than {MAX_FILE_DEPTH} levels: refuse it."
+            )
+        for link, child_size in zip(node.links, node.block_sizes, strict=True):
+            blocks_left[0] -= 1
+            if blocks_left[0] < 0:
+                raise MalformedContent(
+                    f"the file with block {cid} is cut into absurdly small pieces: refuse it."
+                )
+            child = _as_file(link.cid, self._fetch(link.cid))
+            yield from self._content(link.cid, child, child_size, depth + 1, blocks_left)
+
+    def write_file(self, cid: Cid, block: bytes, path: Path) -> None:
+        with path.open("xb") as out:
+            for piece in self._file(cid, block):
+                out.write(piece)
+            out.flush()
+            os.fsync(out.fileno())
+
+    def write_directory(self, cid: Cid, block: bytes, path: Path, depth: int = 0) -> None:
+        node = decode(block, str(cid)) if cid.codec != RAW else None
+        if node is not None and node.kind == SHARDED_DIRECTORY:
+            raise MalformedContent(
+                f"{cid} is a sharded directory: publish it with fewer entries a directory."
+            )
+        if node is None or node.kind != DIRECTORY or node.data is not None or node.file_size is not None:
+            raise MalformedContent(f"{cid} is not a directory: check the identifier.")
+        if depth == MAX_DIRECTORY_DEPTH:
+            raise ContentTooLarge(f"{cid} nests deeper than {MAX_DIRECTORY_DEPTH} directories: refuse it.")
+        self._entries_left -= len(node.links)
+        if self._entries_left < 0:
+            raise ContentTooLarge(f"{cid} has more entries than allowed: refuse it, or allow more.")
+        names = [link.name.encode("utf-8") for link in node.links]
+        if any(before >= after for before, after in itertools.pairwise(names)):
+            raise UnsafeName(f"directory {cid} has repeated or unsorted names: refuse the content.")
+        path.mkdir()
+        for link in node.links:
+            check_name(link.name)
+            target = path / link.name
+            # The file system has the last word on equal names (case, Unicode form): "x" and mkdir never
+            # overwrite.
+            try:
+                child = self._fetch(link.cid)
+                if _is_directory(link.cid, child):
+                    self.write_directory(link.cid, child, target, depth + 1)
+                else:
+                    self.write_file(link.cid, child, target)
+            except FileExistsError as error:
+                raise UnsafeName(
+                    f"directory {cid} has two entries that are {link.name!r} on this file system: refuse "
+                    "the content."
+                ) from error
+
+
+def _is_directory(cid: Cid, block: bytes) -> bool:
+    return cid.codec != RAW and decode(block, str(cid)).kind in (DIRECTORY, SHARDED_DIRECTORY)
+
+
+def _as_file(cid: Cid, block: bytes) -> Node:
+    """The node of a file's block, structurally sound by itself."""
+    if cid.codec == RAW:
+        return Node(RAW_LEAF, block, len(block))
+    node = decode(block, str(cid))
+    if node.kind == SYMLINK:
+        raise MalformedContent(f"{cid} is a symbolic link, which is never followed: refuse the content.")
+    if node.kind in (DIRECTORY, SHARDED_DIRECTORY):
+        raise MalformedContent(f"{cid} is a directory where a file is expected: check the identifier.")
+    if node.kind not in (FILE, RAW_LEAF):
+        raise MalformedContent(f"{cid} is of the unknown UnixFS kind {node.kind}: refuse the content.")
+    if len(node.links) != len(node.block_sizes):
+        raise MalformedContent(
+            f"file block {cid} gives {len(node.block_sizes)} sizes for {len(node.links)} links: refuse it."
+        )
+    if node.links and (
+        node.data is not None or 0 in node.block_sizes or any(link.name for link in node.links)
+    ):
+        raise MalformedContent(
+            f"file block {cid} mixes content, empty parts or names into its links: refuse the content."
+        )
+    return node
+
+
+def _promised_size(cid: Cid, node: Node) -> int:
+    actual = sum(node.block_sizes) if node.links else len(node.data or b"")
+    if (node.file_size or 0) != actual:
+        raise MalformedContent(
+            f"file block {cid} promises {node.file_size} bytes but holds {actual}: refuse the content."
+        )
+    return actual
+
+
+class _staged:
+    """A path beside `dest` that becomes `dest` when the block ends well, and disappears when it does not."""
+
+    def __init__(self, dest: Path) -> None:
+        self._dest = dest
+
+    def __enter__(self) -> _staged:
+        if os.path.lexists(self._dest):
+            raise DestinationExists(f"{self._dest} exists already: choose another place or remove it.")
+        self._dest.parent.mkdir(parents=True, exist_ok=True)
+        self._room = Path(tempfile.mkdtemp(prefix=f".{self._dest.name[:40]}.partial-", dir=self._dest.parent))
+        self.path = self._room / "content"
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        finally:
+            shutil.rmtree(self._room, ignore_errors=True)
+
+    def _publish(self) -> None:
+        try:
+            if self.path.is_dir():
+                self.path.rename(self._dest)  # fails on a directory that is not empty, as it should
+            else:
+                self._dest.hardlink_to(self.path)  # unlike rename, this never replaces a file
+        except OSError as error:
+            raise DestinationExists(
+                f"{self._dest} cannot take the fetched content ({error.strerror}): choose another place."
+            ) from error
