@@ -1,0 +1,28 @@
+"""Randomness that every machine, and a contract, computes alike: Philox words and the swap-or-not data
+order.
+"""
+
+from roundlog.randomness.errors import RandomnessError
+from roundlog.randomness.philox import philox4x64, philox_word, philox_words, uniform
+from roundlog.randomness.shuffle import (
+    SHUFFLE_ROUNDS,
+    batch_rows,
+    epoch_seed,
+    row_of_position,
+    shuffled_index,
+    shuffled_rows,
+)
+
+__all__ = [
+    "SHUFFLE_ROUNDS",
+    "RandomnessError",
+    "batch_rows",
+    "epoch_seed",
+    "philox4x64",
+    "philox_word",
+    "philox_words",
+    "row_of_position",
+    "shuffled_index",
+    "shuffled_rows",
+    "uniform",
+]

@@ -1,0 +1,115 @@
+"""Philox4x64-10: published vectors, NumPy's generator and the scalar reference say the same."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from roundlog.randomness import RandomnessError, philox4x64, philox_word, philox_words, uniform
+
+# Random123 1.14, tests/kat_vectors, "philox4x64 10": counter, key, result.
+PUBLISHED = [
+    (
+        (0, 0, 0, 0),
+        (0, 0),
+        (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B),
+    ),
+    (
+        (2**64 - 1,) * 4,
+        (2**64 - 1,) * 2,
+        (0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0),
+    ),
+    (
+        (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0, 0x082EFA98EC4E6C89),
+        (0x452821E638D01377, 0xBE5466CF34E90C6C),
+        (0xA528F45403E61D95, 0x38C72DBD566E9788, 0xA5A1610E72FD18B5, 0x57BD43B5E52B7FE6),
+    ),
+]
+
+uint64 = st.integers(0, 2**64 - 1)
+uint32 = st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED)
+def test_the_reference_gives_the_published_vectors(
+    counter: tuple[int, ...], key: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    assert philox4x64(counter, key) == expected
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED)
+def test_numpy_gives_the_published_vectors_one_count_earlier(
+    counter: tuple[int, ...], key: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    before = (sum(word << 64 * i for i, word in enumerate(counter)) - 1) % 2**256
+    limbs = np.array([before >> 64 * i & (2**64 - 1) for i in range(4)], np.uint64)
+    generator = np.random.Philox(counter=limbs, key=np.array(key, np.uint64))
+    assert tuple(generator.random_raw(4).tolist()) == expected
+
+
+def test_a_stream_starts_with_the_words_that_are_on_record() -> None:
+    # Computed once by NumPy 2.4; a change of these is a change of every dropout mask ever committed.
+    assert philox_words(7, 3, 11, 9).tolist() == [
+        957657217,
+        2590949634,
+        4252512398,
+        3831793817,
+        537811044,
+        172923922,
+        702191139,
+        835696887,
+        3763209280,
+    ]
+
+
+@given(uint64, uint32, uint32, st.integers(0, 70))
+def test_every_element_is_that_of_the_scalar_reference(seed: int, step: int, stream: int, count: int) -> None:
+    words = philox_words(seed, step, stream, count)
+    assert words.dtype == np.uint32
+    assert words.tolist() == [philox_word(seed, step, stream, i) for i in range(count)]
+
+
+def test_a_far_element_needs_no_stream_before_it() -> None:
+    assert philox_word(1, 2, 3, 99_999) == philox_words(1, 2, 3, 100_000)[-1]
+
+
+def test_step_and_stream_do_not_run_into_each_other() -> None:
+    streams = {tuple(philox_words(5, step, stream, 4)) for step in range(4) for stream in (0, 1, 2**32 - 1)}
+    assert len(streams) == 12
+
+
+def test_uniform_numbers_are_the_upper_24_bits_of_the_words() -> None:
+    values = uniform(9, 1, 2, (5, 7))
+    assert values.dtype == torch.float32
+    assert values.shape == (5, 7)
+    expected = [philox_word(9, 1, 2, i) // 256 / 2**24 for i in range(35)]
+    assert values.flatten().tolist() == expected
+
+
+def test_uniform_numbers_never_reach_one() -> None:
+    values = uniform(0, 0, 0, (200_000,))
+    assert 0.0 <= values.min() < 0.001
+    assert 0.999 < values.max() < 1.0
+
+
+def test_uniform_of_an_empty_and_of_a_scalar_shape() -> None:
+    assert uniform(0, 0, 0, (0, 3)).shape == (0, 3)
+    assert uniform(0, 0, 0, ()).item() == philox_word(0, 0, 0, 0) // 256 / 2**24
+
+
+@pytest.mark.parametrize(
+    ("seed", "step", "stream"),
+    [(-1, 0, 0), (2**64, 0, 0), (0, -1, 0), (0, 2**32, 0), (0, 0, -1), (0, 0, 2**32)],
+)
+def test_a_key_part_out_of_range_is_refused(seed: int, step: int, stream: int) -> None:
+    with pytest.raises(RandomnessError, match="unsigned integer"):
+        philox_words(seed, step, stream, 1)
+    with pytest.raises(RandomnessError, match="unsigned integer"):
+        philox_word(seed, step, stream, 0)
+
+
+def test_negative_counts_and_elements_are_refused() -> None:
+    with pytest.raises(RandomnessError, match="no -1 words"):
+        philox_words(0, 0, 0, -1)
+    with pytest.raises(RandomnessError, match="element -1"):
+        philox_word(0, 0, 0, -1)
