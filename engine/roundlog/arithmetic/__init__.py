@@ -1,0 +1,10 @@
+"""Correct rounding to FP32 (binary32 of IEEE 754-2019), of sums of products and of elementary functions.
+
+Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0 (design, section 2).
+"""
+
+from roundlog.arithmetic.functions import FUNCTIONS, round_function
+from roundlog.arithmetic.interval import adjacent, round_f32, round_interval
+from roundlog.arithmetic.sums import round_sums
+
+__all__ = ["FUNCTIONS", "adjacent", "round_f32", "round_function", "round_interval", "round_sums"]

@@ -1,0 +1,135 @@
+"""Correctly rounded sums of FP64 numbers that are exact products of FP32 numbers (or FP32 numbers themselves).
+
+Two stages (design, section 2): a double-double sum by a TwoSum tree, vectorised over many sums at once, with a
+proven bound; exact integers for the few sums that even that leaves undecided.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from roundlog.arithmetic.interval import UNIT_F64
+
+F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+
+_BLOCK_ELEMENTS = 1 << 20
+
+
+def round_sums(terms: F64) -> F32:
+    """terms: float64[n, k], each term a multiple of 2^-298 below 2^257 in magnitude (any product of two finite FP32
+    numbers is). Returns float32[n]: each row's mathematical sum, rounded to nearest, ties to even; overflow gives
+    +-inf, a zero result +0."""
+    n, k = terms.shape
+    result = np.zeros(n, dtype=np.float32)
+    if k == 0:
+        return result
+    rows = max(1, _BLOCK_ELEMENTS // k)
+    for start in range(0, n, rows):
+        result[start : start + rows] = _round_block(terms[start : start + rows])
+    return result
+
+
+def _round_block(terms: F64) -> F32:
+    high, low, error = _double_double_sum(terms)
+    rounded, undecided = round_double_double(high, low, error)
+    for row in np.flatnonzero(undecided):
+        rounded[row] = round_exact_sum(terms[row])
+    return rounded
+
+
+def _double_double_sum(terms: F64) -> tuple[F64, F64, F64]:
+    """(high, low, error): the sum of each row lies within `error` of high + low, and |low| <= u*|high|.
+
+    A TwoSum (Knuth) is exact, so the sum of a row is the root of its pairwise tree plus all the rounding errors of
+    the tree. Those, k - 1 of them, add up to at most u * ceil(log2 k) * S in magnitude, S = sum |terms|, and adding
+    them in FP64 errs by at most gamma_k of that.
+    """
+    k = terms.shape[1]
+    depth = max(1, (k - 1).bit_length())
+    level = terms
+    errors = np.zeros(terms.shape[0])
+    magnitude = np.abs(terms).sum(axis=1)
+    while level.shape[1] > 1:
+        if level.shape[1] % 2:
+            level = np.concatenate([level, np.zeros((level.shape[0], 1))], axis=1)
+        a, b = level[:, 0::2], level[:, 1::2]
+        s = a + b
+        t = s - a
+        errors = errors + ((a - (s - t)) + (b - t)).sum(axis=1)
+        level = s
+    total = level[:, 0]
+    high = total + errors
+    t = high - total
+    low = (total - (high - t)) + (errors - t)
+    error = (4.0 * (k + depth) * depth) * UNIT_F64**2 * magnitude
+    return high, low, error
+
+
+def round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDArray[np.bool_]]:
+    """Round high + low to FP32, and say which rows are undecided: where a rounding boundary lies within `error`."""
+    with np.errstate(over="ignore"):
+        nearest = high.astype(np.float32)
+    below = _midpoint(np.nextafter(nearest, np.float32(-np.inf)), nearest)
+    above = _midpoint(nearest, np.nextafter(nearest, np.float32(np.inf)))
+    # high lies between the two midpoints, so both differences are exact in FP64 unless they are large, and then
+    # their rounding error is far below |low|'s own distance to anything that matters; the slack covers it.
+    to_below = (high - below) + low
+    to_above = (above - high) - low
+    slack = error + 4 * UNIT_F64 * (
+        np.abs(low) + np.minimum(np.abs(high - below), np.abs(above - high)) * UNIT_F64
+    )
+    undecided = ~((np.abs(to_below) > slack) & (np.abs(to_above) > slack))
+    with np.errstate(over="ignore"):
+        rounded = np.where(
+            to_below < 0,
+            np.nextafter(nearest, np.float32(-np.inf)),
+            np.where(to_above < 0, np.nextafter(nearest, np.float32(np.inf)), nearest),
+        )
+    undecided |= ~np.isfinite(nearest)
+    return (rounded + np.float32(0.0)).astype(np.float32), undecided
+
+
+def _midpoint(a: F32, b: F32) -> F64:
+    """Half-way between adjacent FP32 numbers, exact in FP64. Past the largest finite number the next one would be
+    2^128 (IEEE 754-2019, 4.3.1: where rounding to infinity begins)."""
+    limit = 2.0**128
+    wide_a = np.clip(a.astype(np.float64), -limit, limit)
+    wide_b = np.clip(b.astype(np.float64), -limit, limit)
+    return (wide_a + wide_b) / 2
+
+
+_SCALE_BITS = 298
+
+
+def round_exact_sum(terms: F64) -> np.float32:
+    """One sum, in integers: every term is a multiple of 2^-298."""
+    total = 0
+    for term in terms.tolist():
+        numerator, denominator = term.as_integer_ratio()
+        total += numerator << (_SCALE_BITS - (denominator.bit_length() - 1))
+    return round_scaled_integer(total, -_SCALE_BITS)
+
+
+def round_scaled_integer(value: int, exponent: int) -> np.float32:
+    """value * 2^exponent rounded to FP32, to nearest, ties to even, by integer arithmetic alone; zero is +0."""
+    if value == 0:
+        return np.float32(0.0)
+    negative, magnitude = value < 0, abs(value)
+    # The result's last place: 24 significant bits, but never below 2^-149.
+    place = max(exponent + magnitude.bit_length() - 24, -149)
+    shift = place - exponent
+    if shift <= 0:
+        quotient = magnitude << -shift
+    else:
+        quotient, rest = magnitude >> shift, magnitude & ((1 << shift) - 1)
+        half = 1 << (shift - 1)
+        if rest > half or (rest == half and quotient & 1):
+            quotient += 1
+    if quotient == 0:
+        return np.float32(0.0)
+    if place + quotient.bit_length() > 128:
+        return np.float32(-np.inf if negative else np.inf)
+    result = float(quotient) * 2.0**place
+    return np.float32(-result if negative else result)

@@ -1,0 +1,35 @@
+"""The closed operator set. One registry; every entry states its meaning, class, shape rule, kernel, error bound and
+exact evaluation. `check` holds a program against it."""
+
+from roundlog.operators import (  # noqa: F401  (each registers its operators)
+    contraction,
+    elementwise,
+    movement,
+    pooling,
+    reduction,
+    source,
+    transcendental,
+)
+from roundlog.operators.registry import (
+    REGISTRY,
+    Direct,
+    Inexact,
+    Kind,
+    Operator,
+    Source,
+    StepInputs,
+    check,
+    operator,
+)
+
+__all__ = [
+    "REGISTRY",
+    "Direct",
+    "Inexact",
+    "Kind",
+    "Operator",
+    "Source",
+    "StepInputs",
+    "check",
+    "operator",
+]

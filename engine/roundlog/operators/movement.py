@@ -1,0 +1,240 @@
+"""Operators that copy bits. Only gather and take look at values, and only at indices."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from roundlog.operators.registry import (
+    Attributes,
+    Direct,
+    Kind,
+    Tensors,
+    Types,
+    axis,
+    broadcast,
+    integer,
+    ints,
+    need_attributes,
+    need_inputs,
+    register,
+)
+from roundlog.program import DType, ProgramError, TensorType
+
+
+class Movement(Direct):
+    kind = Kind.MOVEMENT
+
+
+@register
+class Reshape(Movement):
+    """reshape(x, shape): the elements of x in row-major order, under another shape."""
+
+    name = "reshape"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None)
+        need_attributes(attributes, shape=tuple)
+        shape = ints(attributes, "shape")
+        if any(size < 0 for size in shape) or prod(shape) != inputs[0].numel:
+            raise ProgramError(f"cannot view {inputs[0]} as {list(shape)}")
+        return TensorType(shape, inputs[0].dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return inputs[0].reshape(ints(attributes, "shape"))
+
+
+@register
+class Permute(Movement):
+    """permute(x, dims): axis a of the output is axis dims[a] of x."""
+
+    name = "permute"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None)
+        need_attributes(attributes, dims=tuple)
+        dims = ints(attributes, "dims")
+        if sorted(dims) != list(range(len(inputs[0].shape))):
+            raise ProgramError(f"dims {list(dims)} do not permute the axes of {inputs[0]}")
+        return TensorType(tuple(inputs[0].shape[dim] for dim in dims), inputs[0].dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return inputs[0].permute(ints(attributes, "dims"))
+
+
+@register
+class Expand(Movement):
+    """expand(x, shape): broadcast x to a larger shape (NumPy's rule)."""
+
+    name = "expand"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None)
+        need_attributes(attributes, shape=tuple)
+        shape = ints(attributes, "shape")
+        if any(size < 0 for size in shape) or broadcast(inputs[0].shape, shape) != shape:
+            raise ProgramError(f"{inputs[0]} does not broadcast to {list(shape)}")
+        return TensorType(shape, inputs[0].dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return inputs[0].expand(ints(attributes, "shape"))
+
+
+@register
+class Slice(Movement):
+    """slice(x, dim, start, stop, step): x[start:stop:step] along one axis, 0 <= start <= stop <= size, step >= 1."""
+
+    name = "slice"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None)
+        need_attributes(attributes, dim=int, start=int, stop=int, step=int)
+        x = inputs[0]
+        dim = axis(attributes, len(x.shape))
+        start, stop, step = (integer(attributes, name) for name in ("start", "stop", "step"))
+        if not 0 <= start <= stop <= x.shape[dim] or step < 1:
+            raise ProgramError(f"slice {start}:{stop}:{step} does not fit axis {dim} of {x}")
+        return TensorType((*x.shape[:dim], len(range(start, stop, step)), *x.shape[dim + 1 :]), x.dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        start, stop, step = (integer(attributes, name) for name in ("start", "stop", "step"))
+        dim = integer(attributes, "dim")
+        return inputs[0][(slice(None),) * dim + (slice(start, stop, step),)]
+
+
+@register
+class Flip(Movement):
+    """flip(x, dim): reverse one axis."""
+
+    name = "flip"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None)
+        need_attributes(attributes, dim=int)
+        axis(attributes, len(inputs[0].shape))
+        return inputs[0]
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return inputs[0].flip(integer(attributes, "dim"))
+
+
+@register
+class Cat(Movement):
+    """cat(x_0, ..., x_n, dim): the inputs, one after another, along one axis."""
+
+    name = "cat"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_attributes(attributes, dim=int)
+        if not inputs:
+            raise ProgramError("takes at least one input")
+        first = inputs[0]
+        dim = axis(attributes, len(first.shape))
+        for kind in inputs[1:]:
+            same = len(kind.shape) == len(first.shape) and all(
+                a == b for d, (a, b) in enumerate(zip(kind.shape, first.shape, strict=True)) if d != dim
+            )
+            if not same or kind.dtype != first.dtype:
+                raise ProgramError(f"cannot join {kind} to {first} along axis {dim}")
+        total = sum(kind.shape[dim] for kind in inputs)
+        return TensorType((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return torch.cat(list(inputs), dim=integer(attributes, "dim"))
+
+
+@register
+class Pad(Movement):
+    """pad(x, fill, low, high): low[a] copies of the scalar `fill` before axis a of x and high[a] after it."""
+
+    name = "pad"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None, None)
+        need_attributes(attributes, low=tuple, high=tuple)
+        x, fill = inputs
+        low, high = ints(attributes, "low"), ints(attributes, "high")
+        if fill != TensorType((), x.dtype):
+            raise ProgramError(f"the fill is {fill}, expected a scalar {x.dtype}")
+        if len(low) != len(x.shape) or len(high) != len(x.shape) or min((*low, *high), default=0) < 0:
+            raise ProgramError(f"padding {list(low)}, {list(high)} does not fit {x}")
+        return TensorType(tuple(a + b + c for a, b, c in zip(low, x.shape, high, strict=True)), x.dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        x, fill = inputs
+        low, high = ints(attributes, "low"), ints(attributes, "high")
+        shape = [a + b + c for a, b, c in zip(low, x.shape, high, strict=True)]
+        result = fill.expand(shape).clone()
+        result[tuple(slice(a, a + size) for a, size in zip(low, x.shape, strict=True))] = x
+        return result
+
+
+@register
+class Where(Movement):
+    """where(c, a, b): a where c, else b, broadcast; c is bool, a and b have one dtype."""
+
+    name = "where"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.BOOL, None, None)
+        need_attributes(attributes)
+        condition, a, b = inputs
+        if a.dtype != b.dtype:
+            raise ProgramError(f"chooses between {a} and {b}")
+        return TensorType(broadcast(condition.shape, a.shape, b.shape), a.dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return torch.where(*inputs)
+
+
+@register
+class Gather(Movement):
+    """gather(x, index, dim): output[.., i, ..] = x[.., index[.., i, ..], ..]; x and index agree on all axes but dim,
+    and 0 <= index < x.shape[dim] (checked at run time)."""
+
+    name = "gather"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None, DType.I64)
+        need_attributes(attributes, dim=int)
+        x, index = inputs
+        dim = axis(attributes, len(x.shape))
+        if len(index.shape) != len(x.shape) or any(
+            a != b for d, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if d != dim
+        ):
+            raise ProgramError(f"cannot gather from {x} by {index} along axis {dim}")
+        return TensorType(index.shape, x.dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        x, index = inputs
+        dim = integer(attributes, "dim")
+        check_range(index, x.shape[dim])
+        return torch.gather(x, dim, index)
+
+
+@register
+class Take(Movement):
+    """take(x, index): rows of x: output[i.., ...] = x[index[i..], ...]; 0 <= index < x.shape[0] (checked at run
+    time). The lookup of an embedding."""
+
+    name = "take"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None, DType.I64)
+        need_attributes(attributes)
+        x, index = inputs
+        if not x.shape:
+            raise ProgramError("takes rows of a scalar")
+        return TensorType((*index.shape, *x.shape[1:]), x.dtype)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        x, index = inputs
+        check_range(index, x.shape[0])
+        return x.index_select(0, index.reshape(-1)).reshape(*index.shape, *x.shape[1:])
+
+
+def check_range(index: torch.Tensor, size: int) -> None:
+    """Raises ProgramError unless all of 0 <= index < size: a stranger's indices never reach a kernel unchecked."""
+    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < size):
+        raise ProgramError(f"an index from {int(index.min())} to {int(index.max())} is not in [0, {size})")

@@ -1,0 +1,51 @@
+"""Max pooling, as the index of the largest element: its value is then a gather, its gradient a scatter_add."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from roundlog.operators.registry import (
+    Attributes,
+    Direct,
+    Kind,
+    Tensors,
+    Types,
+    ints,
+    need_attributes,
+    need_inputs,
+    register,
+)
+from roundlog.program import DType, ProgramError, TensorType
+
+
+@register
+class MaxPoolIndex(Direct):
+    """max_pool_index(x; kernel, stride, padding, dilation): x[N, C, H, W] -> int64[N, C, P, Q], where in its plane
+    (row * W + column) the largest element of each window stands; of equal ones the first in row-major order.
+    Padding is never chosen. P = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1, Q likewise."""
+
+    name = "max_pool_index"
+    kind = Kind.EXACT
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.F32)
+        need_attributes(attributes, kernel=tuple, stride=tuple, padding=tuple, dilation=tuple)
+        x = inputs[0]
+        lists = [ints(attributes, name) for name in ("kernel", "stride", "padding", "dilation")]
+        if len(x.shape) != 4 or any(len(item) != 2 for item in lists):
+            raise ProgramError(f"pools {x} by windows {lists}, expected four axes and pairs")
+        sizes = []
+        for a, (kernel, stride, padding, dilation) in enumerate(zip(*lists, strict=True)):
+            span = x.shape[2 + a] + 2 * padding - dilation * (kernel - 1) - 1
+            # Padding of at most half a window: then every window holds at least one real element.
+            if min(kernel, stride, dilation) < 1 or not 0 <= padding <= kernel // 2 or span < 0:
+                raise ProgramError(f"the windows {lists} do not fit {x}")
+            sizes.append(span // stride + 1)
+        return TensorType((*x.shape[:2], *sizes), DType.I64)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        kernel, stride, padding, dilation = (
+            list(ints(attributes, name)) for name in ("kernel", "stride", "padding", "dilation")
+        )
+        return F.max_pool2d(inputs[0], kernel, stride, padding, dilation, return_indices=True)[1]  # type: ignore[no-any-return]

@@ -1,0 +1,227 @@
+"""Reductions over axes: exact ones (largest element, its index, integer sums) and FP32 sums."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import torch
+
+from roundlog.arithmetic import round_sums
+from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.operators.movement import check_range
+from roundlog.operators.registry import (
+    Attributes,
+    Direct,
+    Inexact,
+    Kind,
+    Tensors,
+    Types,
+    axes,
+    axis,
+    integer,
+    ints,
+    need_attributes,
+    need_inputs,
+    register,
+)
+from roundlog.program import DType, ProgramError, TensorType
+
+SLACK = 1.0 + 2.0**-20
+"""Bounds are themselves computed in FP64, each by sums of fewer than 2^30 terms: this covers their rounding."""
+
+
+def gamma(terms: int) -> float:
+    """gamma_n = n u / (1 - n u) for a sum of `terms` exact FP64 terms in any order: at most terms - 1 additions,
+    each erring by u relatively (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2)."""
+    n = max(terms - 1, 0) * UNIT_F64
+    return n / (1 - n) * SLACK
+
+
+def reduced(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(1 if dim in dims else size for dim, size in enumerate(shape))
+
+
+@register
+class Sum(Inexact):
+    """sum(x, dims): the sum over those axes, which stay as axes of size 1. FP32."""
+
+    name = "sum"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.F32)
+        need_attributes(attributes, dims=tuple)
+        dims = axes(attributes, len(inputs[0].shape))
+        return TensorType(reduced(inputs[0].shape, dims), DType.F32)
+
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        dims = ints(attributes, "dims")
+        return inputs[0].sum(dims, keepdim=True, dtype=torch.float64) if dims else inputs[0].to(torch.float64)
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+        x, dims = inputs[0], ints(attributes, "dims")
+        if not dims:
+            return torch.zeros((), dtype=torch.float64, device=x.device)
+        count = prod(x.shape[dim] for dim in dims)
+        return x.abs().sum(dims, keepdim=True, dtype=torch.float64) * gamma(count)
+
+    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+        x, dims = inputs[0], ints(attributes, "dims")
+        kept = [dim for dim in range(x.ndim) if dim not in dims]
+        rows = x.permute(*kept, *dims).reshape(prod(x.shape[dim] for dim in kept), -1)[elements]
+        return torch.from_numpy(round_sums(rows.cpu().numpy().astype(np.float64))).to(x.device)
+
+
+@register
+class ScatterAdd(Inexact):
+    """scatter_add(x, index, dim, size): the sum of all x[.., i, ..] with index[.., i, ..] = j stands at [.., j, ..] of
+    the output, whose axis dim has `size` elements. index broadcasts to x, and 0 <= index < size (checked at run
+    time). The gradient of gather, take and max pooling. FP32."""
+
+    name = "scatter_add"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.F32, DType.I64)
+        need_attributes(attributes, dim=int, size=int)
+        x, index = inputs
+        dim, size = axis(attributes, len(x.shape)), integer(attributes, "size")
+        fits = len(index.shape) == len(x.shape) and all(
+            a == b or (a == 1 and d != dim) for d, (a, b) in enumerate(zip(index.shape, x.shape, strict=True))
+        )
+        if not fits or size < 0:
+            raise ProgramError(f"cannot scatter {x} by {index} along axis {dim}")
+        return TensorType((*x.shape[:dim], size, *x.shape[dim + 1 :]), DType.F32)
+
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        x, index = inputs
+        dim, size = integer(attributes, "dim"), integer(attributes, "size")
+        check_range(index, size)
+        return self._scatter(x.to(torch.float64), index, dim, size)
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+        x, index = inputs
+        dim, size = integer(attributes, "dim"), integer(attributes, "size")
+        one = torch.ones((), dtype=torch.float64, device=x.device).expand(index.shape)
+        count = self._scatter(one, index, dim, size)
+        magnitude = self._scatter(x.abs().to(torch.float64), index, dim, size)
+        return magnitude * (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)
+
+    @staticmethod
+    def _scatter(x: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+        shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+        zeros = torch.zeros(shape, dtype=x.dtype, device=x.device)
+        return zeros.scatter_add_(dim, index.expand(x.shape), x)
+
+    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+        x, index = inputs
+        dim, size = integer(attributes, "dim"), integer(attributes, "size")
+        # Lines along `dim`: x and index as [line, position], the output as [line, j].
+        lines = x.movedim(dim, -1).reshape(-1, x.shape[dim])
+        indices = index.expand(x.shape).movedim(dim, -1).reshape(-1, x.shape[dim])
+        outer = [s for d, s in enumerate(x.shape) if d != dim]
+        where = torch.unravel_index(elements, (*x.shape[:dim], size, *x.shape[dim + 1 :]))
+        target = where[dim]
+        line = torch.zeros_like(target)
+        for d, size_d in zip([d for d in range(x.ndim) if d != dim], outer, strict=True):
+            line = line * size_d + where[d]
+        values = np.zeros(len(elements), dtype=np.float32)
+        block = max(1, (1 << 22) // max(x.shape[dim], 1))
+        for start in range(0, len(elements), block):
+            part = slice(start, start + block)
+            chosen = torch.where(indices[line[part]] == target[part, None], lines[line[part]], 0.0)
+            values[part] = round_sums(chosen.cpu().numpy().astype(np.float64))
+        return torch.from_numpy(values).to(x.device)
+
+
+class Extreme(Direct):
+    """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0."""
+
+    kind = Kind.EXACT
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.F32)
+        need_attributes(attributes, dims=tuple)
+        dims = axes(attributes, len(inputs[0].shape))
+        if any(inputs[0].shape[dim] == 0 for dim in dims):
+            raise ProgramError(f"has no largest element over the axes {list(dims)} of {inputs[0]}")
+        return TensorType(reduced(inputs[0].shape, dims), DType.F32)
+
+
+@register
+class AMax(Extreme):
+    """amax(x, dims): the largest element over those axes, which stay as axes of size 1; a zero is +0. FP32."""
+
+    name = "amax"
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        dims = ints(attributes, "dims")
+        # + 0.0 turns -0 into +0: which of two equal zeros a kernel returns is its own affair.
+        return (inputs[0].amax(dims, keepdim=True) if dims else inputs[0]) + 0.0
+
+
+@register
+class AMin(Extreme):
+    """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; a zero is +0. FP32."""
+
+    name = "amin"
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        dims = ints(attributes, "dims")
+        return (inputs[0].amin(dims, keepdim=True) if dims else inputs[0]) + 0.0
+
+
+@register
+class ArgMax(Direct):
+    """argmax(x, dim): int64, the lowest index of a largest element along the axis, which stays as an axis of size 1."""
+
+    name = "argmax"
+    kind = Kind.EXACT
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.F32)
+        need_attributes(attributes, dim=int)
+        dim = axis(attributes, len(inputs[0].shape))
+        if inputs[0].shape[dim] == 0:
+            raise ProgramError(f"axis {dim} of {inputs[0]} is empty")
+        return TensorType(reduced(inputs[0].shape, (dim,)), DType.I64)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        x, dim = inputs[0], integer(attributes, "dim")
+        shape = [-1 if d == dim else 1 for d in range(x.ndim)]
+        position = torch.arange(x.shape[dim], device=x.device).reshape(shape)
+        # torch.argmax promises nothing about ties; the smallest matching index does.
+        return torch.where(x == x.amax(dim, keepdim=True), position, x.shape[dim]).amin(dim, keepdim=True)
+
+
+@register
+class SumI64(Direct):
+    """sum_i64(x, dims): the sum over those axes, which stay as axes of size 1, modulo 2^64. int64."""
+
+    name = "sum_i64"
+    kind = Kind.EXACT
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.I64)
+        need_attributes(attributes, dims=tuple)
+        return TensorType(reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape))), DType.I64)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        dims = ints(attributes, "dims")
+        return inputs[0].sum(dims, keepdim=True) if dims else inputs[0]
+
+
+@register
+class Any(Direct):
+    """any(x, dims): whether any element over those axes, which stay as axes of size 1, is true. bool."""
+
+    name = "any"
+    kind = Kind.EXACT
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.BOOL)
+        need_attributes(attributes, dims=tuple)
+        return TensorType(reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape))), DType.BOOL)
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        dims = ints(attributes, "dims")
+        return torch.any(inputs[0], dims, keepdim=True) if dims else inputs[0]

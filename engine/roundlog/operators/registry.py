@@ -1,0 +1,177 @@
+"""What an operator is, and the one place that knows them all."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+
+from roundlog.program import Attribute, DType, Program, ProgramError, TensorType
+
+Attributes = Mapping[str, Attribute]
+Tensors = Sequence[torch.Tensor]
+Types = Sequence[TensorType]
+
+
+class Kind(enum.StrEnum):
+    """The classes of design, section 2, and where values come from."""
+
+    SOURCE = "source"
+    MOVEMENT = "movement"
+    EXACT = "exact"
+    INEXACT = "inexact"
+
+
+class Operator(ABC):
+    """One entry of the registry. The class docstring is its meaning: formula, shapes, attributes."""
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+
+    @abstractmethod
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        """The output's type from the inputs' types. Raises ProgramError if the operator does not apply.
+        `declared` is what the program says; only sources, whose type is not computable, may return it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepInputs:
+    """Where the sources of one step get their values: everything else is computed."""
+
+    states: Tensors
+    data: Tensors
+    schedule: torch.Tensor
+    """f32[columns]: this step's row of the schedule table."""
+    seed: int
+    step: int
+    device: torch.device
+
+
+class Source(Operator):
+    """A value from outside the arithmetic."""
+
+    kind = Kind.SOURCE
+
+    @abstractmethod
+    def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
+        """The value, as a tensor of the declared type."""
+
+
+class Direct(Operator):
+    """Movement and exact operators: the kernel's output is the answer, to the bit."""
+
+    @abstractmethod
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        """The value. May be a view of an input: values are never written to."""
+
+
+class Inexact(Operator):
+    """An operator whose FP64 kernel comes within a known distance of the mathematical value."""
+
+    kind = Kind.INEXACT
+
+    @abstractmethod
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        """FP64, by the vendor's kernel, within `bound` of the mathematical value elementwise."""
+
+    @abstractmethod
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+        """FP64, broadcastable to y: |y - exact| <= bound for every kernel that computes this in FP64, in any order
+        of summation, with or without FMA."""
+
+    @abstractmethod
+    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+        """elements: int64[n], flat output indices. The correctly rounded FP32 values there: f32[n]."""
+
+
+REGISTRY: dict[str, Operator] = {}
+
+
+def register(cls: type[Operator]) -> type[Operator]:
+    """Class decorator: put one instance into the registry."""
+    if cls.name in REGISTRY:
+        raise ValueError(f"operator {cls.name} is registered twice")
+    REGISTRY[cls.name] = cls()
+    return cls
+
+
+def operator(name: str) -> Operator:
+    """Look an operator up. Raises ProgramError for a name that the registry does not know."""
+    found = REGISTRY.get(name)
+    if found is None:
+        raise ProgramError(f"{name} is not an operator of this registry")
+    return found
+
+
+def check(program: Program) -> None:
+    """Hold every node against the registry: known, applicable, of the declared type. Raises ProgramError naming the
+    node and its source line."""
+    for index, node in enumerate(program.nodes):
+        try:
+            inputs = [program.nodes[value].type for value in node.inputs]
+            inferred = operator(node.op).infer(inputs, node.attributes, node.type)
+        except ProgramError as error:
+            raise ProgramError(f"{program.describe(index)}: {error}") from None
+        if inferred != node.type:
+            raise ProgramError(f"{program.describe(index)}: declared as {node.type}, but computes {inferred}")
+
+
+def need_inputs(inputs: Types, *dtypes: DType | None) -> None:
+    """Raise ProgramError unless there are exactly these inputs (None: any dtype)."""
+    if len(inputs) != len(dtypes):
+        raise ProgramError(f"takes {len(dtypes)} inputs, has {len(inputs)}")
+    for position, (kind, dtype) in enumerate(zip(inputs, dtypes, strict=True)):
+        if dtype is not None and kind.dtype != dtype:
+            raise ProgramError(f"input {position} is {kind}, expected {dtype}")
+
+
+def need_attributes(attributes: Attributes, **kinds: type) -> None:
+    """Raise ProgramError unless exactly these attributes are there, of these types (tuple: of integers)."""
+    if set(attributes) != set(kinds):
+        raise ProgramError(f"has the attributes {sorted(attributes)}, expected {sorted(kinds)}")
+    for name, kind in kinds.items():
+        if type(attributes[name]) is not kind:
+            raise ProgramError(f"attribute {name} is {attributes[name]!r}, expected {kind.__name__}")
+
+
+def ints(attributes: Attributes, name: str) -> tuple[int, ...]:
+    """A checked attribute as a tuple of integers."""
+    return cast(tuple[int, ...], attributes[name])
+
+
+def integer(attributes: Attributes, name: str) -> int:
+    """A checked attribute as an integer."""
+    return cast(int, attributes[name])
+
+
+def axis(attributes: Attributes, rank: int, name: str = "dim") -> int:
+    """An axis attribute, checked to lie in [0, rank)."""
+    dim = integer(attributes, name)
+    if not 0 <= dim < rank:
+        raise ProgramError(f"{name} is {dim}, but the input has {rank} axes")
+    return dim
+
+
+def axes(attributes: Attributes, rank: int, name: str = "dims") -> tuple[int, ...]:
+    """A list of axes, checked to be ascending, without repetition and in [0, rank)."""
+    dims = ints(attributes, name)
+    if list(dims) != sorted(set(dims)) or any(not 0 <= dim < rank for dim in dims):
+        raise ProgramError(f"{name} is {list(dims)}, expected ascending axes of a tensor of {rank} axes")
+    return dims
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape under NumPy's broadcasting rule. Raises ProgramError if there is none."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    result = []
+    for sizes in zip(*padded, strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            raise ProgramError(f"shapes {[list(shape) for shape in shapes]} do not broadcast")
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)

@@ -1,0 +1,172 @@
+"""Where values come from, and where the next state goes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from roundlog.operators.registry import (
+    Attributes,
+    Direct,
+    Kind,
+    Source,
+    StepInputs,
+    Tensors,
+    Types,
+    integer,
+    ints,
+    need_attributes,
+    need_inputs,
+    register,
+)
+from roundlog.program import DType, ProgramError, TensorType
+from roundlog.randomness import uniform
+
+
+@register
+class State(Source):
+    """state(slot): the tensor of that state slot before the step (a parameter, buffer or optimizer slot)."""
+
+    name = "state"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs)
+        need_attributes(attributes, slot=int)
+        return declared
+
+    def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
+        return inputs.states[integer(attributes, "slot")]
+
+
+@register
+class Data(Source):
+    """data(slot): that field of the step's batch, [batch_size, ...]; row j is the dataset row that the swap-or-not
+    order gives to position step * batch_size + j."""
+
+    name = "data"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs)
+        need_attributes(attributes, slot=int)
+        return declared
+
+    def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
+        return inputs.data[integer(attributes, "slot")]
+
+
+@register
+class Schedule(Source):
+    """schedule(slot): the FP32 scalar in that column of the step's row of the schedule table (learning rate, bias
+    corrections, ...)."""
+
+    name = "schedule"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs)
+        need_attributes(attributes, slot=int)
+        return TensorType((), DType.F32)
+
+    def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
+        return inputs.schedule[integer(attributes, "slot")]
+
+
+@register
+class Constant(Source):
+    """constant(bits): a literal tensor of at most 65,536 elements in row-major order; one item fills any shape.
+    FP32 items are bit patterns as unsigned integers, int64 items are values, bool items are 0 or 1."""
+
+    name = "constant"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs)
+        need_attributes(attributes, bits=tuple)
+        bits = ints(attributes, "bits")
+        if len(bits) not in (1, declared.numel):
+            raise ProgramError(f"{len(bits)} literals for {declared}")
+        low, high = {DType.F32: (0, 2**32), DType.BOOL: (0, 2), DType.I64: (-(2**63), 2**63)}[declared.dtype]
+        if any(not low <= item < high for item in bits):
+            raise ProgramError(f"a literal does not fit {declared.dtype}")
+        if declared.dtype == DType.F32 and any((item & 0x7FFFFFFF) > 0x7F800000 for item in bits):
+            raise ProgramError("a literal is NaN")
+        return declared
+
+    def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
+        bits = ints(attributes, "bits")
+        if kind.dtype == DType.F32:
+            values = torch.from_numpy(np.array(bits, dtype=np.uint32).view(np.float32))
+        else:
+            values = torch.tensor(bits, dtype=kind.dtype.torch)
+        values = values.to(inputs.device)
+        # On the device, never a host scalar: CUDA divides by those with a reciprocal, which is not exact.
+        return values.expand(kind.numel).reshape(kind.shape) if len(bits) == 1 else values.reshape(kind.shape)
+
+
+@register
+class Iota(Source):
+    """iota(start, step): int64[n], element i is start + i * step."""
+
+    name = "iota"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs)
+        need_attributes(attributes, start=int, step=int)
+        if len(declared.shape) != 1 or declared.dtype != DType.I64:
+            raise ProgramError(f"declared as {declared}, expected i64 with one axis")
+        last = integer(attributes, "start") + integer(attributes, "step") * max(declared.numel - 1, 0)
+        if not -(2**63) <= last < 2**63:
+            raise ProgramError("runs out of the range of int64")
+        return declared
+
+    def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
+        count = torch.arange(kind.shape[0], dtype=torch.int64, device=inputs.device)
+        return count * integer(attributes, "step") + integer(attributes, "start")
+
+
+@register
+class Uniform(Source):
+    """uniform(stream): FP32 in [0, 1), multiples of 2^-24: element i is (w_i >> 8) * 2^-24, w_i the i-th 32-bit word
+    of Philox4x64-10 keyed by (seed, step * 2^32 + stream). Salmon et al. 2011; NumPy's `Philox`."""
+
+    name = "uniform"
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs)
+        need_attributes(attributes, stream=int)
+        if not 0 <= integer(attributes, "stream") < 2**32:
+            raise ProgramError("stream does not fit 32 bits")
+        return TensorType(declared.shape, DType.F32)
+
+    def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
+        return uniform(inputs.seed, inputs.step, integer(attributes, "stream"), kind.shape).to(inputs.device)
+
+
+@register
+class Loss(Direct):
+    """loss(x): x, an FP32 scalar, marked as the step's loss."""
+
+    name = "loss"
+    kind = Kind.MOVEMENT
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.F32)
+        need_attributes(attributes)
+        return inputs[0]
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return inputs[0]
+
+
+@register
+class Store(Direct):
+    """store(x, slot): x is the value of that state slot after the step."""
+
+    name = "store"
+    kind = Kind.MOVEMENT
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, None)
+        need_attributes(attributes, slot=int)
+        return inputs[0]
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return inputs[0]

@@ -1,0 +1,62 @@
+"""Elementary functions of one FP32 number, correctly rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from roundlog.arithmetic import round_function
+from roundlog.operators.registry import (
+    Attributes,
+    Inexact,
+    Tensors,
+    Types,
+    need_attributes,
+    need_inputs,
+    register,
+)
+from roundlog.program import DType, TensorType
+
+RELATIVE_BOUND = 2.0**-49
+"""What is promised of a vendor's FP64 function: 8 ulp. SLEEF and MKL promise 1 ulp (their high-accuracy variants,
+which PyTorch uses), CUDA's math library at most 2 for these; glibc is below 1 except erf at 1."""
+
+ABSOLUTE_BOUND = 2.0**-1000
+"""Where FP64 itself underflows, far below anything that FP32 can see."""
+
+
+class Function(Inexact):
+    function: Callable[[torch.Tensor], torch.Tensor]
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        need_inputs(inputs, DType.F32)
+        need_attributes(attributes)
+        return inputs[0]
+
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return type(self).function(inputs[0].to(torch.float64))
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+        return y.abs() * RELATIVE_BOUND + ABSOLUTE_BOUND
+
+    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+        chosen = inputs[0].reshape(-1)[elements]
+        return torch.from_numpy(round_function(self.name, chosen.cpu().numpy())).to(chosen.device)
+
+
+def _define(name: str, doc: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    class Defined(Function):
+        __doc__ = doc
+
+    Defined.__name__ = Defined.__qualname__ = name.title()
+    Defined.name, Defined.function = name, staticmethod(function)
+    register(Defined)
+
+
+_define("exp", "exp(x): e to the power of x, FP32.", torch.exp)
+_define("expm1", "expm1(x): e to the power of x, less one, FP32.", torch.expm1)
+_define("log", "log(x): the natural logarithm, FP32; x > 0.", torch.log)
+_define("log1p", "log1p(x): the natural logarithm of 1 + x, FP32; x > -1.", torch.log1p)
+_define("tanh", "tanh(x): the hyperbolic tangent, FP32.", torch.tanh)
+_define("erf", "erf(x): the error function, FP32.", torch.erf)

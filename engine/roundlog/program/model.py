@@ -1,0 +1,144 @@
+"""The program: nodes in execution order, each producing exactly one tensor.
+
+A node's index is the name of its value, so "operator 17" and "value 17" are the same thing: one leaf of the
+program root, and later one leaf of a trace root. Everything that the adjudicator needs is in the nodes themselves:
+`state`, `data`, `schedule`, `constant` and `uniform` nodes are where values come from, `store` nodes are where the
+next state goes, and a `loss` node marks the loss.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+
+Attribute = int | str | bool | tuple[int, ...]
+"""What an attribute may hold. No floats: FP32 constants are stored as their bit patterns."""
+
+
+class ProgramError(ValueError):
+    """A program is malformed, unknown to this version, or larger than allowed."""
+
+
+class DType(enum.StrEnum):
+    """The storage types (design, section 2: storage is FP32; indices and masks beside it)."""
+
+    F32 = "f32"
+    I64 = "i64"
+    BOOL = "bool"
+
+    @property
+    def torch(self) -> torch.dtype:
+        return _TORCH[self]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return {DType.F32: 4, DType.I64: 8, DType.BOOL: 1}[self]
+
+    @staticmethod
+    def of(dtype: torch.dtype) -> DType:
+        """The storage type of a torch dtype. Raises ProgramError where there is none."""
+        for ours, theirs in _TORCH.items():
+            if theirs == dtype:
+                return ours
+        raise ProgramError(f"{dtype} is not a storage type: use float32, int64 or bool")
+
+
+_TORCH = {DType.F32: torch.float32, DType.I64: torch.int64, DType.BOOL: torch.bool}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and dtype of one value."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator of the program.
+
+    `inputs` are indices of earlier nodes. `source` is where in the user's code the operator came from
+    ("net.py:12"); it is for people, and no part of the program root.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    attributes: Mapping[str, Attribute]
+    type: TensorType
+    source: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """One training step.
+
+    `state_names`, `data_names` and `schedule_names` name the slots that `state`/`store`, `data` and `schedule`
+    nodes refer to by position. Only positions are adjudicated; names are for files and people.
+    """
+
+    nodes: tuple[Node, ...]
+    state_names: tuple[str, ...]
+    data_names: tuple[str, ...]
+    schedule_names: tuple[str, ...]
+    batch_size: int
+
+    @property
+    def states(self) -> dict[str, TensorType]:
+        """Type of every state slot, by name, in program order."""
+        return self._slots("state", self.state_names)
+
+    @property
+    def data(self) -> dict[str, TensorType]:
+        """Type of every data field *of a batch* (leading axis `batch_size`), by name, in program order."""
+        return self._slots("data", self.data_names)
+
+    def _slots(self, op: str, names: tuple[str, ...]) -> dict[str, TensorType]:
+        types = {node.attributes["slot"]: node.type for node in self.nodes if node.op == op}
+        return {name: types[slot] for slot, name in enumerate(names)}
+
+    def describe(self, index: int) -> str:
+        """`operator 17 (matmul, net.py:12)`: how errors and findings name an operator."""
+        node = self.nodes[index]
+        place = f", {node.source}" if node.source else ""
+        return f"operator {index} ({node.op}{place})"
+
+    def peak_bytes(self) -> int:
+        """Bytes of the values alive at the worst moment of one step, views counted as copies (an upper bound)."""
+        last_use = self.last_uses()
+        alive = peak = 0
+        for index, node in enumerate(self.nodes):
+            alive += node.type.nbytes
+            peak = max(peak, alive)
+            for value in last_use.get(index, ()):
+                alive -= self.nodes[value].type.nbytes
+        return peak
+
+    def last_uses(self) -> dict[int, list[int]]:
+        """For each node, the values that nobody reads after it. `store` and `loss` values are kept."""
+        last: dict[int, int] = {}
+        for index, node in enumerate(self.nodes):
+            last[index] = index
+            for value in node.inputs:
+                last[value] = index
+        result: dict[int, list[int]] = {}
+        for value, user in last.items():
+            if self.nodes[value].op not in ("store", "loss"):
+                result.setdefault(user, []).append(value)
+        return result
