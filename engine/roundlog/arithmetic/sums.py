@@ -77,9 +77,7 @@ def round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDArr
     # their rounding error is far below |low|'s own distance to anything that matters; the slack covers it.
     to_below = (high - below) + low
     to_above = (above - high) - low
-    slack = error + 4 * UNIT_F64 * (
-        np.abs(low) + np.minimum(np.abs(high - below), np.abs(above - high)) * UNIT_F64
-    )
+    slack = error + 4 * UNIT_F64 * (np.abs(low) + np.minimum(np.abs(high - below), np.abs(above - high)) * UNIT_F64)
     undecided = ~((np.abs(to_below) > slack) & (np.abs(to_above) > slack))
     with np.errstate(over="ignore"):
         rounded = np.where(

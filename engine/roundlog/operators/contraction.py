@@ -74,7 +74,8 @@ class Contraction(Inexact):
 
 def _norm(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """Euclidean norm in FP64 over those axes, kept as axes of size 1. FP32 inputs cannot overflow it."""
-    return torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float64)
+    norm: torch.Tensor = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float64)
+    return norm
 
 
 @register
@@ -121,20 +122,14 @@ class _Convolution(Contraction):
     w[o, c, i, j] and x[n, c', p stride + i dilation - padding, q stride + j dilation - padding], c' = c + the
     group's first channel, belongs together."""
 
-    def geometry(
-        self, x: tuple[int, ...], w: tuple[int, ...], attributes: Attributes, **more: type
-    ) -> tuple[int, int]:
+    def geometry(self, x: tuple[int, ...], w: tuple[int, ...], attributes: Attributes, **more: type) -> tuple[int, int]:
         """(P, Q), everything checked."""
         need_attributes(attributes, stride=tuple, padding=tuple, dilation=tuple, groups=int, **more)
         if len(x) != 4 or len(w) != 4:
             raise ProgramError(f"convolves {list(x)} with {list(w)}, expected four axes each")
         lists = [ints(attributes, name) for name in ("stride", "padding", "dilation")]
         groups = integer(attributes, "groups")
-        if (
-            any(len(item) != 2 for item in lists)
-            or min(*lists[0], *lists[2], groups) < 1
-            or min(lists[1]) < 0
-        ):
+        if any(len(item) != 2 for item in lists) or min(*lists[0], *lists[2], groups) < 1 or min(lists[1]) < 0:
             raise ProgramError(f"has the impossible stride, padding, dilation or groups {lists}, {groups}")
         if max(*lists[0], *lists[1], *lists[2]) >= 2**20:
             raise ProgramError("has a stride, padding or dilation of a million or more")
@@ -150,9 +145,7 @@ class _Convolution(Contraction):
 
     @staticmethod
     def options(attributes: Attributes) -> tuple[list[int], list[int], list[int], int]:
-        stride, padding, dilation = (
-            list(ints(attributes, name)) for name in ("stride", "padding", "dilation")
-        )
+        stride, padding, dilation = (list(ints(attributes, name)) for name in ("stride", "padding", "dilation"))
         return stride, padding, dilation, integer(attributes, "groups")
 
     @staticmethod
@@ -252,9 +245,10 @@ class Conv2dGradInput(_Convolution):
         shape = self._x((tuple(g.shape), tuple(w.shape)), attributes)
         # The gradient does not depend on x; one element stands for its shape.
         x = g.new_zeros(()).expand(shape)
-        return torch.ops.aten.convolution_backward(
+        result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
             g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
-        )[0]  # type: ignore[no-any-return]
+        )
+        return result[0]
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
         g, w = inputs
@@ -324,9 +318,10 @@ class Conv2dGradWeight(_Convolution):
         g, x = (t.to(torch.float64) for t in inputs)
         stride, padding, dilation, groups = self.options(attributes)
         w = g.new_zeros(()).expand(self._w((tuple(g.shape), tuple(x.shape)), attributes))
-        return torch.ops.aten.convolution_backward(
+        result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
             g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [False, True, False]
-        )[1]  # type: ignore[no-any-return]
+        )
+        return result[1]
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
         g, x = inputs

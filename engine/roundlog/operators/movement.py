@@ -185,7 +185,8 @@ class Where(Movement):
         return TensorType(broadcast(condition.shape, a.shape, b.shape), a.dtype)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        return torch.where(*inputs)
+        condition, a, b = inputs
+        return torch.where(condition, a, b)
 
 
 @register

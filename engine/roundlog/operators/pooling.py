@@ -48,4 +48,4 @@ class MaxPoolIndex(Direct):
         kernel, stride, padding, dilation = (
             list(ints(attributes, name)) for name in ("kernel", "stride", "padding", "dilation")
         )
-        return F.max_pool2d(inputs[0], kernel, stride, padding, dilation, return_indices=True)[1]  # type: ignore[no-any-return]
+        return F.max_pool2d(inputs[0], kernel, stride, padding, dilation, return_indices=True)[1]

@@ -95,7 +95,7 @@ class Constant(Source):
         if kind.dtype == DType.F32:
             values = torch.from_numpy(np.array(bits, dtype=np.uint32).view(np.float32))
         else:
-            values = torch.tensor(bits, dtype=kind.dtype.torch)
+            values = torch.tensor(bits, dtype=kind.dtype.torch_dtype)
         values = values.to(inputs.device)
         # On the device, never a host scalar: CUDA divides by those with a reciprocal, which is not exact.
         return values.expand(kind.numel).reshape(kind.shape) if len(bits) == 1 else values.reshape(kind.shape)

@@ -31,7 +31,7 @@ class DType(enum.StrEnum):
     BOOL = "bool"
 
     @property
-    def torch(self) -> torch.dtype:
+    def torch_dtype(self) -> torch.dtype:
         return _TORCH[self]
 
     @property

@@ -23,17 +23,13 @@ _INT_LIMIT = 1 << 63
 
 def canonical(value: object) -> bytes:
     """Canonical JSON: sorted keys, no spaces, ASCII only. The encoding that roots are computed over."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    ).encode()
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def descriptor(node: Node) -> bytes:
     """The canonical descriptor of one operator: the payload of its leaf in the program root. Shape
     `[op, inputs, attributes, dtype, shape]`."""
-    return canonical(
-        [node.op, list(node.inputs), dict(node.attributes), str(node.type.dtype), list(node.type.shape)]
-    )
+    return canonical([node.op, list(node.inputs), dict(node.attributes), str(node.type.dtype), list(node.type.shape)])
 
 
 def to_json(program: Program) -> bytes:
@@ -47,8 +43,7 @@ def to_json(program: Program) -> bytes:
             "data": list(program.data_names),
             "schedule": list(program.schedule_names),
             "nodes": [
-                [n.op, list(n.inputs), dict(n.attributes), str(n.type.dtype), list(n.type.shape)]
-                for n in program.nodes
+                [n.op, list(n.inputs), dict(n.attributes), str(n.type.dtype), list(n.type.shape)] for n in program.nodes
             ],
             "sources": [n.source for n in program.nodes],
         }
@@ -82,8 +77,7 @@ def from_json(text: bytes) -> Program:
         raise ProgramError("the program's source lines do not match its operators in number")
     program = Program(
         nodes=tuple(
-            _node(index, raw, source)
-            for index, (raw, source) in enumerate(zip(raw_nodes, sources, strict=True))
+            _node(index, raw, source) for index, (raw, source) in enumerate(zip(raw_nodes, sources, strict=True))
         ),
         state_names=_names(document["states"], "states"),
         data_names=_names(document["data"], "data"),
@@ -107,9 +101,7 @@ def _integer(value: object, what: str, *, low: int = -_INT_LIMIT, high: int = _I
 
 
 def _names(value: object, what: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(
-        isinstance(name, str) and 0 < len(name) <= 512 for name in value
-    ):
+    if not isinstance(value, list) or not all(isinstance(name, str) and 0 < len(name) <= 512 for name in value):
         raise ProgramError(f"{what} is not a list of names")
     if len(set(value)) != len(value):
         raise ProgramError(f"{what} holds a name twice")
@@ -137,9 +129,7 @@ def _node(index: int, raw: object, source: object) -> Node:
     for value in inputs:
         _integer(value, f"an input of operator {index} ({op})", low=0)
         if value >= index:
-            raise ProgramError(
-                f"operator {index} ({op}) reads value {value}, which is not computed before it"
-            )
+            raise ProgramError(f"operator {index} ({op}) reads value {value}, which is not computed before it")
     if dtype not in [str(d) for d in DType]:
         raise ProgramError(f"operator {index} ({op}) has the unknown dtype {dtype!r}")
     if len(shape) > MAX_RANK:
@@ -147,9 +137,7 @@ def _node(index: int, raw: object, source: object) -> Node:
     sizes = tuple(_integer(size, f"an axis of operator {index} ({op})", low=0) for size in shape)
     kind = TensorType(sizes, DType(dtype))
     if kind.numel > MAX_ELEMENTS:
-        raise ProgramError(
-            f"operator {index} ({op}) declares {kind.numel} elements, more than {MAX_ELEMENTS}"
-        )
+        raise ProgramError(f"operator {index} ({op}) declares {kind.numel} elements, more than {MAX_ELEMENTS}")
     if not isinstance(source, str) or len(source) > 1024:
         raise ProgramError(f"operator {index} ({op}) has no source line")
     return Node(
@@ -191,6 +179,4 @@ def _check_slots(program: Program) -> None:
         raise ProgramError("the program does not have exactly one scalar FP32 loss")
     for name, kind in program.data.items():
         if not kind.shape or kind.shape[0] != program.batch_size:
-            raise ProgramError(
-                f"data field {name} is {kind}, its first axis is not the batch of {program.batch_size}"
-            )
+            raise ProgramError(f"data field {name} is {kind}, its first axis is not the batch of {program.batch_size}")
