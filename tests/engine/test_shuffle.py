@@ -19,7 +19,7 @@ SEED_A = "0x23bcd11624a07465b1c2fc1a0fe52996daae4bf87b0fb6bed45926096c644843"
 SEED_B = "0x26655aab58c18b66870f50a133171c85d9a5ae9dde55c0ca049491a27f4f63e7"
 
 # consensus-spec-tests, tests/mainnet/phase0/shuffling/core/shuffle/shuffle_<seed>_<count>/mapping.yaml:
-# (seed, count, SHA-256 of the file, size of the file). These are Git LFS files: their repository states just that.
+# (seed, count, SHA-256 of the file, its size). They are Git LFS files: the repository states just these two.
 PUBLISHED_FILES = [
     (SEED_A, 2, "a9e7a83939ba21e6073f41f17d23b7b695d00d2abb3b69524ad61aecaa0b19e1", 100),
     (SEED_B, 10, "85aaf86622c782060818e06c73c03ca8193eb0ddb8735904e0b0aeeb074cc023", 125),
@@ -47,9 +47,7 @@ def mapping_yaml(seed: str, mapping: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize(("seed", "count", "digest", "size"), PUBLISHED_FILES)
-def test_the_published_mapping_files_are_reproduced_to_the_byte(
-    seed: str, count: int, digest: str, size: int
-) -> None:
+def test_the_published_mapping_files_are_reproduced_to_the_byte(seed: str, count: int, digest: str, size: int) -> None:
     rows = shuffled_rows(np.arange(count), count, bytes.fromhex(seed[2:]))
     text = mapping_yaml(seed, rows.tolist())
     assert (len(text), sha256(text).hexdigest()) == (size, digest)
@@ -91,9 +89,7 @@ def test_an_epoch_seed_is_the_hash_of_its_tagged_big_endian_numbers() -> None:
 
 
 @pytest.mark.parametrize(("batch_size", "rows"), [(4, 10), (10, 10), (7, 5), (1, 1), (3, 300)])
-def test_batches_walk_through_the_permutations_of_one_epoch_after_the_other(
-    batch_size: int, rows: int
-) -> None:
+def test_batches_walk_through_the_permutations_of_one_epoch_after_the_other(batch_size: int, rows: int) -> None:
     steps = 4 * rows // batch_size + 1
     order = np.concatenate([batch_rows(77, step, batch_size, rows) for step in range(steps)])
     assert order.dtype == np.int64
@@ -136,9 +132,7 @@ def test_positions_that_are_no_integers_are_refused() -> None:
         shuffled_rows([0.5], 5, bytes(32))
 
 
-@pytest.mark.parametrize(
-    ("step", "batch_size", "rows"), [(-1, 1, 5), (0, 0, 5), (0, 1, 0), (2**64, 1, 1), (0, 3, -1)]
-)
+@pytest.mark.parametrize(("step", "batch_size", "rows"), [(-1, 1, 5), (0, 0, 5), (0, 1, 0), (2**64, 1, 1), (0, 3, -1)])
 def test_a_batch_that_cannot_be_is_refused(step: int, batch_size: int, rows: int) -> None:
     with pytest.raises(RandomnessError):
         batch_rows(0, step, batch_size, rows)

@@ -1,0 +1,177 @@
+"""The training spec: every number and root that a job is bound by.
+
+The client hashes the same fields, in this order, as a Solidity struct (with the referee's address added).
+The JSON form is for people and files; it is canonical, so that its SHA-256 can serve as the run id of logs
+and checkpoints.
+"""
+
+import json
+import re
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from typing import Any
+
+MAX_JSON_BYTES = 16 * 1024
+CHUNK_SIZE = 1024
+LOG_VERSION = 1
+
+POLICY_CERTIFIED = 0
+POLICY_THRESHOLD = 1
+
+MIN_LOG_GUARD = 4
+"""Two computed values within d of the exact one differ by up to 2d, so an auditor's ambiguous element lies
+within 3d of a boundary of the trainer's; the fourth d covers that d itself is computed in floating point.
+"""
+
+_UINT64_MAX = (1 << 64) - 1
+_MAX_STEPS = 1 << 32
+_MAX_OPERATORS = 1 << 32
+_MAX_ROWS = 1 << 40
+
+
+class SpecError(ValueError):
+    """A spec that no run can follow. The message is one sentence naming the field and what it has to be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSpec:
+    """What a trainer is held to. Roots are 32 bytes, all else unsigned integers.
+
+    steps, interval: optimizer steps in the run, and steps between two checkpoints (divides `steps`).
+    program_root, operator_count: the program of one step and its number of operators. initial_state_root,
+    state_count: the state before step 0 and its number of tensors. data_root, data_rows, batch_size: the
+    dataset, its rows, and rows in a step. schedule_root: tensor root of the float32[steps, columns]
+    schedule (learning rates and other inputs of each step). seed: of data order and of all randomness.
+    chunk_size: bytes in a leaf of a tensor tree. rounding_policy: 0 certified, 1 threshold. rounding_bits:
+    of the results, 32 = FP32. log_guard: the log has every element within log_guard * d of a rounding
+    boundary. log_version: of the log format.
+    """
+
+    steps: int
+    interval: int
+    program_root: bytes
+    operator_count: int
+    initial_state_root: bytes
+    state_count: int
+    data_root: bytes
+    data_rows: int
+    batch_size: int
+    schedule_root: bytes
+    seed: int
+    chunk_size: int = CHUNK_SIZE
+    rounding_policy: int = POLICY_CERTIFIED
+    rounding_bits: int = 32
+    log_guard: int = MIN_LOG_GUARD
+    log_version: int = LOG_VERSION
+
+    @property
+    def intervals(self) -> int:
+        """Checkpoints in the run: leaves of the checkpoint tree."""
+        return self.steps // self.interval
+
+    @property
+    def run_id(self) -> bytes:
+        """32 bytes that bind a log to this run: SHA-256 of the canonical JSON."""
+        return sha256(self.to_json().encode()).digest()
+
+    def validate(self) -> None:
+        """Returns if a run can follow this spec, else raises SpecError."""
+        for field in fields(self):
+            _check_type(field.name, field.type, getattr(self, field.name))
+        for name in ("steps", "interval", "operator_count", "state_count", "data_rows", "batch_size"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} has to be at least 1")
+        if self.steps % self.interval:
+            raise SpecError(f"interval {self.interval} has to divide steps {self.steps}")
+        # The key of Philox has 32 bits for the step and 32 for the operator.
+        if self.steps > _MAX_STEPS:
+            raise SpecError(f"steps {self.steps} has to be at most 2^32")
+        if self.operator_count > _MAX_OPERATORS:
+            raise SpecError(f"operator_count {self.operator_count} has to be at most 2^32")
+        # The swap-or-not shuffle numbers its blocks of 256 rows with 32 bits.
+        if self.data_rows > _MAX_ROWS:
+            raise SpecError(f"data_rows {self.data_rows} has to be at most 2^40")
+        if self.batch_size > self.data_rows:
+            raise SpecError(f"batch_size {self.batch_size} has to be at most data_rows {self.data_rows}")
+        if self.steps * self.batch_size > _UINT64_MAX:
+            raise SpecError("steps * batch_size has to be below 2^64, so that a sample's position fits 64 bits")
+        if self.chunk_size != CHUNK_SIZE:
+            raise SpecError(f"chunk_size {self.chunk_size} has to be {CHUNK_SIZE}")
+        if not 23 <= self.rounding_bits <= 32:
+            raise SpecError(f"rounding_bits {self.rounding_bits} is outside 23..32")
+        if self.rounding_bits != 32:
+            raise SpecError(f"rounding_bits {self.rounding_bits} is not supported by this version; use 32")
+        if self.rounding_policy not in (POLICY_CERTIFIED, POLICY_THRESHOLD):
+            raise SpecError(f"rounding_policy {self.rounding_policy} is neither 0 (certified) nor 1 (threshold)")
+        if self.rounding_policy != POLICY_CERTIFIED:
+            raise SpecError("rounding_policy 1 (threshold) is not supported by this version; use 0 (certified)")
+        if not MIN_LOG_GUARD <= self.log_guard <= 255:
+            raise SpecError(f"log_guard {self.log_guard} is outside {MIN_LOG_GUARD}..255")
+        if self.log_version != LOG_VERSION:
+            raise SpecError(f"log_version {self.log_version} is not supported by this version; use {LOG_VERSION}")
+
+    def to_json(self) -> str:
+        """The canonical JSON: sorted keys, no spaces, integers, roots as 0x and 64 lower-case hex digits.
+
+        Raises SpecError as `validate`.
+        """
+        self.validate()
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {name: "0x" + value.hex() if isinstance(value, bytes) else value for name, value in plain.items()}
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "TrainingSpec":
+        """Reads and validates a spec; white space and the order of keys are free. Raises SpecError."""
+        if len(text) > MAX_JSON_BYTES:
+            raise SpecError(f"a spec of {len(text)} bytes is longer than the {MAX_JSON_BYTES} that one can need")
+        try:
+            plain = json.loads(
+                text, object_pairs_hook=_object, parse_float=_refuse_number, parse_constant=_refuse_number
+            )
+        except SpecError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise SpecError(f"the spec is not JSON: {error}") from error
+        if not isinstance(plain, dict):
+            raise SpecError("the spec has to be a JSON object")
+        names = {field.name for field in fields(cls)}
+        if unknown := sorted(plain.keys() - names):
+            raise SpecError(f"the spec has an unknown key {unknown[0][:60]!r}")
+        if missing := sorted(names - plain.keys()):
+            raise SpecError(f"the spec lacks the key {missing[0]!r}")
+        values: dict[str, Any] = {
+            field.name: _root(field.name, plain[field.name]) if field.type is bytes else plain[field.name]
+            for field in fields(cls)
+        }
+        spec = cls(**values)
+        spec.validate()
+        return spec
+
+
+def _check_type(name: str, kind: object, value: object) -> None:
+    if kind is bytes:
+        if not isinstance(value, bytes) or len(value) != 32:
+            raise SpecError(f"{name} has to be a root of 32 bytes")
+    elif isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(f"{name} has to be an integer")
+    elif not 0 <= value <= _UINT64_MAX:
+        raise SpecError(f"{name} has to be an unsigned 64-bit integer")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    plain = dict(pairs)
+    if len(plain) != len(pairs):
+        raise SpecError("the spec has a key twice")
+    return plain
+
+
+def _refuse_number(text: str) -> None:
+    raise SpecError(f"the spec has the number {text[:60]}, but all its numbers are integers")
+
+
+def _root(name: str, value: object) -> bytes:
+    # bytes.fromhex would let white space pass.
+    if isinstance(value, str) and re.fullmatch("0x[0-9a-f]{64}", value):
+        return bytes.fromhex(value[2:])
+    raise SpecError(f"{name} has to be 0x and 64 lower-case hex digits")
