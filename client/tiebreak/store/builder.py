@@ -87,8 +87,7 @@ def build_directory(path: Path, sink: Sink) -> Link:
         entries_size += len(entry.name.encode("utf-8")) + len(child.cid.to_bytes())
     if entries_size >= SHARDING_THRESHOLD:
         raise ContentTooLarge(
-            f"directory {path} has too many entries for one block ({len(links)}): spread them over "
-            "subdirectories."
+            f"directory {path} has too many entries for one block ({len(links)}): spread them over subdirectories."
         )
     block = encode(Node(DIRECTORY, None, None, (), tuple(links)))
     cid = Cid.of(block)
@@ -101,18 +100,20 @@ def open_regular(path: Path) -> BinaryIO:
     UnsupportedFile.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        stream = open(path, "rb", opener=_open_without_following)  # noqa: SIM115 (the caller closes it)
     except OSError as error:
         raise UnsupportedFile(
-            f"{path} cannot be published ({error.strerror}): give a readable regular file, not a symbolic "
-            "link."
+            f"{path} cannot be published ({error.strerror}): give a readable regular file, not a symbolic link."
         ) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UnsupportedFile(
-            f"{path} cannot be published: it is not a regular file, so move it out of the way."
-        )
-    return os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise UnsupportedFile(f"{path} cannot be published: it is not a regular file, so move it out of the way.")
+    return stream
+
+
+def _open_without_following(name: str, flags: int) -> int:
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _read_chunk(stream: BinaryIO) -> bytes:

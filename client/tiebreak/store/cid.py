@@ -52,9 +52,7 @@ class Cid:
         except ValueError:
             pass
         shown = text if len(text) <= 80 else text[:77] + "..."
-        raise InvalidCid(
-            f"{shown!r} is not a content identifier (expected Qm... or b..., SHA-256): check the value."
-        )
+        raise InvalidCid(f"{shown!r} is not a content identifier (expected Qm... or b..., SHA-256): check the value.")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Cid:

@@ -66,9 +66,7 @@ def encode(node: Node) -> bytes:
     for link in node.links:
         block += _field(
             2,
-            _field(1, link.cid.to_bytes())
-            + _field(2, link.name.encode("utf-8"))
-            + _field(3, link.total_size),
+            _field(1, link.cid.to_bytes()) + _field(2, link.name.encode("utf-8")) + _field(3, link.total_size),
         )
     block += _field(1, bytes(record))
     return bytes(block)
@@ -85,9 +83,7 @@ def decode(block: bytes, name: str) -> Node:
     except (ValueError, TypeError) as error:
         raise MalformedContent(f"block {name} is not a UnixFS node ({error}): refuse the content.") from error
     if encode(node) != block:
-        raise MalformedContent(
-            f"block {name} is not canonically encoded: publish the content again with `ipfs add`."
-        )
+        raise MalformedContent(f"block {name} is not canonically encoded: publish the content again with `ipfs add`.")
     return node
 
 

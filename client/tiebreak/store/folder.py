@@ -41,8 +41,7 @@ class FolderStore:
             (root / "lock").touch()
         except OSError as error:
             raise StoreUnavailable(
-                f"the content store {root} cannot be used ({error.strerror}): choose a folder that you may "
-                "write to."
+                f"the content store {root} cannot be used ({error.strerror}): choose a folder that you may write to."
             ) from error
 
     def add_bytes(self, data: bytes) -> str:
@@ -91,11 +90,7 @@ class FolderStore:
         with ContentMissing or CorruptBlock before anything is removed.
         """
         with self._lock(fcntl.LOCK_EX):
-            kept = {
-                block.digest.hex()
-                for root in self.pins()
-                for block in reachable(self._fetch, Cid.parse(root))
-            }
+            kept = {block.digest.hex() for root in self.pins() for block in reachable(self._fetch, Cid.parse(root))}
             doomed = [path for path in self._blocks.glob("*/*/*") if path.name not in kept]
             for path in doomed:
                 path.unlink()
@@ -122,8 +117,7 @@ class FolderStore:
                 block = file.read(MAX_BLOCK + 1)
         except FileNotFoundError as error:
             raise ContentMissing(
-                f"the content store {self._root} has no block {cid}: add the content there or use another "
-                "store."
+                f"the content store {self._root} has no block {cid}: add the content there or use another store."
             ) from error
         return verified(cid, block, f"the content store {self._root}")
 

@@ -11,22 +11,29 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 import re
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ipfshttpclient
-import ipfshttpclient.exceptions as ipfs_errors
 import requests
 import tenacity
+import urllib3
 
 from tiebreak.store.builder import build_directory, build_file, open_regular
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
 from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
 from tiebreak.store.reader import read_file, verified, write_directory, write_file
+
+# Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not
+# need.
+os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
+import ipfshttpclient
+import ipfshttpclient.exceptions as ipfs_errors
 
 T = TypeVar("T")
 
@@ -35,6 +42,7 @@ _RETRIED = (
     ipfs_errors.TimeoutError,
     ipfs_errors.ProtocolError,
     requests.RequestException,
+    urllib3.exceptions.HTTPError,
 )
 _MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exceeded", re.IGNORECASE)
 
@@ -54,15 +62,17 @@ class KuboStore:
         # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC
         # is unchanged.
         try:
-            self._client: Any = ipfshttpclient.Client(_multiaddr(address), timeout=timeout)
+            multiaddr, self._url = _both_forms(address)
+            self._client: Any = ipfshttpclient.Client(multiaddr, timeout=timeout)
         except (ipfs_errors.AddressError, ValueError) as error:
             raise StoreUnavailable(
                 f"{address!r} is not the address of a Kubo RPC: use the form http://127.0.0.1:5001."
             ) from error
+        self._timeout = timeout
         self._retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_RETRIED),
             stop=tenacity.stop_after_attempt(attempts),
-            wait=tenacity.wait_exponential_jitter(initial=0.1, max=5.0),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=5.0, jitter=0.1),
             reraise=True,
         )
 
@@ -140,14 +150,18 @@ class KuboStore:
 
     def _fetch(self, cid: Cid) -> bytes:
         def fetch() -> bytes:
-            # Streamed, because a hostile daemon may send without end.
-            received = bytearray()
-            with self._client.block.get(str(cid), stream=True) as stream:
-                for part in stream:
-                    received += part
-                    if len(received) > MAX_BLOCK:
-                        break
-            return bytes(received)
+            # Not through the client library: it reads an answer to its end, however long that is.
+            with requests.post(
+                f"{self._url}/api/v0/block/get",
+                params={"arg": str(cid)},
+                headers={"Accept-Encoding": "identity"},
+                stream=True,
+                timeout=self._timeout,
+            ) as answer:
+                body: bytes = answer.raw.read(MAX_BLOCK + 1, decode_content=False)
+            if answer.status_code != 200:
+                raise ipfs_errors.ErrorResponse(_message(body), None)
+            return body
 
         return verified(cid, self._call(f"fetch {cid}", fetch), f"Kubo at {self._address}")
 
@@ -157,16 +171,19 @@ class KuboStore:
         except ipfs_errors.ErrorResponse as error:
             if _MISSING.search(str(error)):
                 raise ContentMissing(
-                    f"Kubo at {self._address} could not {what} ({_short(error)}): make sure that somebody "
-                    "pins it."
+                    f"Kubo at {self._address} could not {what} ({_short(error)}): make sure that somebody pins it."
                 ) from error
             raise StoreError(
                 f"Kubo at {self._address} refused to {what} ({_short(error)}): see the daemon's log."
             ) from error
-        except (ipfs_errors.ConnectionError, ipfs_errors.TimeoutError, requests.RequestException) as error:
+        except (
+            ipfs_errors.ConnectionError,
+            ipfs_errors.TimeoutError,
+            requests.RequestException,
+            urllib3.exceptions.HTTPError,
+        ) as error:
             raise StoreUnavailable(
-                f"no answer from Kubo at {self._address} to {what}: start it with `ipfs daemon`, or check "
-                "the address."
+                f"no answer from Kubo at {self._address} to {what}: start it with `ipfs daemon`, or check the address."
             ) from error
         except (ipfs_errors.Error, AssertionError, TypeError, AttributeError) as error:
             # The client library asserts and indexes its way through answers, so a foreign server shows in
@@ -174,24 +191,34 @@ class KuboStore:
             raise self._foreign() from error
 
     def _foreign(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"the server at {self._address} does not answer like Kubo's RPC: check the address."
-        )
+        return StoreUnavailable(f"the server at {self._address} does not answer like Kubo's RPC: check the address.")
 
 
-def _multiaddr(address: str) -> str:
-    """Kubo's own notation for `address`. Raises ValueError."""
+def _both_forms(address: str) -> tuple[str, str]:
+    """The address of an RPC as Kubo's multiaddr and as a URL, from either. Raises ValueError."""
     if address.startswith("/"):
-        return address
+        parts = address.strip("/").split("/")
+        kind, host, tcp, port, *scheme = parts
+        if kind not in ("ip4", "ip6", "dns", "dns4", "dns6") or tcp != "tcp" or scheme not in ([], ["http"], ["https"]):
+            raise ValueError(address)
+        address = f"{scheme[0] if scheme else 'http'}://{f'[{host}]' if kind == 'ip6' else host}:{port}"
     url = urllib.parse.urlsplit(address)
     if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/") or url.query:
         raise ValueError(address)
-    port = url.port or (443 if url.scheme == "https" else 5001)
-    if re.fullmatch(r"[0-9.]+", url.hostname):
-        kind = "ip4"
+    port_number = url.port or (443 if url.scheme == "https" else 5001)
+    if ":" in url.hostname:
+        kind, shown = "ip6", f"[{url.hostname}]"
     else:
-        kind = "ip6" if ":" in url.hostname else "dns"
-    return f"/{kind}/{url.hostname}/tcp/{port}/{url.scheme}"
+        kind, shown = "ip4" if re.fullmatch(r"[0-9.]+", url.hostname) else "dns", url.hostname
+    return f"/{kind}/{url.hostname}/tcp/{port_number}/{url.scheme}", f"{url.scheme}://{shown}:{port_number}"
+
+
+def _message(body: bytes) -> str:
+    """What an error answer of the RPC says."""
+    try:
+        return str(json.loads(body)["Message"])
+    except (ValueError, KeyError, TypeError):
+        return "an error without explanation"
 
 
 def _discard(_cid: Cid, _block: bytes) -> None:

@@ -18,9 +18,7 @@ def check_name(name: str) -> None:
         not name
         or name in (".", "..")
         or size > MAX_NAME
-        or any(
-            character in '/\\:"<>|?*' or ord(character) < 32 or ord(character) == 127 for character in name
-        )
+        or any(character in '/\\:"<>|?*' or ord(character) < 32 or ord(character) == 127 for character in name)
     ):
         shown = name if len(name) <= 80 else name[:77] + "..."
         raise UnsafeName(

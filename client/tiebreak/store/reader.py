@@ -58,13 +58,9 @@ def verified(cid: Cid, block: bytes, source: str) -> bytes:
     `source` names in the message where the bytes came from. Raises CorruptBlock.
     """
     if len(block) > MAX_BLOCK:
-        raise CorruptBlock(
-            f"{source} returned more than {MAX_BLOCK} bytes for block {cid}: use another store."
-        )
+        raise CorruptBlock(f"{source} returned more than {MAX_BLOCK} bytes for block {cid}: use another store.")
     if not cid.matches(block):
-        raise CorruptBlock(
-            f"{source} returned bytes for block {cid} that do not have its hash: fetch or add it again."
-        )
+        raise CorruptBlock(f"{source} returned bytes for block {cid} that do not have its hash: fetch or add it again.")
     return block
 
 
@@ -85,9 +81,7 @@ def write_file(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int) -> None:
         _Walk(fetch, max_bytes, MAX_ENTRIES).write_file(cid, fetch(cid), partial.path)
 
 
-def write_directory(
-    fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, max_entries: int = MAX_ENTRIES
-) -> None:
+def write_directory(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
     """Writes the directory `cid` to `dest`, which appears whole or not at all.
 
     `max_bytes` bounds the sum of all file sizes. Raises DestinationExists, ContentTooLarge, UnsafeName,
@@ -138,27 +132,19 @@ class _Walk:
         blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
         yield from self._content(cid, node, size, 0, blocks_left)
 
-    def _content(
-        self, cid: Cid, node: Node, size: int, depth: int, blocks_left: list[int]
-    ) -> Iterator[bytes]:
+    def _content(self, cid: Cid, node: Node, size: int, depth: int, blocks_left: list[int]) -> Iterator[bytes]:
         """Yields exactly `size` bytes or raises."""
         if _promised_size(cid, node) != size:
-            raise MalformedContent(
-                f"file block {cid} has another size than its parent promises: refuse the content."
-            )
+            raise MalformedContent(f"file block {cid} has another size than its parent promises: refuse the content.")
         if not node.links:
             yield node.data or b""
             return
         if depth == MAX_FILE_DEPTH:
-            raise MalformedContent(
-                f"the file with block {cid} nests deeper than {MAX_FILE_DEPTH} levels: refuse it."
-            )
+            raise MalformedContent(f"the file with block {cid} nests deeper than {MAX_FILE_DEPTH} levels: refuse it.")
         for link, child_size in zip(node.links, node.block_sizes, strict=True):
             blocks_left[0] -= 1
             if blocks_left[0] < 0:
-                raise MalformedContent(
-                    f"the file with block {cid} is cut into absurdly small pieces: refuse it."
-                )
+                raise MalformedContent(f"the file with block {cid} is cut into absurdly small pieces: refuse it.")
             child = _as_file(link.cid, self._fetch(link.cid))
             yield from self._content(link.cid, child, child_size, depth + 1, blocks_left)
 
@@ -172,9 +158,7 @@ class _Walk:
     def write_directory(self, cid: Cid, block: bytes, path: Path, depth: int = 0) -> None:
         node = decode(block, str(cid)) if cid.codec != RAW else None
         if node is not None and node.kind == SHARDED_DIRECTORY:
-            raise MalformedContent(
-                f"{cid} is a sharded directory: publish it with fewer entries a directory."
-            )
+            raise MalformedContent(f"{cid} is a sharded directory: publish it with fewer entries a directory.")
         if node is None or node.kind != DIRECTORY or node.data is not None or node.file_size is not None:
             raise MalformedContent(f"{cid} is not a directory: check the identifier.")
         if depth == MAX_DIRECTORY_DEPTH:
@@ -199,8 +183,7 @@ class _Walk:
                     self.write_file(link.cid, child, target)
             except FileExistsError as error:
                 raise UnsafeName(
-                    f"directory {cid} has two entries that are {link.name!r} on this file system: refuse "
-                    "the content."
+                    f"directory {cid} has two entries that are {link.name!r} on this file system: refuse the content."
                 ) from error
 
 
@@ -223,9 +206,7 @@ def _as_file(cid: Cid, block: bytes) -> Node:
         raise MalformedContent(
             f"file block {cid} gives {len(node.block_sizes)} sizes for {len(node.links)} links: refuse it."
         )
-    if node.links and (
-        node.data is not None or 0 in node.block_sizes or any(link.name for link in node.links)
-    ):
+    if node.links and (node.data is not None or 0 in node.block_sizes or any(link.name for link in node.links)):
         raise MalformedContent(
             f"file block {cid} mixes content, empty parts or names into its links: refuse the content."
         )

