@@ -1,0 +1,18 @@
+"""Files that survive a kill at any instant, and tensors read from files that are not trusted."""
+
+from roundlog.storage.atomic import commit_file, partial_path, replace_file, sync_directory
+from roundlog.storage.errors import StorageError
+from roundlog.storage.records import read_record, write_record
+from roundlog.storage.tensors import load_tensors, save_tensors
+
+__all__ = [
+    "StorageError",
+    "commit_file",
+    "load_tensors",
+    "partial_path",
+    "read_record",
+    "replace_file",
+    "save_tensors",
+    "sync_directory",
+    "write_record",
+]

@@ -1,0 +1,150 @@
+"""States, datasets and schedules as safetensors files.
+
+Written by the safetensors library. Read here, from one open file and by the header that was checked, since
+the library allocates what a file asks for and maps it: a mapped file that somebody truncates later ends the
+process by SIGBUS. The format: https://github.com/huggingface/safetensors#format.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from roundlog.program.model import DType, TensorType
+from roundlog.storage.atomic import commit_file, partial_path
+from roundlog.storage.errors import StorageError
+
+_DTYPE_NAMES = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
+_LENGTH = struct.Struct("<Q")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Replaces the file at `path`, durably and as a whole. The same tensors make the same bytes.
+
+    `tensors` are on any device, of any strides, and may share memory. Raises ProgramError for a dtype other
+    than float32, int64 and bool, and StorageError if the file cannot be written.
+    """
+    plain: dict[str, torch.Tensor] = {}
+    storages = set()
+    for name, tensor in tensors.items():
+        DType.of(tensor.dtype)
+        copy = tensor.detach().cpu().contiguous()
+        # The library refuses tensors that share memory; a state has its own copy of each slot.
+        if copy.untyped_storage().nbytes() != copy.nbytes or copy.untyped_storage().data_ptr() in storages:
+            copy = copy.clone()
+        storages.add(copy.untyped_storage().data_ptr())
+        plain[name] = copy
+    partial = partial_path(path)
+    try:
+        safetensors.torch.save_file(plain, partial)
+        commit_file(partial, path)
+    except (safetensors.SafetensorError, OSError) as error:
+        partial.unlink(missing_ok=True)
+        raise StorageError(path, f"cannot be written: {error}") from error
+
+
+def load_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, torch.Tensor]:
+    """The tensors of the file at `path`, on the CPU, in the order of `expected`.
+
+    The file has to hold exactly the names, dtypes and shapes of `expected`, without holes, overlaps,
+    metadata or trailing bytes, and bools of 0 and 1 only; all but the last is checked before anything is
+    allocated. Raises StorageError naming the file and the tensor.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read(file, path, expected)
+    except FileNotFoundError as error:
+        raise StorageError(path, "does not exist") from error
+    except OSError as error:
+        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+
+
+def _read(file: BufferedReader, path: Path, expected: Mapping[str, TensorType]) -> dict[str, torch.Tensor]:
+    header, header_end = _read_header(file, path, expected)
+    starts = _check_header(path, header, expected)
+    data_bytes = sum(kind.nbytes for kind in expected.values())
+    file_bytes = os.fstat(file.fileno()).st_size
+    if file_bytes != header_end + data_bytes:
+        raise StorageError(path, f"has {file_bytes} bytes where its tensors need {header_end + data_bytes}")
+    tensors = {}
+    for name, kind in expected.items():
+        raw = torch.empty(kind.nbytes, dtype=torch.uint8)
+        file.seek(header_end + starts[name])
+        if file.readinto(raw.numpy().data) != kind.nbytes:
+            raise StorageError(path, f"ended while tensor {name!r} was read")
+        if kind.dtype is DType.BOOL and raw.numel() and int(raw.max()) > 1:
+            raise StorageError(path, f"tensor {name!r} has a bool that is neither 0 nor 1")
+        tensors[name] = raw.view(kind.dtype.torch_dtype).reshape(kind.shape)
+    return tensors
+
+
+def _read_header(file: BufferedReader, path: Path, expected: Mapping[str, TensorType]) -> tuple[dict[str, Any], int]:
+    prefix = file.read(_LENGTH.size)
+    if len(prefix) < _LENGTH.size:
+        raise StorageError(path, "is shorter than the 8 bytes that a safetensors file starts with")
+    (length,) = _LENGTH.unpack(prefix)
+    limit = _header_limit(expected)
+    if length > limit:
+        raise StorageError(path, f"has a header of {length} bytes, where the expected tensors need at most {limit}")
+    text = file.read(length)
+    if len(text) < length:
+        raise StorageError(path, f"ends inside its header of {length} bytes")
+    try:
+        header = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
+    except StorageError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise StorageError(path, f"has a header that is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise StorageError(path, "has a header that is not a JSON object")
+    return header, _LENGTH.size + length
+
+
+def _header_limit(expected: Mapping[str, TensorType]) -> int:
+    # JSON writes a character of a name in at most 12 bytes (a surrogate pair of \uXXXX) and a number in at most 20.
+    return 64 + sum(128 + 12 * len(name) + 22 * len(kind.shape) for name, kind in expected.items())
+
+
+def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    header = dict(pairs)
+    if len(header) != len(pairs):
+        raise StorageError(path, "has a header with a key twice")
+    return header
+
+
+def _check_header(path: Path, header: dict[str, Any], expected: Mapping[str, TensorType]) -> dict[str, int]:
+    """The offset of every expected tensor in the data."""
+    if unknown := sorted(header.keys() - expected.keys()):
+        raise StorageError(path, f"has an unexpected tensor {unknown[0][:80]!r}")
+    if missing := [name for name in expected if name not in header]:
+        raise StorageError(path, f"lacks tensor {missing[0]!r}")
+    spans = []
+    for name, kind in expected.items():
+        entry = header[name]
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise StorageError(path, f"describes tensor {name!r} by other keys than dtype, shape and data_offsets")
+        if entry["dtype"] != _DTYPE_NAMES[kind.dtype]:
+            raise StorageError(path, f"tensor {name!r} has dtype {entry['dtype']!s:.20}, not {kind.dtype}")
+        if not _is_integers(entry["shape"]) or tuple(entry["shape"]) != kind.shape:
+            raise StorageError(path, f"tensor {name!r} has shape {entry['shape']!s:.80}, not {list(kind.shape)}")
+        offsets = entry["data_offsets"]
+        if not _is_integers(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != kind.nbytes:
+            raise StorageError(path, f"tensor {name!r} has data_offsets {offsets!s:.80} for {kind.nbytes} bytes")
+        spans.append((offsets[0], offsets[1], name))
+    end = 0
+    for start, stop, name in sorted(spans):
+        if start != end:
+            raise StorageError(path, f"tensor {name!r} starts at byte {start} of the data instead of {end}")
+        end = stop
+    return {name: start for start, _, name in spans}
+
+
+def _is_integers(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

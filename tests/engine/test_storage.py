@@ -1,0 +1,243 @@
+"""Storage: a file is whole or absent, and a hostile tensor file is refused before anything is allocated."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from roundlog.program.model import DType, ProgramError, TensorType
+from roundlog.storage import (
+    StorageError,
+    load_tensors,
+    partial_path,
+    read_record,
+    replace_file,
+    save_tensors,
+    write_record,
+)
+
+EXPECTED = {
+    "z": TensorType((2, 3), DType.F32),
+    "count": TensorType((), DType.I64),
+    "mask": TensorType((5,), DType.BOOL),
+    "empty": TensorType((0, 4), DType.F32),
+}
+TENSORS = {
+    "z": torch.tensor([[1.0, -0.0, torch.inf], [2.0, 3.0, 1e-45]]),
+    "count": torch.tensor(-7),
+    "mask": torch.tensor([True, False, True, True, False]),
+    "empty": torch.empty(0, 4),
+}
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().numpy().tobytes()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    path = tmp_path / "state.safetensors"
+    save_tensors(path, TENSORS)
+    return path
+
+
+def test_tensors_come_back_bit_for_bit_in_the_expected_order(state: Path) -> None:
+    for expected in (EXPECTED, dict(reversed(EXPECTED.items()))):
+        loaded = load_tensors(state, expected)
+        assert list(loaded) == list(expected)
+        for name, tensor in loaded.items():
+            assert (tensor.dtype, tensor.shape) == (TENSORS[name].dtype, TENSORS[name].shape)
+            assert bits(tensor) == bits(TENSORS[name])
+
+
+def test_the_same_tensors_make_the_same_file_in_any_order(state: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    save_tensors(other, dict(reversed(TENSORS.items())))
+    assert other.read_bytes() == state.read_bytes()
+
+
+def test_the_file_is_read_by_the_library_too(state: Path) -> None:
+    loaded = safetensors.torch.load_file(state)
+    assert {name: bits(tensor) for name, tensor in loaded.items()} == {
+        name: bits(tensor) for name, tensor in TENSORS.items()
+    }
+
+
+def test_tensors_that_share_memory_or_are_strided_are_saved(tmp_path: Path) -> None:
+    base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    tensors = {"a": base, "b": base, "t": base.t(), "row": base[1], "e": torch.ones(1).expand(3)}
+    path = tmp_path / "shared.safetensors"
+    save_tensors(path, tensors)
+    loaded = load_tensors(path, {k: TensorType(tuple(v.shape), DType.F32) for k, v in tensors.items()})
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+    loaded["a"][0, 0] = 99
+    assert loaded["b"][0, 0] == 0
+
+
+def test_a_dtype_that_no_program_stores_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="float64"):
+        save_tensors(tmp_path / "x", {"a": torch.ones(1, dtype=torch.float64)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"cannot be written: .*No space"):
+        save_tensors(state, {"a": torch.ones(3)})
+    assert state.read_bytes() == before
+    assert list(state.parent.iterdir()) == [state]
+
+
+def test_a_save_into_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot be written"):
+        save_tensors(tmp_path / "absent" / "state", TENSORS)
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Changes the header of a safetensors file and keeps its data."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    header = change(header) or header
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+
+
+def put(name: str, key: str, value: object) -> Callable[[dict[str, Any]], None]:
+    return lambda header: header[name].__setitem__(key, value)
+
+
+HEADER_ATTACKS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda h: h.pop("z") and None, "lacks tensor 'z'"),
+    (lambda h: h.__setitem__("extra", h["empty"]), "unexpected tensor 'extra'"),
+    (lambda h: h.__setitem__("__metadata__", {"format": "pt"}), "unexpected tensor '__metadata__'"),
+    (put("z", "dtype", "I64"), "tensor 'z' has dtype I64, not f32"),
+    (put("z", "dtype", ["F32"]), "tensor 'z' has dtype"),
+    (put("z", "shape", [3, 2]), r"tensor 'z' has shape \[3, 2\], not \[2, 3\]"),
+    (put("z", "shape", [2.0, 3]), "tensor 'z' has shape"),
+    (put("z", "shape", [2**62, 3]), "tensor 'z' has shape"),
+    (put("z", "shape", {"0": 2}), "tensor 'z' has shape"),
+    (put("z", "data_offsets", [0, 2**40]), "tensor 'z' has data_offsets"),
+    (put("z", "data_offsets", [-24, 0]), "tensor 'z' has data_offsets"),
+    (put("z", "data_offsets", [0]), "tensor 'z' has data_offsets"),
+    (put("z", "data_offsets", None), "tensor 'z' has data_offsets"),
+    (put("z", "data_offsets", [0, 24]), "starts at byte 0 of the data instead of"),
+    (put("z", "data_offsets", [9, 33]), "starts at byte"),
+    (put("z", "more", 1), "other keys than dtype"),
+    (lambda h: h.__setitem__("z", 3), "other keys than dtype"),
+    (lambda h: [h], "not a JSON object"),
+    (lambda h: b'{"z": 1, "z": 2}', "key twice"),
+    (lambda h: b"{", "not JSON"),
+    (lambda h: b"\xff\xff", "not JSON"),
+    (lambda h: b"[" * 800, "not JSON"),
+    (lambda h: b"{}" + b" " * 2000, "header of 2002 bytes, where the expected tensors need at most"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), HEADER_ATTACKS)
+def test_a_forged_header_is_refused_naming_file_and_tensor(
+    state: Path, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    rewritten(state, change)
+    with pytest.raises(StorageError, match=message) as error:
+        load_tensors(state, EXPECTED)
+    assert str(error.value).startswith(str(state))
+
+
+def test_every_truncation_and_a_trailing_byte_are_refused(state: Path) -> None:
+    raw = state.read_bytes()
+    for length in range(len(raw)):
+        state.write_bytes(raw[:length])
+        with pytest.raises(StorageError):
+            load_tensors(state, EXPECTED)
+    state.write_bytes(raw + b"\x00")
+    with pytest.raises(StorageError, match="where its tensors need"):
+        load_tensors(state, EXPECTED)
+
+
+def test_a_header_that_claims_exabytes_is_refused_by_its_length(state: Path) -> None:
+    state.write_bytes(struct.pack("<Q", 2**63) + b"{}")
+    with pytest.raises(StorageError, match="header of 9223372036854775808 bytes"):
+        load_tensors(state, EXPECTED)
+
+
+def test_a_bool_of_two_is_refused(state: Path) -> None:
+    raw = bytearray(state.read_bytes())
+    raw[-1] = 2
+    state.write_bytes(raw)
+    with pytest.raises(StorageError, match="'mask' has a bool that is neither 0 nor 1"):
+        load_tensors(state, EXPECTED)
+
+
+def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None:
+    for read in (lambda path: load_tensors(path, EXPECTED), read_record):
+        with pytest.raises(StorageError, match="absent: does not exist"):
+            read(tmp_path / "absent")
+        with pytest.raises(StorageError, match="cannot be read"):
+            read(tmp_path)
+
+
+def test_a_block_that_raises_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replace_file(path) as file:
+        file.write(b"old")
+    with pytest.raises(KeyboardInterrupt), replace_file(path) as file:
+        file.write(b"new")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_never_sees_half_a_file_of_a_writer_killed_at_any_instant(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    writer = (
+        "import sys; from pathlib import Path; from roundlog.storage import write_record\n"
+        "i = 0\n"
+        "while True:\n"
+        "    write_record(Path(sys.argv[1]), {'i': i, 'body': [i] * 20000}); i += 1\n"
+    )
+    for wait in (0.0, 0.017):
+        process = subprocess.Popen([sys.executable, "-c", writer, str(path)])
+        while not path.exists():
+            time.sleep(0.005)
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        record = read_record(path)
+        assert record["body"] == [record["i"]] * 20000
+        partial_path(path).write_bytes(b"left behind")
+        write_record(path, {"i": -1, "body": []})
+        assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[" * 4000, "is not JSON"),
+        (b'{"a": 1, "a": 2}', "has a key twice"),
+        (b" " * 5000, "longer than the 4096 bytes allowed"),
+    ],
+)
+def test_a_hostile_record_is_a_clear_error(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match=message):
+        read_record(path, max_bytes=4096)
