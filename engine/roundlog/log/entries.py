@@ -1,0 +1,74 @@
+"""What a log says about one step, in memory."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundlog.log.errors import PayloadError
+
+
+class Decision(enum.IntEnum):
+    """How an ambiguous element was rounded (design, section 2)."""
+
+    DOWN = 0
+    """rnd(y' - d), with the reader's own y' and d."""
+    UP = 1
+    """rnd(y' + d)."""
+    VALUE = 2
+    """More than two candidates: the FP32 value itself is logged."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """The decisions about one operator's output, n entries of which m are VALUE.
+
+    indices: int64[n], flat (C order) element indices, strictly increasing.
+    decisions: uint8[n], each a `Decision`.
+    values: uint32[m], FP32 bits for the VALUE entries, in order; finite.
+
+    Raises PayloadError for other dtypes, ranks or lengths. Order, range and finiteness are checked once for
+    a whole step, when it is encoded or decoded.
+    """
+
+    indices: NDArray[np.int64]
+    decisions: NDArray[np.uint8]
+    values: NDArray[np.uint32]
+
+    def __post_init__(self) -> None:
+        for name, array, kind in (
+            ("indices", self.indices, np.int64),
+            ("decisions", self.decisions, np.uint8),
+            ("values", self.values, np.uint32),
+        ):
+            if array.dtype != kind or array.ndim != 1:
+                raise PayloadError(
+                    f"{name} have to be {np.dtype(kind)} in one dimension, not {array.dtype} in {array.ndim}"
+                )
+        if len(self.indices) != len(self.decisions):
+            raise PayloadError(f"{len(self.indices)} indices have {len(self.decisions)} decisions")
+
+    @classmethod
+    def empty(cls) -> "Entries":
+        """No entries."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint32))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entries):
+            return NotImplemented
+        return (
+            np.array_equal(self.indices, other.indices)
+            and np.array_equal(self.decisions, other.decisions)
+            and np.array_equal(self.values, other.values)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+StepLog = Mapping[int, Entries]
+"""The log of one step: the entries of every operator that has any, by operator index."""
