@@ -129,11 +129,13 @@ class _Convolution(Contraction):
             raise ProgramError(f"convolves {list(x)} with {list(w)}, expected four axes each")
         lists = [ints(attributes, name) for name in ("stride", "padding", "dilation")]
         groups = integer(attributes, "groups")
+        if min(*x, *w) < 1:
+            raise ProgramError(f"convolves {list(x)} with {list(w)}, and one of them is empty")
         if any(len(item) != 2 for item in lists) or min(*lists[0], *lists[2], groups) < 1 or min(lists[1]) < 0:
             raise ProgramError(f"has the impossible stride, padding, dilation or groups {lists}, {groups}")
         if max(*lists[0], *lists[1], *lists[2]) >= 2**20:
             raise ProgramError("has a stride, padding or dilation of a million or more")
-        if x[1] % groups or w[0] % groups or w[1] != x[1] // groups or min(w) < 1:
+        if x[1] % groups or w[0] % groups or w[1] != x[1] // groups:
             raise ProgramError(f"weights {list(w)} do not fit {list(x)} in {groups} groups")
         sizes = []
         for a, (stride, padding, dilation) in enumerate(zip(*lists, strict=True)):
@@ -159,7 +161,7 @@ class _Convolution(Contraction):
 
 def _taps(*sizes: int) -> tuple[Index, ...]:
     """The multi-indices of a box, in row-major order, one flat array an axis."""
-    return tuple(np.unravel_index(np.arange(prod(sizes), dtype=np.int64), sizes)) if prod(sizes) else ()
+    return tuple(np.unravel_index(np.arange(prod(sizes), dtype=np.int64), sizes))
 
 
 def _flat(valid: npt.NDArray[np.bool_], shape: tuple[int, ...], *where: Index) -> Index:

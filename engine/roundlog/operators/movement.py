@@ -21,6 +21,7 @@ from roundlog.operators.registry import (
     register,
 )
 from roundlog.program import DType, ProgramError, TensorType
+from roundlog.program.text import MAX_RANK
 
 
 class Movement(Direct):
@@ -37,7 +38,8 @@ class Reshape(Movement):
         need_inputs(inputs, None)
         need_attributes(attributes, shape=tuple)
         shape = ints(attributes, "shape")
-        if any(size < 0 for size in shape) or prod(shape) != inputs[0].numel:
+        # The rank first: the product of a stranger's 65,536 sizes takes seconds.
+        if len(shape) > MAX_RANK or any(size < 0 for size in shape) or prod(shape) != inputs[0].numel:
             raise ProgramError(f"cannot view {inputs[0]} as {list(shape)}")
         return TensorType(shape, inputs[0].dtype)
 
@@ -100,6 +102,8 @@ class Slice(Movement):
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         start, stop, step = (integer(attributes, name) for name in ("start", "stop", "step"))
         dim = integer(attributes, "dim")
+        # PyTorch adds the step to the stop in int64: a step near 2^63 would wrap round.
+        step = min(step, max(stop - start, 1))
         return inputs[0][(slice(None),) * dim + (slice(start, stop, step),)]
 
 

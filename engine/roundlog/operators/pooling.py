@@ -35,11 +35,17 @@ class MaxPoolIndex(Direct):
         lists = [ints(attributes, name) for name in ("kernel", "stride", "padding", "dilation")]
         if len(x.shape) != 4 or any(len(item) != 2 for item in lists):
             raise ProgramError(f"pools {x} by windows {lists}, expected four axes and pairs")
+        if min(x.shape) < 1:
+            raise ProgramError(f"pools {x}, which is empty")
+        if max(max(item) for item in lists) >= 2**20:
+            raise ProgramError("has a kernel, stride, padding or dilation of a million or more")
         sizes = []
         for a, (kernel, stride, padding, dilation) in enumerate(zip(*lists, strict=True)):
             span = x.shape[2 + a] + 2 * padding - dilation * (kernel - 1) - 1
-            # Padding of at most half a window: then every window holds at least one real element.
-            if min(kernel, stride, dilation) < 1 or not 0 <= padding <= kernel // 2 or span < 0:
+            # Padding of at most half a window, no taps so far apart that they can miss the input from outside: then
+            # every window holds at least one real element.
+            missed = padding > 0 and dilation > x.shape[2 + a]
+            if min(kernel, stride, dilation) < 1 or not 0 <= padding <= kernel // 2 or span < 0 or missed:
                 raise ProgramError(f"the windows {lists} do not fit {x}")
             sizes.append(span // stride + 1)
         return TensorType((*x.shape[:2], *sizes), DType.I64)

@@ -68,7 +68,8 @@ class Sum(Inexact):
     def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
         x, dims = inputs[0], ints(attributes, "dims")
         kept = [dim for dim in range(x.ndim) if dim not in dims]
-        rows = x.permute(*kept, *dims).reshape(prod(x.shape[dim] for dim in kept), -1)[elements]
+        outputs, terms = (prod(x.shape[dim] for dim in part) for part in (kept, dims))
+        rows = x.permute((*kept, *dims)).reshape(outputs, terms)[elements]
         return torch.from_numpy(round_sums(rows.cpu().numpy().astype(np.float64))).to(x.device)
 
 
@@ -116,9 +117,9 @@ class ScatterAdd(Inexact):
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")
         # Lines along `dim`: x and index as [line, position], the output as [line, j].
-        lines = x.movedim(dim, -1).reshape(-1, x.shape[dim])
-        indices = index.expand(x.shape).movedim(dim, -1).reshape(-1, x.shape[dim])
         outer = [s for d, s in enumerate(x.shape) if d != dim]
+        lines = x.movedim(dim, -1).reshape(prod(outer), x.shape[dim])
+        indices = index.expand(x.shape).movedim(dim, -1).reshape(prod(outer), x.shape[dim])
         where = torch.unravel_index(elements, (*x.shape[:dim], size, *x.shape[dim + 1 :]))
         target = where[dim]
         line = torch.zeros_like(target)
