@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+pragma solidity ^0.8.30;
+
+import {Merkle, Node} from "./Merkle.sol";
+
+/// @notice The two parties of a game. Also the index into every two-element array of the contract.
+enum Side {
+    TRAINER,
+    CHALLENGER
+}
+
+/// @notice The children of an inner node; both zero where there is no inner node to open.
+struct Children {
+    Node left;
+    Node right;
+}
+
+/// @notice A search for the leftmost leaf in which two trees differ.
+struct Bisection {
+    /// The two sides' nodes at the place that the search has reached, by Side. They always differ.
+    Node[2] nodes;
+    /// The children of the node of the side that waits, already revealed. Zero once a leaf is reached.
+    Children revealed;
+    /// The leftmost leaf below the place; the disputed leaf once `height` is zero.
+    uint64 index;
+    /// Height of the place above the leaves.
+    uint8 height;
+    /// Whose node is opened next. Meaningless once `height` is zero.
+    Side turn;
+}
+
+/// @title Bisection of two Merkle trees
+/// @notice The one library behind every level. A move opens the mover's node, compares it with the children that the other side has
+///         already revealed, descends into the leftmost half that differs, and reveals the children of the mover's node there. Hashes
+///         force every word of a move, so it does not matter who sends it, and a tree of depth d is searched in exactly d moves.
+library Bisections {
+    /// @notice The search has already reached a leaf.
+    error NothingToBisect();
+    /// @notice These are not the children of the node that has to be opened.
+    error NotTheChildren(bytes32 node, bytes32 left, bytes32 right);
+    /// @notice A leaf has no children to reveal.
+    error LeafHasNoChildren();
+
+    function other(Side side) internal pure returns (Side) {
+        return side == Side.TRAINER ? Side.CHALLENGER : Side.TRAINER;
+    }
+
+    /// @notice Starts a search between two different roots; the trainer's children are known, so the challenger moves first.
+    function begin(Bisection storage self, Node trainerRoot, Children memory trainerChildren, Node challengerRoot, uint8 height)
+        internal
+    {
+        self.nodes[uint8(Side.TRAINER)] = trainerRoot;
+        self.nodes[uint8(Side.CHALLENGER)] = challengerRoot;
+        self.revealed = trainerChildren;
+        self.height = height;
+        self.turn = Side.CHALLENGER;
+    }
+
+    /// @notice One move.
+    /// @param opened the children of the mover's node at the present place
+    /// @param next the children of the mover's node at the place to which the search descends; both zero when that is a leaf
+    function advance(Bisection storage self, Children calldata opened, Children calldata next) internal {
+        uint8 height = self.height;
+        if (height == 0) revert NothingToBisect();
+        Side mover = self.turn;
+        requireChildren(self.nodes[uint8(mover)], opened);
+
+        // INVARIANT: the nodes above differ, so at least one half does; taking the left one whenever it differs makes everything to
+        // the left of the place equal in both trees, which is what "agreed" means for the leaf before the disputed one.
+        bool goLeft = opened.left != self.revealed.left;
+        Node mine = goLeft ? opened.left : opened.right;
+        Node theirs = goLeft ? self.revealed.left : self.revealed.right;
+
+        --height;
+        if (!goLeft) self.index += uint64(1) << height;
+        if (height > 0) requireChildren(mine, next);
+        else if (next.left != Merkle.NONE || next.right != Merkle.NONE) revert LeafHasNoChildren();
+
+        self.nodes[uint8(mover)] = mine;
+        self.nodes[uint8(other(mover))] = theirs;
+        self.revealed = next;
+        self.height = height;
+        self.turn = other(mover);
+    }
+
+    function requireChildren(Node node, Children calldata children) private pure {
+        if (Merkle.join(children.left, children.right) != node) {
+            revert NotTheChildren(Node.unwrap(node), Node.unwrap(children.left), Node.unwrap(children.right));
+        }
+    }
+}

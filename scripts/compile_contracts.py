@@ -1,0 +1,98 @@
+"""Compile contracts/src and write the artifacts that the client ships (ABI, bytecode, hashes of the sources).
+
+    python scripts/compile_contracts.py           write client/tiebreak/chain/artifacts/*.json
+    python scripts/compile_contracts.py --check   exit 1 if what is there differs from a fresh compilation
+
+An artifact is JSON with the keys `contract`, `compiler` (long version), `settings` (as given to the compiler), `sources`
+(path below contracts/ -> SHA-256 of the file), `abi`, `bytecode` and `deployedBytecode` (0x-prefixed hex).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "contracts" / "src"
+COMPILER = ROOT / "contracts" / "tools" / "solc"
+ARTIFACTS = ROOT / "client" / "tiebreak" / "chain" / "artifacts"
+
+CONTRACTS = ("VerificationGame",)
+
+# The same as in foundry.toml, so that gas measured by forge is the gas of what the client deploys.
+SETTINGS: dict[str, Any] = {
+    "evmVersion": "prague",
+    "optimizer": {"enabled": True, "runs": 200},
+    "metadata": {"appendCBOR": False, "bytecodeHash": "none"},
+}
+
+
+def source_files() -> dict[str, Path]:
+    """Path below contracts/ -> file, for every Solidity source that the contracts are built from."""
+    return {path.relative_to(SOURCES.parent).as_posix(): path for path in sorted(SOURCES.rglob("*.sol"))}
+
+
+def source_hashes() -> dict[str, str]:
+    """Path below contracts/ -> SHA-256 of the file, hex. Needs no compiler."""
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in source_files().items()}
+
+
+def compile_all() -> dict[str, dict[str, Any]]:
+    """File name -> artifact, compiled now. Raises `solcx.exceptions.SolcError` with the compiler's message."""
+    import solcx
+    from solcx.wrapper import _get_solc_version
+
+    outputs = ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]
+    output = solcx.compile_standard(
+        {
+            "language": "Solidity",
+            "sources": {name: {"content": path.read_text()} for name, path in source_files().items()},
+            "settings": {**SETTINGS, "outputSelection": {"*": {"*": outputs}}},
+        },
+        solc_binary=COMPILER,
+    )
+    compiler = str(_get_solc_version(COMPILER, with_commit_hash=True))
+    hashes = source_hashes()
+    artifacts = {}
+    for name in CONTRACTS:
+        compiled = output["contracts"][f"src/{name}.sol"][name]
+        artifacts[f"{name}.json"] = {
+            "contract": name,
+            "compiler": compiler,
+            "settings": SETTINGS,
+            "sources": hashes,
+            "abi": compiled["abi"],
+            "bytecode": "0x" + compiled["evm"]["bytecode"]["object"],
+            "deployedBytecode": "0x" + compiled["evm"]["deployedBytecode"]["object"],
+        }
+    return artifacts
+
+
+def encode(artifact: dict[str, Any]) -> str:
+    return json.dumps(artifact, indent=1) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    arguments = parser.parse_args()
+    stale = 0
+    for file_name, artifact in compile_all().items():
+        path = ARTIFACTS / file_name
+        if arguments.check:
+            if not path.is_file() or path.read_text() != encode(artifact):
+                print(f"{path.relative_to(ROOT)} is stale: run python scripts/compile_contracts.py", file=sys.stderr)
+                stale += 1
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(encode(artifact))
+            print(f"{path.relative_to(ROOT)}: {len(artifact['deployedBytecode']) // 2 - 1} bytes of code")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
