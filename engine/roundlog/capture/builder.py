@@ -1,0 +1,138 @@
+"""Builds a program node by node: types inferred by the registry, equal nodes shared, dead ones dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from roundlog.capture.errors import CaptureError
+from roundlog.operators import operator
+from roundlog.program import Attribute, DType, Node, Program, TensorType
+
+Value = int
+"""A value of the program under construction: the index of its node."""
+
+
+class Builder:
+    """Collects nodes. `source` is the user's line that following nodes are attributed to."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.source = ""
+        self._known: dict[object, Value] = {}
+        self._streams = 0
+
+    def type(self, value: Value) -> TensorType:
+        return self.nodes[value].type
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        return self.nodes[value].type.shape
+
+    def dtype(self, value: Value) -> DType:
+        return self.nodes[value].type.dtype
+
+    def op(self, name: str, *inputs: Value, **attributes: Attribute) -> Value:
+        """Append an operator, or find the equal one that is there. Raises ProgramError if it does not apply."""
+        declared = TensorType((), DType.F32)
+        kind = operator(name).infer([self.type(value) for value in inputs], attributes, declared)
+        return self._add(name, inputs, attributes, kind)
+
+    def source_op(self, name: str, kind: TensorType, **attributes: Attribute) -> Value:
+        """Append an operator whose type is declared, not computed: state, data, schedule, constant, iota, uniform."""
+        return self._add(name, (), attributes, operator(name).infer([], attributes, kind))
+
+    def _add(
+        self, name: str, inputs: Sequence[Value], attributes: dict[str, Attribute], kind: TensorType
+    ) -> Value:
+        key = (name, tuple(inputs), tuple(sorted(attributes.items())), kind)
+        if key not in self._known:
+            self._known[key] = len(self.nodes)
+            self.nodes.append(Node(name, tuple(inputs), attributes, kind, self.source))
+        return self._known[key]
+
+    def constant(self, item: float | int | bool, dtype: DType, shape: Sequence[int] = ()) -> Value:
+        """A tensor filled with one literal. FP32 literals are rounded to nearest from the Python float."""
+        if dtype == DType.F32:
+            bits = int(np.float32(item).view(np.uint32))
+        else:
+            bits = int(item)
+        return self.source_op("constant", TensorType(tuple(shape), dtype), bits=(bits,))
+
+    def literal(self, tensor: torch.Tensor) -> Value:
+        """A small literal tensor."""
+        if tensor.numel() > 1 << 16:
+            raise CaptureError(
+                f"a constant tensor of {tensor.numel()} elements is made inside the step"
+                f"{f' at {self.source}' if self.source else ''}: register it as a buffer of the model"
+            )
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if tensor.dtype == torch.float32:
+            bits = tuple(int(b) for b in flat.numpy().view(np.uint32))
+        else:
+            bits = tuple(int(b) for b in flat.tolist())
+        return self.source_op("constant", TensorType(tuple(tensor.shape), DType.of(tensor.dtype)), bits=bits)
+
+    def uniform(self, shape: Sequence[int]) -> Value:
+        """Fresh random numbers in [0, 1): every call is a stream of its own."""
+        stream, self._streams = self._streams, self._streams + 1
+        return self.source_op("uniform", TensorType(tuple(shape), DType.F32), stream=stream)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        return value if self.shape(value) == tuple(shape) else self.op("reshape", value, shape=tuple(shape))
+
+    def expand(self, value: Value, shape: Sequence[int]) -> Value:
+        return value if self.shape(value) == tuple(shape) else self.op("expand", value, shape=tuple(shape))
+
+    def permute(self, value: Value, dims: Sequence[int]) -> Value:
+        return value if list(dims) == list(range(len(dims))) else self.op("permute", value, dims=tuple(dims))
+
+    def convert(self, value: Value, dtype: DType) -> Value:
+        """A value in another dtype, where the conversion is one that programs have."""
+        have = self.dtype(value)
+        if have == dtype:
+            return value
+        if dtype == DType.BOOL:
+            zero = self.constant(0, have)
+            return self.op("logical_not", self.op("eq", value, zero))
+        if dtype == DType.F32:
+            return self.op("to_f32", value)
+        if have == DType.BOOL:
+            return self.op("to_i64", value)
+        raise CaptureError(f"converts {self.type(value)} to {dtype}, which no operator does")
+
+    def finish(
+        self,
+        loss: Value,
+        stores: Sequence[Value],
+        *,
+        states: Sequence[str],
+        data: Sequence[str],
+        schedule: Sequence[str],
+        batch_size: int,
+    ) -> Program:
+        """The program that computes these values: unreachable nodes go, except where state and data come in."""
+        marks = [self.op("loss", loss)]
+        keep = {index for index, node in enumerate(self.nodes) if node.op in ("state", "data")}
+        todo = [*marks, *stores]
+        while todo:
+            value = todo.pop()
+            if value not in keep or self.nodes[value].op in ("state", "data"):
+                keep.add(value)
+                todo.extend(v for v in self.nodes[value].inputs if v not in keep)
+        order = sorted(keep)
+        place = {old: new for new, old in enumerate(order)}
+        nodes = [
+            Node(n.op, tuple(place[v] for v in n.inputs), n.attributes, n.type, n.source)
+            for n in (self.nodes[old] for old in order)
+        ]
+        for slot, value in enumerate(stores):
+            nodes.append(Node("store", (place[value],), {"slot": slot}, self.type(value)))
+        return Program(
+            nodes=tuple(nodes),
+            state_names=tuple(states),
+            data_names=tuple(data),
+            schedule_names=tuple(schedule),
+            batch_size=batch_size,
+        )

@@ -1,0 +1,176 @@
+"""From a traced graph of ATen operators to a program in the project's own operator set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from roundlog.capture.builder import Builder, Value
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules import RULES, VIEWS, Context
+from roundlog.capture.task import Task
+from roundlog.capture.trace import Trace, source_of, trace
+from roundlog.program import DType, Program, ProgramError, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A task as data."""
+
+    program: Program
+    states: dict[str, torch.Tensor]
+    """Initial state: name -> tensor, in program order."""
+    schedule: torch.Tensor
+    """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""
+
+
+def capture(task: Task) -> Captured:
+    """Turn a task into a program, its initial state and its schedule. Raises CaptureError, naming the operator and
+    the user's source line, for what cannot be turned."""
+    task.check()
+    traced = trace(task)
+    program = _Lowering(task, traced).run()
+    table = [[float(column(step)) for column in traced.columns.values()] for step in range(task.steps)]
+    schedule = torch.tensor(table, dtype=torch.float64).to(torch.float32).reshape(task.steps, len(traced.columns))
+    if not bool(schedule.isfinite().all()):
+        raise CaptureError("the learning rate schedule gives a value that is not finite")
+    states = {name: tensor.detach().clone().contiguous() for name, tensor in traced.states.items()}
+    return Captured(program=program, states=states, schedule=schedule)
+
+
+class _Lowering(Context):
+    def __init__(self, task: Task, traced: Trace) -> None:
+        super().__init__(Builder())
+        self.task = task
+        self.traced = traced
+        self.values: dict[fx.Node, Any] = {}
+        self.alias_of: dict[fx.Node, fx.Node] = {}
+        self.order = {node: position for position, node in enumerate(traced.graph.graph.nodes)}
+
+    def run(self) -> Program:
+        graph = self.traced.graph.graph
+        self._bind_placeholders([node for node in graph.nodes if node.op == "placeholder"])
+        outputs: Any = None
+        for node in graph.nodes:
+            self.builder.source = source_of(node)
+            if node.op == "get_attr":
+                self.values[node] = self.builder.literal(getattr(self.traced.graph, str(node.target)))
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                outputs = node.args[0]
+        loss, *stores = tree_leaves(outputs)
+        for name, node in zip(self.traced.states, stores, strict=True):
+            if self.values[node] is None:
+                raise CaptureError(f"the next value of {name} is not computed")
+        return self.builder.finish(
+            self.values[loss],
+            [self.values[node] for node in stores],
+            states=list(self.traced.states),
+            data=list(self.task.dataset),
+            schedule=list(self.traced.columns),
+            batch_size=self.task.batch_size,
+        )
+
+    def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
+        kinds: list[tuple[str, int, TensorType]] = []
+        for slot, tensor in enumerate(self.traced.states.values()):
+            kinds.append(("state", slot, TensorType(tuple(tensor.shape), DType.of(tensor.dtype))))
+        for slot in range(len(self.traced.columns)):
+            kinds.append(("schedule", slot, TensorType((), DType.F32)))
+        for slot, field in enumerate(self.task.dataset.values()):
+            shape = (self.task.batch_size, *field.shape[1:])
+            kinds.append(("data", slot, TensorType(shape, DType.of(field.dtype))))
+        for node, (op, slot, kind) in zip(placeholders, kinds, strict=True):
+            self.values[node] = self.builder.source_op(op, kind, slot=slot)
+
+    def _call(self, node: fx.Node) -> None:
+        target = node.target
+        if getattr(target, "__name__", "") == "getitem":
+            container, position = node.args
+            self.values[node] = self.values[container][position]  # type: ignore[index]
+            return
+        name = str(target).removeprefix("aten.")
+        base, _, overload = name.partition(".")
+        in_place = base.endswith("_") and not base.startswith("_")
+        names = [name, base]
+        if in_place:
+            names += [f"{base[:-1]}.{overload}", base[:-1]]
+        rule = next((RULES[known] for known in names if known in RULES), None)
+        if rule is None:
+            raise CaptureError(
+                f"the operator aten.{name}{self._where()} has no counterpart in this program's operator set: "
+                "write this part of the model with supported operators"
+            )
+        self.node = node
+        args = fx.node.map_arg(node.args, lambda n: self.values[n])
+        kwargs = fx.node.map_arg(dict(node.kwargs), lambda n: self.values[n])
+        try:
+            result = rule(self, *args, **kwargs)
+        except (CaptureError, ProgramError) as error:
+            raise CaptureError(f"the operator aten.{name}{self._where()} cannot be lowered: {error}") from None
+        except TypeError as error:
+            raise CaptureError(
+                f"the operator aten.{name}{self._where()} is used with arguments that are not supported: {error}"
+            ) from None
+        if base in VIEWS:
+            self.alias_of[node] = node.args[0]  # type: ignore[assignment]
+        if in_place:
+            self.rebind(node.args[0], self._like(node.args[0], result))
+        self.values[node] = result
+        self._check_type(node, result)
+
+    def _like(self, target: Any, value: Value) -> Value:
+        """An in-place result has the shape and dtype of its target."""
+        kind = self.builder.type(self.values[target])
+        return self.builder.expand(self.builder.convert(value, kind.dtype), kind.shape)
+
+    def rebind(self, target: Any, value: Value) -> None:
+        """An operator has written `value` into the tensor that graph node `target` stands for. The target itself and
+        its identical aliases follow; a partial view that is still read afterwards would see stale values, so that
+        stops the capture."""
+        root = target
+        while root in self.alias_of:
+            root = self.alias_of[root]
+        here = self.order[self.node]
+        for node in [root, *self._aliases(root)]:
+            read_later = any(self.order[user] > here for user in node.users)
+            if self.builder.type(self.values[node]) == self.builder.type(value) and self._same(node, target):
+                self.values[node] = value
+            elif read_later:
+                raise CaptureError("writes in place to a tensor of which a view is used: make a copy with .clone() first")
+
+    def _aliases(self, root: fx.Node) -> list[fx.Node]:
+        result = []
+        for node in self.alias_of:
+            base = node
+            while base in self.alias_of:
+                base = self.alias_of[base]
+            if base is root:
+                result.append(node)
+        return result
+
+    def _same(self, node: fx.Node, target: fx.Node) -> bool:
+        """Whether two nodes of one storage currently stand for the very same tensor."""
+        return bool(self.values[node] == self.values[target])
+
+    def _where(self) -> str:
+        return f" (at {self.builder.source})" if self.builder.source else ""
+
+    def _check_type(self, node: fx.Node, result: Any) -> None:
+        """Hold the lowered type against the traced one: a rule that disagrees is a defect, caught here."""
+        traced = node.meta.get("val")
+        if not isinstance(traced, torch.Tensor) or not isinstance(result, int) or isinstance(result, bool):
+            return
+        if traced.dtype == torch.float64:
+            raise CaptureError(
+                f"the operator {node.target}{self._where()} computes in float64: programs are FP32, use .float()"
+            )
+        kind = self.builder.type(result)
+        expected = TensorType(tuple(int(size) for size in traced.shape), DType.of(traced.dtype))
+        if kind != expected:
+            raise CaptureError(f"the operator {node.target}{self._where()} was lowered to {kind}, traced as {expected}")

@@ -1,0 +1,121 @@
+"""Matrix products and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roundlog.capture.builder import Value
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.table import Context, Scalar, rule
+
+
+@rule("mm", "bmm")
+def matmul(c: Context, a: Value, b: Value) -> Value:
+    return c.op("matmul", a, b)
+
+
+def _scaled(c: Context, x: Value, factor: Scalar) -> Value:
+    return x if factor == 1 else c.op("mul", c.f32(factor), x)
+
+
+@rule("addmm", "baddbmm")
+def addmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
+    return c.op("add", _scaled(c, c.op("matmul", a, b), alpha), _scaled(c, bias, beta))
+
+
+@rule("mv")
+def mv(c: Context, a: Value, x: Value) -> Value:
+    column = c.builder.reshape(x, (c.shape(x)[0], 1))
+    return c.squeeze(c.op("matmul", a, column), [1])
+
+
+@rule("dot")
+def dot(c: Context, a: Value, b: Value) -> Value:
+    n = c.shape(a)[0]
+    product = c.op("matmul", c.builder.reshape(a, (1, n)), c.builder.reshape(b, (n, 1)))
+    return c.builder.reshape(product, ())
+
+
+def _two(name: str, items: Sequence[int], fill: int) -> tuple[int, int]:
+    """Options of a 1-d or 2-d convolution as those of a 2-d one: a 1-d one has height 1."""
+    if len(items) not in (1, 2):
+        raise CaptureError(f"convolves over {len(items)} axes ({name}): one and two are supported")
+    return (fill, items[0]) if len(items) == 1 else (items[0], items[1])
+
+
+def _flat(c: Context, x: Value) -> Value:
+    """[N, C, L] as [N, C, 1, L]."""
+    shape = c.shape(x)
+    return c.builder.reshape(x, (*shape[:2], 1, shape[2])) if len(shape) == 3 else x
+
+
+@rule("convolution")
+def convolution(
+    c: Context,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
+    options = {
+        "stride": _two("stride", stride, 1),
+        "padding": _two("padding", padding, 0),
+        "dilation": _two("dilation", dilation, 1),
+        "groups": groups,
+    }
+    rank = c.rank(x)
+    x2, w2 = _flat(c, x), _flat(c, w)
+    if transposed:
+        size = tuple(int(n) for n in c.node.meta["val"].shape[2:])
+        y = c.op("conv2d_grad_input", x2, w2, **options, size=_two("size", size, 1))
+    else:
+        y = c.op("conv2d", x2, w2, **options)
+    if bias is not None:
+        y = c.op("add", y, c.builder.reshape(bias, (1, c.shape(bias)[0], 1, 1)))
+    return c.squeeze(y, [2]) if rank == 3 else y
+
+
+@rule("convolution_backward")
+def convolution_backward(
+    c: Context,
+    g: Value,
+    x: Value,
+    w: Value,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> tuple[Value | None, Value | None, Value | None]:
+    options = {
+        "stride": _two("stride", stride, 1),
+        "padding": _two("padding", padding, 0),
+        "dilation": _two("dilation", dilation, 1),
+        "groups": groups,
+    }
+    rank = c.rank(x)
+    g2, x2, w2 = _flat(c, g), _flat(c, x), _flat(c, w)
+    grad_x = grad_w = grad_b = None
+    if mask[0]:
+        if transposed:
+            grad_x = c.op("conv2d", g2, w2, **options)
+        else:
+            grad_x = c.op("conv2d_grad_input", g2, w2, **options, size=c.shape(x2)[2:])
+    if mask[1]:
+        # In a transposed convolution, input and gradient change places.
+        pair = (x2, g2) if transposed else (g2, x2)
+        grad_w = c.op("conv2d_grad_weight", *pair, **options, size=c.shape(w2)[2:])
+    if mask[2]:
+        grad_b = c.squeeze(c.op("sum", g2, dims=(0, 2, 3)), [0, 2, 3])
+    if rank == 3:
+        grad_x = None if grad_x is None else c.squeeze(grad_x, [2])
+        grad_w = None if grad_w is None else c.squeeze(grad_w, [2])
+    return grad_x, grad_w, grad_b

@@ -1,0 +1,119 @@
+"""The table of rules and what a rule works with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from roundlog.capture.builder import Builder, Value
+from roundlog.capture.errors import CaptureError
+from roundlog.program import Attribute, DType
+
+Scalar = float | int | bool
+Rule = Callable[..., Any]
+
+RULES: dict[str, Rule] = {}
+"""ATen name, with or without overload -> rule(context, *args, **kwargs) -> value, or a tuple of values."""
+
+VIEWS: set[str] = set()
+"""ATen names whose result shares storage with its first argument."""
+
+
+def rule(*names: str, view: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule under ATen names ("add", or "add.Tensor" for one overload)."""
+
+    def add(function: Rule) -> Rule:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"two rules for aten.{name}")
+            RULES[name] = function
+            if view:
+                VIEWS.add(name)
+        return function
+
+    return add
+
+
+class Context(ABC):
+    """What rules build with: the builder under short names, and tensors and scalars brought together."""
+
+    node: fx.Node
+    """The graph node being lowered."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+
+    @abstractmethod
+    def rebind(self, target: fx.Node, value: Value) -> None:
+        """Record that the operator being lowered also writes `value` into a graph node's tensor."""
+
+    def op(self, name: str, *inputs: Value, **attributes: Attribute) -> Value:
+        return self.builder.op(name, *inputs, **attributes)
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        return self.builder.shape(value)
+
+    def rank(self, value: Value) -> int:
+        return len(self.builder.shape(value))
+
+    def dtype(self, value: Value) -> DType:
+        return self.builder.dtype(value)
+
+    def dim(self, dim: int, rank: int) -> int:
+        """An axis given from either end."""
+        return dim % rank if rank else 0
+
+    def dims(self, dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
+        """Ascending axes; none given means all."""
+        if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+            return tuple(range(rank))
+        return tuple(sorted(self.dim(d, rank) for d in ([dims] if isinstance(dims, int) else dims)))
+
+    def f32(self, item: Scalar) -> Value:
+        return self.builder.constant(item, DType.F32)
+
+    def i64(self, item: int) -> Value:
+        return self.builder.constant(item, DType.I64)
+
+    def squeeze(self, value: Value, dims: Sequence[int]) -> Value:
+        """Drop axes of size 1."""
+        kept = [size for dim, size in enumerate(self.shape(value)) if dim not in dims]
+        return self.builder.reshape(value, kept)
+
+    def is_tensor(self, arg: Any, position: int) -> bool:
+        """Whether an argument of the node being lowered is a tensor: values are plain integers here, so only the
+        graph can tell them from scalars."""
+        return position < len(self.node.args) and isinstance(self.node.args[position], fx.Node)
+
+    def operands(self, a: Any, b: Any, *, floating: bool = False) -> tuple[Value, Value]:
+        """The first two arguments of the node, either of which may be a Python scalar, as tensors of the dtype that
+        PyTorch promotes them to."""
+        tensors = [self.is_tensor(a, 0), self.is_tensor(b, 1)]
+        dtypes = [self.dtype(x) for x, tensor in zip((a, b), tensors, strict=True) if tensor]
+        for x, tensor in zip((a, b), tensors, strict=True):
+            if not tensor:
+                dtypes.append(_scalar_dtype(x))
+        dtype = max(dtypes, key=[DType.BOOL, DType.I64, DType.F32].index)
+        if floating:
+            dtype = DType.F32
+        result = []
+        for x, tensor in zip((a, b), tensors, strict=True):
+            result.append(self.builder.convert(x, dtype) if tensor else self.builder.constant(x, dtype))
+        return result[0], result[1]
+
+    def to_torch_dtype(self, value: Value, dtype: torch.dtype | None) -> Value:
+        return value if dtype is None else self.builder.convert(value, DType.of(dtype))
+
+
+def _scalar_dtype(item: object) -> DType:
+    if isinstance(item, bool):
+        return DType.BOOL
+    if isinstance(item, int):
+        return DType.I64
+    if isinstance(item, float):
+        return DType.F32
+    raise CaptureError(f"the scalar {item!r} is not a number")

@@ -1,0 +1,175 @@
+"""One training step, traced to ATen operators by make_fx with fake tensors: nothing is computed."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._decomp import core_aten_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.optimizer import Update, updates
+from roundlog.capture.task import Loss, Task
+
+Named = dict[str, torch.Tensor]
+
+
+class _WithLoss(nn.Module):
+    """The model and its loss as one module, so that functional_call reaches every use of the model."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self.loss(self.model, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A traced step. The graph's placeholders are the leaves of (states, columns, batch) in this order; its outputs
+    are the loss and the next states, in the order of `states`."""
+
+    graph: fx.GraphModule
+    states: Named
+    """Initial state: parameters, buffers, optimizer slots, in program order."""
+    columns: dict[str, Any]
+    """Schedule columns: name -> function of the step."""
+
+
+def trace(task: Task) -> Trace:
+    """Trace one step of the task. Raises CaptureError where PyTorch cannot trace it (control flow that depends on
+    values, most often), naming the user's line."""
+    parameters = {f"parameter/{k}": v.detach() for k, v in task.model.named_parameters()}
+    buffers = {f"buffer/{k}": v.detach() for k, v in task.model.named_buffers()}
+    trainable, groups = _groups(task)
+    slots: Named = {}
+    columns: dict[str, Any] = {}
+    for number, group in enumerate(groups):
+        columns.update({f"{number}/{name}": column for name, column in group.columns().items()})
+    for name, number in trainable.items():
+        for slot in groups[number].slots():
+            slots[f"slot/{name}/{slot}"] = torch.zeros_like(parameters[f"parameter/{name}"])
+    states = {**parameters, **buffers, **slots}
+    module = _WithLoss(task.model, task.loss)
+
+    def step(states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        leaves = {name: states[f"parameter/{name}"].requires_grad_() for name in trainable}
+        called = {
+            f"model.{kind_and_name.partition('/')[2]}": tensor
+            for kind_and_name, tensor in states.items()
+            if not kind_and_name.startswith("slot/")
+        }
+        loss = torch.func.functional_call(module, called, (batch,))
+        if loss.ndim != 0:
+            raise CaptureError(f"the loss has the shape {list(loss.shape)}: reduce it to a scalar")
+        _remember_lines(loss)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        following = dict(states)
+        # functional_call writes updated buffers back into the mapping that it was given.
+        following.update({name: called[f"model.{name.partition('/')[2]}"] for name in buffers})
+        for (name, number), gradient in zip(trainable.items(), gradients, strict=True):
+            if gradient is None:
+                continue
+            prefix = f"slot/{name}/"
+            own = {slot: states[prefix + slot] for slot in groups[number].slots()}
+            scalars = {column: row[f"{number}/{column}"] for column in groups[number].columns()}
+            with torch.no_grad():
+                updated, own = groups[number].apply(states[f"parameter/{name}"], gradient, own, scalars)
+            following[f"parameter/{name}"] = updated
+            following.update({prefix + slot: tensor for slot, tensor in own.items()})
+        return loss.detach(), [following[name].detach() for name in states]
+
+    row = {name: torch.zeros(()) for name in columns}
+    batch = {name: field[: task.batch_size] for name, field in task.dataset.items()}
+    decompositions = {
+        op: rule for op, rule in core_aten_decompositions().items() if op not in (torch.ops.aten.embedding_dense_backward.default,)
+    }
+    try:
+        # Anomaly mode is what lets operators of the backward pass know the forward line that they come from.
+        with (
+            warnings.catch_warnings(),
+            torch.autograd.set_detect_anomaly(True, check_nan=False),
+            torch.fx.traceback.preserve_node_meta(),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
+            warnings.simplefilter("ignore")
+            graph = make_fx(step, decompositions, tracing_mode="fake", record_stack_traces=True)(states, row, batch)
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise CaptureError(f"PyTorch cannot trace this step: {_first_line(error)}{_user_line(error)}") from error
+    return Trace(graph=graph, states=states, columns=columns)
+
+
+def _groups(task: Task) -> tuple[dict[str, int], list[Update]]:
+    """(name of every parameter that is trained -> its group, the groups)."""
+    groups = updates(task.optimizer, task.schedule)
+    number_of = {id(p): number for number, group in enumerate(groups) for p in group.group["params"]}
+    named = dict(task.model.named_parameters())
+    strangers = len(number_of) - sum(id(p) in number_of for p in named.values())
+    if strangers:
+        raise CaptureError(f"the optimizer holds {strangers} parameters that are not the model's")
+    trainable = {name: number_of[id(p)] for name, p in named.items() if p.requires_grad and id(p) in number_of}
+    if not trainable:
+        raise CaptureError("nothing is trained: no parameter of the optimizer requires a gradient")
+    return trainable, groups
+
+
+def _remember_lines(loss: torch.Tensor) -> None:
+    """Have every node of the autograd graph announce the forward line that made it, for operators traced in it."""
+    seen: set[Any] = set()
+    todo = [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        lines = node.metadata.get("traceback_")
+        if lines:
+
+            def announce(grads: Any, lines: Any = lines) -> None:
+                torch.fx.traceback.set_stack_trace(lines)
+
+            node.register_prehook(announce)
+        todo.extend(following for following, _ in node.next_functions)
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
+_LIBRARY = re.compile(r"[/\\](torch|roundlog[/\\]capture)[/\\]")
+
+
+def source_of(node: fx.Node) -> str:
+    """`net.py:12`, the innermost line of the user's code that the operator came from; empty if there is none."""
+    frames = [
+        (path, line)
+        for path, line in _FRAME.findall(node.meta.get("stack_trace") or "")
+        if not _LIBRARY.search(path) and not path.startswith("<")
+    ]
+    if not frames:
+        return ""
+    path, line = frames[-1]
+    return f"{Path(path).name}:{line}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _user_line(error: Exception) -> str:
+    traceback, place = error.__traceback__, ""
+    while traceback is not None:
+        path = traceback.tb_frame.f_code.co_filename
+        if not _LIBRARY.search(path) and not path.startswith("<"):
+            place = f" (at {Path(path).name}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return place

@@ -1,0 +1,53 @@
+"""The trainer's side: round, and write down every decision that another machine might find ambiguous. An auditor
+without a log uses the same class and throws the entries away: that audit gives the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from roundlog.arithmetic import adjacent
+from roundlog.log import Decision, Entries
+from roundlog.operators import Inexact
+from roundlog.operators.registry import Attributes, Tensors
+from roundlog.rounding.resolve import mark, resolve
+
+
+class Recorder:
+    """Certified rounding with a log (implements Rounding).
+
+    Two machines' values both lie within d of the exact one, so what an auditor finds ambiguous (within d of a
+    boundary) lies within 3d of it for the trainer: `guard` = 4 leaves room for d itself being computed in FP64.
+    """
+
+    def __init__(self, guard: int) -> None:
+        self.guard = guard
+        self.entries: dict[int, Entries] = {}
+        """The running step's log, by operator index; the caller takes it after every step with `take`."""
+
+    def take(self) -> dict[int, Entries]:
+        """The log of the step that has just run; starts the next one."""
+        entries, self.entries = self.entries, {}
+        return entries
+
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        y = operator.approximate(inputs, attributes)
+        rounded, marked = mark(y, operator.bound(inputs, attributes, y), self.guard)
+        if not len(marked.indices):
+            return rounded
+        finite = marked.y.isfinite()
+        if not finite.all():
+            # Nothing to decide: the executor stops at the non-finite element.
+            rounded.view(-1)[marked.indices[~finite]] = torch.nan
+            return rounded
+        values = resolve(operator, inputs, attributes, marked)
+        rounded.view(-1)[marked.indices] = values
+        two = adjacent(marked.low, marked.high)
+        decision = torch.where(values == marked.high, int(Decision.UP), int(Decision.DOWN))
+        decision = torch.where(two, decision, int(Decision.VALUE))
+        self.entries[index] = Entries(
+            indices=marked.indices.cpu().numpy(),
+            decisions=decision.to(torch.uint8).cpu().numpy(),
+            values=values[~two].cpu().numpy().view(np.uint32),
+        )
+        return rounded
