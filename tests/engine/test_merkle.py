@@ -36,6 +36,7 @@ def test_every_node_of_a_tree_is_the_one_of_the_definition(payloads: list[bytes]
     tree = MerkleTree(payloads)
     levels = oracle_levels(payloads)
     assert (tree.count, tree.depth, tree.root) == (len(payloads), len(levels) - 1, levels[-1][0])
+    assert MerkleTree.of_leaf_hashes(levels[0][: len(payloads)]).root == tree.root
     assert [[tree.node(h, i) for i in range(len(level))] for h, level in enumerate(levels)] == levels
 
 
@@ -49,9 +50,7 @@ def test_the_proof_of_every_leaf_verifies_and_has_exactly_depth_siblings(payload
 
 @settings(max_examples=60)
 @given(st.integers(1, 9), st.data())
-def test_a_proof_verifies_for_no_other_index_count_depth_payload_or_root(
-    count: int, data: st.DataObject
-) -> None:
+def test_a_proof_verifies_for_no_other_index_count_depth_payload_or_root(count: int, data: st.DataObject) -> None:
     payloads = [bytes([i]) * 3 for i in range(count)]
     tree = MerkleTree(payloads)
     i = data.draw(st.integers(0, count - 1))

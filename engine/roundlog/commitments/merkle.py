@@ -67,9 +67,19 @@ class MerkleTree:
             state = _LEAF_PREFIX.copy()
             state.update(payload)
             leaves += state.digest()
+        self._build(bytes(leaves))
+
+    @classmethod
+    def of_leaf_hashes(cls, hashes: Iterable[bytes]) -> "MerkleTree":
+        """The tree over payloads of which only the leaf hashes (32 bytes each) are at hand."""
+        tree = cls.__new__(cls)
+        tree._build(b"".join(hashes))
+        return tree
+
+    def _build(self, leaves: bytes) -> None:
         self.count = len(leaves) // HASH_SIZE
         self.depth = depth_of(self.count)
-        self._levels = [bytes(leaves)]
+        self._levels = [leaves]
         for height in range(self.depth):
             self._levels.append(_level_above(self._levels[-1], _PAD_NODES[height]))
         self.root = self.node(self.depth, 0)

@@ -39,9 +39,7 @@ def data_root(fields: Sequence[Tensor]) -> bytes:
 def _rows(fields: Sequence[Tensor]) -> Iterator[memoryview]:
     counts = {int(field.shape[0]) if field.ndim else 0 for field in fields}
     if len(counts) != 1 or 0 in counts:
-        raise CommitmentError(
-            f"the fields of a dataset need one common number of rows above 0, not {sorted(counts)}"
-        )
+        raise CommitmentError(f"the fields of a dataset need one common number of rows above 0, not {sorted(counts)}")
     (count,) = counts
     columns = [np.frombuffer(tensor_bytes(field), np.uint8).reshape(count, -1) for field in fields]
     width = sum(column.shape[1] for column in columns)

@@ -54,9 +54,7 @@ def _as_array(tensor: Tensor) -> NDArray[np.generic]:
     try:
         array: NDArray[np.generic] = tensor.detach().cpu().contiguous().numpy()
     except (TypeError, RuntimeError) as error:
-        raise CommitmentError(
-            f"a tensor of dtype {tensor.dtype} has no root; use float, integer or bool"
-        ) from error
+        raise CommitmentError(f"a tensor of dtype {tensor.dtype} has no root; use float, integer or bool") from error
     return array
 
 

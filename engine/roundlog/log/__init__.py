@@ -4,5 +4,23 @@
 
 from roundlog.log.entries import Decision, Entries, StepLog
 from roundlog.log.errors import LogError, PayloadError
+from roundlog.log.layout import LogHeader
+from roundlog.log.reader import LogReader
+from roundlog.log.summary import Counts, LogSummary, StepSummary, summarise
+from roundlog.log.writer import ClosedLog, LogWriter
 
-__all__ = ["Decision", "Entries", "LogError", "PayloadError", "StepLog"]
+__all__ = [
+    "ClosedLog",
+    "Counts",
+    "Decision",
+    "Entries",
+    "LogError",
+    "LogHeader",
+    "LogReader",
+    "LogSummary",
+    "LogWriter",
+    "PayloadError",
+    "StepLog",
+    "StepSummary",
+    "summarise",
+]

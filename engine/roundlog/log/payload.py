@@ -1,0 +1,172 @@
+"""A step's entries as bytes, before compression (docs/log-format.md, "Payload").
+
+Every set of entries has exactly one payload, and every payload that is accepted encodes again to the same
+bytes. The columns of all operators stand together, so that a step of thousands of operators is a handful of
+NumPy calls.
+"""
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundlog.log import varint
+from roundlog.log.entries import Decision, Entries, StepLog
+from roundlog.log.errors import PayloadError
+
+MAX_PAYLOAD = 1 << 28
+"""Bytes of one step's payload, whatever the program: some 10^8 entries."""
+MAX_ELEMENTS = 1 << 40
+"""Elements of one operator's output."""
+
+_COUNTS = struct.Struct("<II")
+_EXPONENT = np.uint32(0x7F800000)
+
+
+def payload_bound(operator_sizes: Sequence[int]) -> int:
+    """The most bytes that a payload can have for a program whose operators have outputs of these sizes."""
+    elements = sum(operator_sizes)
+    longest_gap = -(-max(max(operator_sizes, default=0), 1).bit_length() // 7)
+    bound = _COUNTS.size + 8 * len(operator_sizes) + 2 * -(-elements // 8) + (4 + longest_gap) * elements
+    return min(bound, MAX_PAYLOAD)
+
+
+def encode(step_log: StepLog) -> bytes:
+    """The payload of one step. Operators without entries are left out.
+
+    Raises PayloadError, naming the operator, if entries break a rule of `Entries` or the payload would be
+    too long.
+    """
+    operators = [operator for operator in sorted(step_log) if len(step_log[operator])]
+    if operators and not 0 <= operators[0] <= operators[-1] < 1 << 32:
+        raise PayloadError(f"operator {operators[-1]} is outside 0..2^32 - 1")
+    columns = [step_log[operator] for operator in operators]
+    counts = np.array([len(entries) for entries in columns], np.int64)
+    indices = np.concatenate([np.empty(0, np.int64), *(entries.indices for entries in columns)])
+    decisions = np.concatenate([np.empty(0, np.uint8), *(entries.decisions for entries in columns)])
+    values = np.concatenate([np.empty(0, np.uint32), *(entries.values for entries in columns)])
+
+    def name(wrong: NDArray[np.bool_]) -> str:
+        at = int(np.argmax(wrong))
+        return f"element {indices[at]} of operator {operators[int(np.searchsorted(np.cumsum(counts), at, 'right'))]}"
+
+    gaps = np.diff(indices, prepend=-1) - 1
+    starts = np.cumsum(counts) - counts
+    gaps[starts] = indices[starts]
+    if (wrong := (gaps < 0) | (indices >= MAX_ELEMENTS)).any():
+        raise PayloadError(f"{name(wrong)} is out of range or not above the entry before it")
+    if (wrong := decisions > Decision.VALUE).any():
+        raise PayloadError(f"{name(wrong)} has an unknown decision")
+    is_value = decisions == Decision.VALUE
+    for operator, entries in zip(operators, columns, strict=True):
+        if len(entries.values) != np.count_nonzero(entries.decisions == Decision.VALUE):
+            raise PayloadError(f"operator {operator} does not have one value for each VALUE entry")
+    if (values & _EXPONENT == _EXPONENT).any():
+        wrong = np.zeros(len(indices), np.bool_)
+        wrong[is_value] = values & _EXPONENT == _EXPONENT
+        raise PayloadError(f"{name(wrong)} has a value that is not finite")
+
+    parts = [
+        _COUNTS.pack(len(operators), len(values)),
+        np.array(operators, "<u4").tobytes(),
+        counts.astype("<u4").tobytes(),
+        np.packbits(decisions == Decision.UP, bitorder="little").tobytes(),
+        np.packbits(is_value, bitorder="little").tobytes() if len(values) else b"",
+        values.astype("<u4").tobytes(),
+        varint.encode(gaps),
+    ]
+    payload = b"".join(parts)
+    if len(payload) > MAX_PAYLOAD:
+        raise PayloadError(f"a payload of {len(payload)} bytes is above the limit of {MAX_PAYLOAD}")
+    return payload
+
+
+def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int, Entries]:
+    """The entries of one payload, from hostile bytes.
+
+    operator_sizes: int64[operators], elements of each operator's output; None accepts any (for summaries).
+    Raises PayloadError for whatever `encode` would not have written, or has no place in these outputs.
+    """
+    data = _Cursor(payload)
+    operator_count, value_count = _COUNTS.unpack(data.take(_COUNTS.size, "counts"))
+    operators = data.numbers(operator_count, "operators").astype(np.int64)
+    counts = data.numbers(operator_count, "entry counts").astype(np.int64)
+    if operator_count and (np.diff(operators) <= 0).any():
+        raise PayloadError("operators are not strictly increasing")
+    if operator_sizes is None:
+        sizes = np.full(operator_count, MAX_ELEMENTS, np.int64)
+    elif operator_count and operators[-1] >= len(operator_sizes):
+        raise PayloadError(f"operator {operators[-1]} is outside a program of {len(operator_sizes)} operators")
+    else:
+        sizes = operator_sizes[operators]
+    if (wrong := (counts < 1) | (counts > sizes)).any():
+        at = int(np.argmax(wrong))
+        raise PayloadError(f"operator {operators[at]} has {counts[at]} entries for {sizes[at]} elements")
+    total = int(counts.sum())
+    up = data.bits(total, "decisions")
+    is_value = data.bits(total, "value flags") if value_count else np.zeros(total, np.bool_)
+    if np.count_nonzero(is_value) != value_count:
+        raise PayloadError(f"{np.count_nonzero(is_value)} entries are flagged as values, not {value_count}")
+    if (up & is_value).any():
+        raise PayloadError(f"entry {int(np.argmax(up & is_value))} is both up and a value")
+    values = data.numbers(value_count, "values")
+    if (values & _EXPONENT == _EXPONENT).any():
+        raise PayloadError(f"value {int(np.argmax(values & _EXPONENT == _EXPONENT))} is not finite")
+    indices = _indices(varint.decode(data.rest(), total), operators, counts, sizes)
+
+    decisions = up.astype(np.uint8)
+    decisions[is_value] = Decision.VALUE
+    ends = np.cumsum(counts)
+    value_ends = np.concatenate([[0], np.cumsum(is_value)])[ends].tolist()
+    log, start, value_start = {}, 0, 0
+    for operator, end, value_end in zip(operators.tolist(), ends.tolist(), value_ends, strict=True):
+        log[operator] = Entries(indices[start:end], decisions[start:end], values[value_start:value_end])
+        start, value_start = end, value_end
+    return log
+
+
+def _indices(
+    gaps: NDArray[np.int64], operators: NDArray[np.int64], counts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    limits = np.repeat(sizes, counts)
+    outside = gaps >= limits
+    if not outside.any():
+        # Sums may wrap around, but a wrapped index has a predecessor in its operator that is outside and has not:
+        # every gap is below the size, hence the first index outside is below twice the size.
+        ends = np.cumsum(gaps + 1)
+        starts = np.cumsum(counts) - counts
+        indices: NDArray[np.int64] = ends - 1 - np.repeat(ends[starts] - gaps[starts] - 1, counts)
+        outside = (indices >= limits) | (indices < 0)
+        if not outside.any():
+            return indices
+    operator = operators[int(np.searchsorted(np.cumsum(counts), int(np.argmax(outside)), "right"))]
+    raise PayloadError(f"an entry of operator {operator} has an index outside the output")
+
+
+class _Cursor:
+    """Takes fields off the front of a payload."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._position = 0
+
+    def take(self, length: int, what: str) -> bytes:
+        end = self._position + length
+        if end > len(self._payload):
+            raise PayloadError(f"{what} need {end} bytes of a payload of {len(self._payload)}")
+        part = self._payload[self._position : end]
+        self._position = end
+        return part
+
+    def numbers(self, count: int, what: str) -> NDArray[np.uint32]:
+        return np.frombuffer(self.take(4 * count, what), "<u4").astype(np.uint32)
+
+    def bits(self, count: int, what: str) -> NDArray[np.bool_]:
+        data = np.frombuffer(self.take(-(-count // 8), what), np.uint8)
+        if count % 8 and data[-1] >> (count % 8):
+            raise PayloadError(f"{what} are padded with bits that are not zero")
+        return np.unpackbits(data, count=count, bitorder="little").astype(np.bool_)
+
+    def rest(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self._payload, np.uint8)[self._position :]
