@@ -43,9 +43,7 @@ class Builder:
         """Append an operator whose type is declared, not computed: state, data, schedule, constant, iota, uniform."""
         return self._add(name, (), attributes, operator(name).infer([], attributes, kind))
 
-    def _add(
-        self, name: str, inputs: Sequence[Value], attributes: dict[str, Attribute], kind: TensorType
-    ) -> Value:
+    def _add(self, name: str, inputs: Sequence[Value], attributes: dict[str, Attribute], kind: TensorType) -> Value:
         key = (name, tuple(inputs), tuple(sorted(attributes.items())), kind)
         if key not in self._known:
             self._known[key] = len(self.nodes)

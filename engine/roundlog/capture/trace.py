@@ -92,7 +92,9 @@ def trace(task: Task) -> Trace:
     row = {name: torch.zeros(()) for name in columns}
     batch = {name: field[: task.batch_size] for name, field in task.dataset.items()}
     decompositions = {
-        op: rule for op, rule in core_aten_decompositions().items() if op not in (torch.ops.aten.embedding_dense_backward.default,)
+        op: rule
+        for op, rule in core_aten_decompositions().items()
+        if op not in (torch.ops.aten.embedding_dense_backward.default,)
     }
     try:
         # Anomaly mode is what lets operators of the backward pass know the forward line that they come from.

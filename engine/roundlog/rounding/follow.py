@@ -61,10 +61,10 @@ class Follower:
         self.followed = 0
         """Decisions taken from logs without an exact evaluation, so far."""
         self._step = 0
-        self._log: Mapping[int, Entries] = {}
+        self._log: Mapping[int, Entries] | None = None
 
-    def follow(self, step: int, log: Mapping[int, Entries]) -> None:
-        """The log of the step that runs next."""
+    def follow(self, step: int, log: Mapping[int, Entries] | None) -> None:
+        """The log of the step that runs next; None: there is none, and everything is resolved here."""
         self._step, self._log = step, log
 
     def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
@@ -73,6 +73,9 @@ class Follower:
         rounded, marked = mark(y, d, 1.0)
         if not marked.y.isfinite().all():
             rounded.view(-1)[marked.indices[~marked.y.isfinite()]] = torch.nan
+            return rounded
+        if self._log is None:
+            rounded.view(-1)[marked.indices] = resolve(operator, inputs, attributes, marked)
             return rounded
         entries = self._log.get(index, Entries.empty())
         logged, decisions, values = _unpack(entries, y.device)
@@ -83,9 +86,7 @@ class Follower:
         found[inside] = logged[position[inside]] == marked.indices[inside]
         self._check_entries_elsewhere(index, rounded, y, d, logged, decisions, values, marked)
         if len(marked.indices):
-            chosen = self._decide(
-                index, operator, inputs, attributes, marked, found, position, decisions, values
-            )
+            chosen = self._decide(index, operator, inputs, attributes, marked, found, position, decisions, values)
             rounded.view(-1)[marked.indices] = chosen
         return rounded
 
@@ -145,9 +146,7 @@ class Follower:
             return
         indices, decision, value = logged[elsewhere], decisions[elsewhere], values[elsewhere]
         certain = rounded.reshape(-1)[indices]
-        low, high = round_interval(
-            y.reshape(-1)[indices], pick(d.expand(y.shape), indices), float(self.guard + MARGIN)
-        )
+        low, high = round_interval(y.reshape(-1)[indices], pick(d.expand(y.shape), indices), float(self.guard + MARGIN))
         self._report(index, indices[low == high], FindingKind.FORGED, "it is not near a rounding boundary")
         says_high, by_value = decision == int(Decision.UP), decision == int(Decision.VALUE)
         # Where the wide interval holds several boundaries, up and down cannot be told apart, and do not matter.
@@ -155,7 +154,10 @@ class Follower:
             by_value, value != certain, adjacent(low, high) & (torch.where(says_high, high, low) != certain)
         )
         self._report(
-            index, indices[contradicts & (low != high)], FindingKind.FORGED, "the logged decision is not the correct rounding"
+            index,
+            indices[contradicts & (low != high)],
+            FindingKind.FORGED,
+            "the logged decision is not the correct rounding",
         )
 
     def _report(self, operator: int, elements: torch.Tensor, kind: FindingKind, message: str) -> None:

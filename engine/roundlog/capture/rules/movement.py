@@ -134,9 +134,7 @@ def _pad(c: Context, x: Value, low: Sequence[int], high: Sequence[int], value: S
 
 
 @rule("slice_backward")
-def slice_backward(
-    c: Context, g: Value, shape: Sequence[int], dim: int, start: int, end: int, step: int
-) -> Value:
+def slice_backward(c: Context, g: Value, shape: Sequence[int], dim: int, start: int, end: int, step: int) -> Value:
     dim = c.dim(dim, len(shape))
     first, _, _ = slice(start, end, step).indices(shape[dim])
     count = c.shape(g)[dim]

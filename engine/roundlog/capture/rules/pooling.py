@@ -64,7 +64,12 @@ def max_pool_backward(
 
 
 def _window_count(
-    c: Context, shape: Sequence[int], kernel: tuple[int, int], padding: tuple[int, int], include_pad: bool, divisor: int | None
+    c: Context,
+    shape: Sequence[int],
+    kernel: tuple[int, int],
+    padding: tuple[int, int],
+    include_pad: bool,
+    divisor: int | None,
 ) -> Value:
     if divisor:
         return c.f32(divisor)

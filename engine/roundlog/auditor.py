@@ -1,0 +1,163 @@
+"""The auditor: executes the same job again, by the trainer's log or without it, and compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from roundlog.batches import BatchSource
+from roundlog.commitments import MerkleTree
+from roundlog.job import Job
+from roundlog.log import LogError, LogReader
+from roundlog.rounding import Finding, FindingKind, Follower, Recorder, Rounding
+from roundlog.run import Run, StepEvent
+from roundlog.storage import read_record, write_record
+from roundlog.trainer import log_header, log_path
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """What an audit found."""
+
+    checkpoint_root: bytes
+    """The right one."""
+    state_roots: list[bytes]
+    findings: list[Finding] = field(default_factory=list)
+    """Wrong log entries, in order."""
+    unreadable: list[str] = field(default_factory=list)
+    """Logs that could not be read, one sentence each; those intervals were audited without."""
+
+
+class Auditor:
+    """Audits a job in a directory; carries on from there after a kill."""
+
+    def __init__(
+        self,
+        job: Job,
+        run_dir: Path,
+        *,
+        log_dir: Path | None = None,
+        verify_log: float = 0.05,
+        batches: BatchSource | None = None,
+        keep_every: int = 1,
+        device: torch.device | str = "cpu",
+        on_step: Callable[[StepEvent], None] | None = None,
+    ) -> None:
+        """log_dir: the trainer's logs; None audits without. verify_log: the share of the logged decisions inside the
+        ambiguous set that are verified, drawn in secret; 1.0 verifies all of them.
+
+        Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run."""
+        if not 0.0 <= verify_log <= 1.0:
+            raise ValueError(f"verify_log is {verify_log}: give a share between 0 and 1")
+        self.job = job
+        self._run = Run(job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step)
+        self._run_dir = run_dir
+        self._log_dir = log_dir
+        self._share = verify_log
+
+    def run(self) -> AuditResult:
+        """Audit to the end. Raises NonFiniteError, RunError, OSError."""
+        if self._log_dir is None:
+            roots = self._run.run(_Alone(self.job))
+            return AuditResult(MerkleTree(roots).root, roots)
+        done, _ = self._run.newest(self.job.spec.intervals)
+        part = _Following(self.job, self._log_dir, self._run_dir / "findings.json", self._share, done)
+        roots = self._run.run(part)
+        return AuditResult(MerkleTree(roots).root, roots, part.rounding.findings, part.unreadable)
+
+
+class _Alone:
+    """A run's part that needs no log and leaves none."""
+
+    def __init__(self, job: Job) -> None:
+        self._recorder = Recorder(job.spec.log_guard)
+        self.rounding: Rounding = self._recorder
+
+    def begin_interval(self, interval: int) -> None:
+        pass
+
+    def before_step(self, step: int) -> None:
+        pass
+
+    def after_step(self, step: int) -> None:
+        self._recorder.take()
+
+    def end_interval(self, interval: int) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+class _Following:
+    """A run's part that follows a trainer's log, and records what is wrong with it."""
+
+    def __init__(self, job: Job, log_dir: Path, record: Path, share: float, done: int) -> None:
+        self.job = job
+        self._log_dir = log_dir
+        self._record = record
+        self._reader: LogReader | None = None
+        self._sizes = [node.type.numel for node in job.program.nodes]
+        # The sample has to be unpredictable for the trainer: fresh entropy from the operating system.
+        self.rounding = Follower(job.spec.log_guard, share, np.random.default_rng())
+        self.unreadable: list[str] = []
+        self._unreadable_at: list[int] = []
+        self._restore(done)
+
+    def _restore(self, done: int) -> None:
+        """What was found in the intervals that will not be run again."""
+        if not done or not self._record.exists():
+            return
+        record = read_record(self._record)
+        steps = done * self.job.spec.interval
+        self.rounding.findings = [
+            Finding(**{**item, "kind": FindingKind(item["kind"])})
+            for item in record["findings"]
+            if item["step"] < steps
+        ]
+        self.unreadable = [text for interval, text in record["unreadable"] if interval < done]
+        self._unreadable_at = [interval for interval, _ in record["unreadable"] if interval < done]
+
+    def begin_interval(self, interval: int) -> None:
+        path = log_path(self._log_dir, interval)
+        try:
+            self._reader = LogReader(path, log_header(self.job, interval), self._sizes)
+        except LogError as error:
+            self._give_up_log(interval, error)
+
+    def before_step(self, step: int) -> None:
+        log = None
+        if self._reader is not None:
+            try:
+                log = self._reader.step(step)
+            except LogError as error:
+                self._give_up_log(step // self.job.spec.interval, error)
+        self.rounding.follow(step, log)
+
+    def _give_up_log(self, interval: int, error: LogError) -> None:
+        """The log is a hint: without it the audit is slower, not weaker."""
+        self.abandon()
+        self.unreadable.append(str(error))
+        self._unreadable_at.append(interval)
+
+    def after_step(self, step: int) -> None:
+        pass
+
+    def end_interval(self, interval: int) -> None:
+        self.abandon()
+        write_record(
+            self._record,
+            {
+                "findings": [asdict(finding) for finding in self.rounding.findings],
+                "unreadable": list(zip(self._unreadable_at, self.unreadable, strict=True)),
+            },
+        )
+
+    def abandon(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

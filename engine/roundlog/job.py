@@ -1,0 +1,145 @@
+"""A job as files: program, spec, initial state, schedule and data. What a customer publishes by content address, and
+what everyone else reads with suspicion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from roundlog.capture import Task, capture
+from roundlog.commitments import data_root, state_root, tensor_root
+from roundlog.operators import check
+from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
+from roundlog.program.root import program_root
+from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
+from roundlog.storage import StorageError, load_tensors, replace_file, save_tensors
+
+PROGRAM, SPEC, INITIAL, SCHEDULE, DATA = (
+    "program.json",
+    "spec.json",
+    "initial.safetensors",
+    "schedule.safetensors",
+    "data.safetensors",
+)
+MAX_PROGRAM_BYTES = 256 << 20
+
+
+class JobError(ValueError):
+    """A job that is damaged, inconsistent or larger than allowed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a reader is willing to spend on a stranger's job."""
+
+    memory_bytes: int = 16 << 30
+    """State (three times: before, after, being written), data, and the peak of one step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A training job: what is run, from what, on what."""
+
+    program: Program
+    spec: TrainingSpec
+    initial: dict[str, torch.Tensor]
+    """State before step 0, by name, in program order."""
+    schedule: torch.Tensor
+    """f32[steps, columns]."""
+    dataset: dict[str, torch.Tensor]
+    """Field name -> [rows, ...], in program order."""
+
+    @staticmethod
+    def from_task(task: Task) -> Job:
+        """Capture a task and bind everything by a spec. Raises CaptureError."""
+        captured = capture(task)
+        dataset = {name: field.detach().cpu().contiguous() for name, field in task.dataset.items()}
+        spec = TrainingSpec(
+            steps=task.steps,
+            interval=task.interval,
+            program_root=program_root(captured.program),
+            operator_count=len(captured.program.nodes),
+            initial_state_root=state_root(captured.states.values()),
+            state_count=len(captured.states),
+            data_root=data_root(list(dataset.values())),
+            data_rows=task.rows,
+            batch_size=task.batch_size,
+            schedule_root=tensor_root(captured.schedule),
+            seed=task.seed,
+        )
+        spec.validate()
+        return Job(
+            program=captured.program,
+            spec=spec,
+            initial=captured.states,
+            schedule=captured.schedule,
+            dataset=dataset,
+        )
+
+    def write(self, directory: Path) -> None:
+        """Write the five files into a directory, made if it is not there. Raises OSError."""
+        directory.mkdir(parents=True, exist_ok=True)
+        with replace_file(directory / PROGRAM) as file:
+            file.write(to_json(self.program))
+        save_tensors(directory / INITIAL, self.initial)
+        save_tensors(directory / SCHEDULE, {"schedule": self.schedule})
+        save_tensors(directory / DATA, self.dataset)
+        with replace_file(directory / SPEC) as file:
+            file.write(self.spec.to_json().encode())
+
+    @staticmethod
+    def read(directory: Path, limits: Limits | None = None) -> Job:
+        """Read a job that nobody vouches for: every size is checked against program, spec and limits before anything
+        is allocated, and every root against the spec. Raises JobError, in one sentence."""
+        try:
+            return _read(directory, limits or Limits())
+        except (SpecError, ProgramError) as error:
+            raise JobError(f"the job in {directory} is not valid: {error}") from error
+        except StorageError as error:
+            raise JobError(f"the job cannot be read: {error}") from error
+
+
+def _read(directory: Path, limits: Limits) -> Job:
+    spec = TrainingSpec.from_json(_text(directory / SPEC, MAX_JSON_BYTES))
+    program = from_json(_text(directory / PROGRAM, MAX_PROGRAM_BYTES))
+    if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
+        raise JobError(f"the program in {directory} is not the one that its spec commits to")
+    if len(program.state_names) != spec.state_count or program.batch_size != spec.batch_size:
+        raise JobError(f"the program in {directory} has other states or another batch size than its spec")
+    check(program)
+    dataset_types = {
+        name: TensorType((spec.data_rows, *kind.shape[1:]), kind.dtype) for name, kind in program.data.items()
+    }
+    schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
+    state_bytes = sum(kind.nbytes for kind in program.states.values())
+    data_bytes = sum(kind.nbytes for kind in (*dataset_types.values(), *schedule_types.values()))
+    need = 3 * state_bytes + data_bytes + program.peak_bytes()
+    if need > limits.memory_bytes:
+        raise JobError(
+            f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
+            "raise the limit or leave the job to someone else"
+        )
+    initial = load_tensors(directory / INITIAL, program.states)
+    schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
+    dataset = load_tensors(directory / DATA, dataset_types)
+    for what, root, committed in (
+        ("initial state", state_root(initial.values()), spec.initial_state_root),
+        ("schedule", tensor_root(schedule), spec.schedule_root),
+        ("dataset", data_root(list(dataset.values())), spec.data_root),
+    ):
+        if root != committed:
+            raise JobError(f"the {what} in {directory} is not the one that its spec commits to")
+    return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=dataset)
+
+
+def _text(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(limit + 1)
+    except OSError as error:
+        raise JobError(f"{path} cannot be read: {error.strerror}") from error
+    if len(text) > limit:
+        raise JobError(f"{path} has more than the {limit} bytes that are read")
+    return text

@@ -1,0 +1,192 @@
+"""Running a job from checkpoint to checkpoint, in a directory from which a killed process carries on.
+
+    run.json                   which job this is, and how often checkpoints are kept
+    roots                      32 bytes an interval: the state root at its end, appended and fsynced
+    checkpoints/00000005.safetensors    the state after that many steps
+
+A root is recorded only after everything else of its interval is on disk. On resume, the newest kept checkpoint whose
+root is the recorded one is where the run carries on; whatever lies after it is computed again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from roundlog.batches import Batches, BatchSource
+from roundlog.commitments import state_root
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.operators import StepInputs
+from roundlog.rounding import Rounding
+from roundlog.storage import StorageError, load_tensors, read_record, save_tensors, sync_directory, write_record
+
+
+class RunError(RuntimeError):
+    """A run directory that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvent:
+    """Told after every step."""
+
+    step: int
+    """Counted from 0."""
+    loss: float
+    seconds: float
+
+
+class Part(Protocol):
+    """What a role adds to a run: its rounding, and what happens around intervals and steps."""
+
+    rounding: Rounding
+
+    def begin_interval(self, interval: int) -> None: ...
+
+    def before_step(self, step: int) -> None: ...
+
+    def after_step(self, step: int) -> None: ...
+
+    def end_interval(self, interval: int) -> None:
+        """After this returns, everything of the interval is on disk."""
+
+    def abandon(self) -> None:
+        """The run is stopped by an error: give back what is open."""
+
+
+class Run:
+    """One job in one directory, on one device."""
+
+    def __init__(
+        self,
+        job: Job,
+        directory: Path,
+        *,
+        batches: BatchSource | None = None,
+        keep_every: int = 1,
+        device: torch.device | str = "cpu",
+        on_step: Callable[[StepEvent], None] | None = None,
+    ) -> None:
+        """keep_every: intervals between two checkpoints that are kept on disk (the last one always is).
+
+        Raises RunError if the directory holds another job's run."""
+        if keep_every < 1:
+            raise RunError(f"keep_every is {keep_every}: keep a checkpoint every 1 or more intervals")
+        self.job = job
+        self.directory = directory
+        self.batches = batches or Batches(job.dataset, job.spec)
+        self.keep_every = keep_every
+        self.device = torch.device(device)
+        self.on_step = on_step
+        self.executor = Executor(job.program)
+        self._bind()
+
+    def _bind(self) -> None:
+        (self.directory / "checkpoints").mkdir(parents=True, exist_ok=True)
+        path = self.directory / "run.json"
+        record = {"run_id": self.job.spec.run_id.hex()}
+        if not path.exists():
+            write_record(path, record)
+        elif read_record(path) != record:
+            raise RunError(f"{self.directory} holds the run of another job: choose an empty directory")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.directory / "run.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.directory} is in use by another process: wait for it to end") from None
+            yield
+
+    def checkpoint_path(self, steps: int) -> Path:
+        """Where the state after that many steps is kept, if it is."""
+        return self.directory / "checkpoints" / f"{steps:08d}.safetensors"
+
+    def newest(self, intervals: int) -> tuple[int, list[torch.Tensor]]:
+        """(intervals done, the state after them): the newest kept checkpoint after at most that many intervals whose
+        state is the recorded one, or the initial state."""
+        recorded = self.recorded_roots()
+        for done in range(min(intervals, len(recorded)), 0, -1):
+            path = self.checkpoint_path(done * self.job.spec.interval)
+            if not path.exists():
+                continue
+            try:
+                states = list(load_tensors(path, self.job.program.states).values())
+            except StorageError:
+                continue
+            if state_root(states) == recorded[done - 1]:
+                return done, states
+        return 0, list(self.job.initial.values())
+
+    def recorded_roots(self) -> list[bytes]:
+        """The state roots on record; a torn last one is left out."""
+        path = self.directory / "roots"
+        data = path.read_bytes() if path.exists() else b""
+        whole = min(len(data) // 32, self.job.spec.intervals)
+        return [data[32 * i : 32 * i + 32] for i in range(whole)]
+
+    def run(self, part: Part) -> list[bytes]:
+        """All remaining intervals; returns every state root. Raises NonFiniteError, RunError, OSError."""
+        spec = self.job.spec
+        with self._locked():
+            done, states = self.newest(spec.intervals)
+            roots = self.recorded_roots()[:done]
+            roots_file = os.open(self.directory / "roots", os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                os.ftruncate(roots_file, 32 * done)
+                os.lseek(roots_file, 0, os.SEEK_END)
+                os.fsync(roots_file)
+                sync_directory(self.directory)
+                states = [tensor.to(self.device) for tensor in states]
+                for interval in range(done, spec.intervals):
+                    states = self._interval(interval, states, part)
+                    root = state_root(states)
+                    if (interval + 1) % self.keep_every == 0 or interval + 1 == spec.intervals:
+                        named = dict(zip(self.job.program.state_names, states, strict=True))
+                        save_tensors(self.checkpoint_path((interval + 1) * spec.interval), named)
+                    os.write(roots_file, root)
+                    os.fsync(roots_file)
+                    roots.append(root)
+            except BaseException:
+                part.abandon()
+                raise
+            finally:
+                os.close(roots_file)
+        return roots
+
+    def _interval(self, interval: int, states: list[torch.Tensor], part: Part) -> list[torch.Tensor]:
+        part.begin_interval(interval)
+        first = interval * self.job.spec.interval
+        for step in range(first, first + self.job.spec.interval):
+            part.before_step(step)
+            states = self.step(step, states, part.rounding)
+            part.after_step(step)
+        part.end_interval(interval)
+        return states
+
+    def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
+        """The state after one step."""
+        started = time.perf_counter()
+        result = self.executor.run(
+            StepInputs(
+                states=states,
+                data=[field.to(self.device) for field in self.batches.load(step)],
+                schedule=self.job.schedule[step].to(self.device),
+                seed=self.job.spec.seed,
+                step=step,
+                device=self.device,
+            ),
+            rounding,
+        )
+        if self.on_step is not None:
+            self.on_step(StepEvent(step, result.loss, time.perf_counter() - started))
+        return result.states

@@ -1,0 +1,110 @@
+"""The trainer: executes a job, records every rounding decision, keeps what it committed to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from roundlog.batches import BatchSource
+from roundlog.commitments import MerkleTree
+from roundlog.job import Job
+from roundlog.log import LogHeader, LogWriter
+from roundlog.rounding import Recorder
+from roundlog.run import Run, StepEvent
+
+
+def log_header(job: Job, interval: int) -> LogHeader:
+    """The header that the log of one checkpoint interval has to carry."""
+    spec = job.spec
+    return LogHeader(
+        guard=spec.log_guard,
+        first_step=interval * spec.interval,
+        steps=spec.interval,
+        program_root=spec.program_root,
+        run_id=spec.run_id,
+    )
+
+
+def log_path(directory: Path, interval: int) -> Path:
+    """The file of one interval's log inside a directory of logs."""
+    return directory / f"{interval:08d}.rlog"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """What a trainer commits to and publishes."""
+
+    checkpoint_root: bytes
+    """Merkle root over `state_roots`."""
+    state_roots: list[bytes]
+    """State root after every interval."""
+    final_state: Path
+    """The trained state, safetensors."""
+    log_dir: Path
+    """One log file an interval."""
+    log_bytes: int
+
+
+class Trainer:
+    """Trains a job in a directory; carries on from there after a kill."""
+
+    def __init__(
+        self,
+        job: Job,
+        run_dir: Path,
+        *,
+        batches: BatchSource | None = None,
+        keep_every: int = 1,
+        device: torch.device | str = "cpu",
+        on_step: Callable[[StepEvent], None] | None = None,
+    ) -> None:
+        """`batches` replaces the data that the spec prescribes; only a dishonest trainer has a use for it.
+
+        Raises RunError if the directory holds another job's run."""
+        self.job = job
+        self._run = Run(job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step)
+        self.log_dir = run_dir / "log"
+
+    def run(self) -> TrainingResult:
+        """Train to the end. Raises NonFiniteError, LogError, RunError, OSError."""
+        self.log_dir.mkdir(exist_ok=True)
+        roots = self._run.run(_Recording(self.job, self.log_dir))
+        files = [log_path(self.log_dir, interval) for interval in range(self.job.spec.intervals)]
+        return TrainingResult(
+            checkpoint_root=MerkleTree(roots).root,
+            state_roots=roots,
+            final_state=self._run.checkpoint_path(self.job.spec.steps),
+            log_dir=self.log_dir,
+            log_bytes=sum(path.stat().st_size for path in files),
+        )
+
+
+class _Recording:
+    """A run's part that writes the log."""
+
+    def __init__(self, job: Job, directory: Path) -> None:
+        self.job = job
+        self.directory = directory
+        self.rounding = Recorder(job.spec.log_guard)
+        self._writer: LogWriter | None = None
+
+    def begin_interval(self, interval: int) -> None:
+        self._writer = LogWriter(log_path(self.directory, interval), log_header(self.job, interval))
+
+    def before_step(self, step: int) -> None:
+        pass
+
+    def after_step(self, step: int) -> None:
+        assert self._writer is not None
+        self._writer.append(step, self.rounding.take())
+
+    def end_interval(self, interval: int) -> None:
+        assert self._writer is not None
+        self._writer.close()
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
