@@ -1,0 +1,436 @@
+"""Log files: what is written is read, no other byte is believed, and a writer leaves a whole file or none."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from log_files import DATA_START, HEADER, SIZES, STEPS, entries, forge, frame
+from roundlog.commitments import MerkleTree
+from roundlog.log import (
+    ClosedLog,
+    Counts,
+    Entries,
+    LogError,
+    LogHeader,
+    LogReader,
+    LogWriter,
+    summarise,
+)
+from roundlog.log import payload as payloads
+from roundlog.log.layout import SEGMENT_HEADER_SIZE, compressed_bound
+from test_log_payload import step_logs
+
+
+def write(path: Path, header: LogHeader = HEADER, steps: list[dict[int, Entries]] = STEPS) -> ClosedLog:
+    with LogWriter(path, header) as log:
+        for i, step in enumerate(steps):
+            log.append(header.first_step + i, step)
+    return log.close()
+
+
+def read(path: Path, header: LogHeader = HEADER) -> list[dict[int, Entries]]:
+    with LogReader(path, header, SIZES) as log:
+        return [log.step(header.first_step + i) for i in range(header.steps)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "interval-2.log"
+
+
+# What is written is read.
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(step_logs(), min_size=1, max_size=4), st.integers(0, 2**40), st.integers(0, 255))
+def test_reading_undoes_writing(path: Path, steps: list[dict[int, Entries]], first: int, guard: int) -> None:
+    header = replace(HEADER, first_step=first, steps=len(steps), guard=guard)
+    closed = write(path, header, steps)
+    assert read(path, header) == steps
+    assert closed.bytes == path.stat().st_size
+
+
+def test_the_log_root_is_the_tree_over_the_compressed_segments(path: Path) -> None:
+    closed = write(path)
+    raw = path.read_bytes()
+    segments = [raw[step.offset + SEGMENT_HEADER_SIZE : step.offset + step.bytes] for step in summarise(path).steps]
+    assert [zstandard.ZstdDecompressor().decompress(s) for s in segments] == [payloads.encode(s) for s in STEPS]
+    assert closed.root == MerkleTree(segments).root
+    with LogReader(path, HEADER, SIZES) as log:
+        assert log.root == closed.root
+
+
+def test_steps_are_read_in_any_order_and_none_beyond_the_file(path: Path) -> None:
+    write(path)
+    with LogReader(path, HEADER, SIZES) as log:
+        assert [log.step(step) for step in (12, 10, 12)] == [STEPS[2], STEPS[0], STEPS[2]]
+        for outside in (9, 13):
+            with pytest.raises(ValueError, match=f"has no step {outside}"):
+                log.step(outside)
+
+
+def test_a_summary_counts_decisions_by_step_and_operator(path: Path) -> None:
+    closed = write(path)
+    summary = summarise(path)
+    assert (summary.header, summary.root, summary.bytes) == (HEADER, closed.root, closed.bytes)
+    assert [step.step for step in summary.steps] == [10, 11, 12]
+    assert [step.payload for step in summary.steps] == [len(payloads.encode(step)) for step in STEPS]
+    assert summary.steps[0].operators == {1: Counts(1, 2, 0), 3: Counts(1, 1, 1)}
+    assert summary.steps[1].counts == Counts(0, 0, 0)
+    assert summary.steps[2].counts.total == 44
+    assert summary.steps[0].offset == 120
+
+
+# No other byte is believed.
+
+
+def refused(path: Path) -> LogError:
+    with pytest.raises(LogError) as error:
+        read(path)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+    return error.value
+
+
+def test_every_single_bit_flip_is_found_and_placed(path: Path) -> None:
+    write(path)
+    raw = bytearray(path.read_bytes())
+    for position in range(8 * len(raw)):
+        raw[position // 8] ^= 1 << position % 8
+        path.write_bytes(raw)
+        error = refused(path)
+        assert error.offset is not None
+        assert 0 <= error.offset <= len(raw)
+        raw[position // 8] ^= 1 << position % 8
+    path.write_bytes(raw)
+    assert read(path) == STEPS
+
+
+def test_every_truncation_is_found(path: Path) -> None:
+    write(path)
+    raw = path.read_bytes()
+    for length in range(len(raw)):
+        path.write_bytes(raw[:length])
+        assert refused(path).offset is not None
+
+
+@pytest.mark.parametrize("where", [0, 8, 120, 150, -64, None])
+def test_inserted_and_trailing_bytes_are_found(path: Path, where: int | None) -> None:
+    write(path)
+    raw = path.read_bytes()
+    head, tail = (raw, b"") if where is None else (raw[:where], raw[where:])
+    path.write_bytes(head + b"\x00" + tail)
+    refused(path)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=400))
+def test_random_bytes_are_no_log(path: Path, raw: bytes) -> None:
+    path.write_bytes(raw)
+    refused(path)
+
+
+def test_a_summary_finds_damage_too(path: Path) -> None:
+    write(path)
+    raw = bytearray(path.read_bytes())
+    for at in (3, 40, 130, DATA_START + 2, len(raw) - 1):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        with pytest.raises(LogError):
+            summarise(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (replace(HEADER, program_root=bytes(32)), "belongs to program 0x00"),
+        (replace(HEADER, run_id=bytes(32)), "belongs to run 0x00"),
+        (replace(HEADER, first_step=7), "has 3 steps from 7, not 3 from 10"),
+        (replace(HEADER, guard=0), "was written with guard 0, not 4"),
+    ],
+)
+def test_a_foreign_log_is_refused_by_name(path: Path, header: LogHeader, message: str) -> None:
+    write(path, header)
+    assert message in str(refused(path))
+
+
+def test_a_log_of_fewer_steps_is_refused(path: Path) -> None:
+    write(path, replace(HEADER, steps=2), STEPS[:2])
+    assert "has 2 steps from 10, not 3 from 10" in str(refused(path))
+
+
+@pytest.mark.parametrize("steps", [[11, 10, 12], [10, 11, 11], [10, 11, 13], [0, 1, 2], [10, 11, 2**64 - 1]])
+def test_segments_out_of_order_or_of_other_steps_are_refused(path: Path, steps: list[int]) -> None:
+    forge(path, HEADER, [frame(payloads.encode(step)) for step in STEPS], steps)
+    wrong = next(i for i, step in enumerate(steps) if step != 10 + i)
+    assert f"holds step {steps[wrong]} where step {10 + wrong} belongs" in str(refused(path))
+
+
+def test_a_segment_of_another_log_in_its_place_is_refused_by_the_root(path: Path) -> None:
+    write(path, HEADER, [STEPS[0], STEPS[2], STEPS[2]])
+    first = summarise(path).steps[0]
+    foreign = path.read_bytes()[first.offset : first.offset + first.bytes]
+    write(path, HEADER, [{1: entries((0, 1), (7, 0), (98, 1)), 3: STEPS[0][3]}, STEPS[2], STEPS[2]])
+    raw = path.read_bytes()
+    path.write_bytes(raw[:120] + foreign + raw[120 + summarise(path).steps[0].bytes :])
+    assert "footer does not match" in str(refused(path))
+
+
+def compress(data: bytes, **options: object) -> bytes:
+    return zstandard.ZstdCompressor(**options).compress(data)  # type: ignore[arg-type]
+
+
+EMPTY = bytes(8)
+BOMB = bytes(300 << 20)
+LARGE_WINDOW = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=True)
+
+
+def streamed(data: bytes) -> bytes:
+    """A frame that does not say how long its content is."""
+    stream = zstandard.ZstdCompressor().compressobj()
+    return stream.compress(data) + stream.flush()
+
+
+def with_window(data: bytes) -> bytes:
+    """A frame of a few bytes that asks for a window of 128 MiB."""
+    stream = zstandard.ZstdCompressor(compression_params=LARGE_WINDOW).compressobj()
+    compressed = stream.compress(data) + stream.flush()
+    assert zstandard.get_frame_parameters(compressed).window_size == 1 << 27
+    # Frame header: magic, descriptor, window; the descriptor then claims a content size of 4 bytes (RFC 8878, 3.1.1).
+    return (
+        compressed[:4]
+        + bytes([compressed[4] | 0x80])
+        + compressed[5:6]
+        + len(data).to_bytes(4, "little")
+        + compressed[6:]
+    )
+
+
+def claiming_eight(data: bytes) -> bytes:
+    """A single-segment frame whose one-byte content size says 8."""
+    compressed = compress(data)
+    assert compressed[5] == len(data)
+    return compressed[:5] + b"\x08" + compressed[6:]
+
+
+SEGMENTS = [
+    ("a bomb that tells", lambda: (len(BOMB), compress(BOMB)), "above the limit of"),
+    ("a bomb that says 8 bytes", lambda: (8, compress(BOMB)[:64]), "is not one of 8 bytes"),
+    ("a bomb without a size", lambda: (8, streamed(bytes(100))[:60]), "is not one of 8 bytes"),
+    ("a frame that is longer than its word", lambda: (8, compress(bytes(9))), "is not one of 8 bytes"),
+    ("a frame that is shorter than its word", lambda: (8, claiming_eight(bytes(7))), "cannot be decompressed"),
+    ("two frames", lambda: (8, compress(EMPTY) + compress(EMPTY)), "cannot be decompressed"),
+    ("bytes after the frame", lambda: (8, compress(EMPTY) + b"\x00"), "cannot be decompressed"),
+    ("a skippable frame", lambda: (8, b"\x50\x2a\x4d\x18\x01\x00\x00\x00\x00"), "is not one of 8 bytes"),
+    ("half a frame", lambda: (8, compress(EMPTY)[:-3]), "cannot be decompressed"),
+    ("no frame", lambda: (8, b"entirely other"), "cannot be decompressed"),
+    ("no bytes", lambda: (8, b""), "claims 0 bytes"),
+    ("a window of 128 MiB", lambda: (8, with_window(EMPTY)), "wants a window larger than its payload"),
+    ("more bytes than any compressor makes", lambda: (8, bytes(compressed_bound(8) + 1)), "claims 73 bytes"),
+    ("an empty payload", lambda: frame(b""), "step 10, counts need 8 bytes"),
+    ("a payload with a tail", lambda: frame(EMPTY + b"\x00"), "step 10, the 1 bytes of gaps"),
+    (
+        "an index outside the program's output",
+        lambda: frame(payloads.encode({3: entries((70_000, 1))})),
+        "step 10, an entry of operator 3 has an index outside",
+    ),
+]
+
+
+@pytest.mark.parametrize(("segment", "message"), [s[1:] for s in SEGMENTS], ids=[s[0] for s in SEGMENTS])
+def test_a_forged_segment_is_refused_at_its_offset(path: Path, segment: object, message: str) -> None:
+    assert callable(segment)
+    honest = frame(payloads.encode(STEPS[1]))
+    forge(path, HEADER, [segment(), honest, honest])
+    error = refused(path)
+    assert message in str(error)
+    assert error.offset is not None
+    assert 120 <= error.offset <= DATA_START
+
+
+def test_a_log_may_claim_no_more_than_its_program_can_fill(path: Path) -> None:
+    bound = payloads.payload_bound(SIZES)
+    assert bound < 700_000 < payloads.payload_bound([2**30]) == payloads.MAX_PAYLOAD
+    forge(path, HEADER, [(bound + 1, compress(bytes(bound + 1)))] + [frame(EMPTY)] * 2)
+    assert f"claims {bound + 1} bytes, above the limit of {bound}" in str(refused(path))
+
+
+def test_the_fullest_log_that_a_program_can_have_is_within_its_bound(path: Path) -> None:
+    log = {
+        operator: Entries(np.arange(size), np.full(size, 2, np.uint8), np.arange(size, dtype=np.uint32))
+        for operator, size in enumerate(SIZES)
+        if size
+    }
+    write(path, HEADER, [log] * 3)
+    assert read(path) == [log] * 3
+
+
+def test_a_header_of_a_later_version_is_refused_as_such(path: Path) -> None:
+    write(path)
+    raw = path.read_bytes()
+    path.write_bytes(raw[:8] + b"\x02\x00" + raw[10:])
+    error = refused(path)
+    assert "version 2 is not supported" in str(error)
+    assert error.offset == 8
+
+
+def test_four_billion_steps_in_a_small_file_are_refused_at_once(path: Path) -> None:
+    forge(path, replace(HEADER, steps=2**32 - 1), [frame(EMPTY)])
+    with pytest.raises(LogError, match="ends before its 4294967295 steps"):
+        summarise(path)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_a_clear_error(path: Path) -> None:
+    write(path)
+    with LogReader(path, HEADER, SIZES) as log:
+        path.write_bytes(path.read_bytes()[:DATA_START])
+        with pytest.raises(LogError, match="has become shorter"):
+            log.step(12)
+
+
+def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None:
+    for target, message in ((tmp_path / "absent", "absent: does not exist"), (tmp_path, "cannot be read")):
+        with pytest.raises(LogError, match=message):
+            LogReader(target, HEADER, SIZES)
+        with pytest.raises(LogError, match=message):
+            summarise(target)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"steps": 0}, {"steps": 2**32}, {"first_step": -1}, {"guard": 256}, {"run_id": b""}, {"program_root": bytes(33)}],
+)
+def test_a_header_that_does_not_fit_the_file_is_not_made(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="log"):
+        replace(HEADER, **change)
+
+
+# A writer leaves a whole file or none.
+
+
+@pytest.fixture
+def nothing_left(path: Path) -> Iterator[None]:
+    yield
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.usefixtures("nothing_left")
+class TestNoFileIsLeft:
+    def test_by_a_block_that_raises(self, path: Path) -> None:
+        with pytest.raises(KeyboardInterrupt), LogWriter(path, HEADER) as log:
+            log.append(10, STEPS[0])
+            raise KeyboardInterrupt
+
+    def test_by_a_log_that_lacks_steps(self, path: Path) -> None:
+        with pytest.raises(LogError, match="lacks its last 2 of 3 steps"), LogWriter(path, HEADER) as log:
+            log.append(10, STEPS[0])
+
+    @pytest.mark.parametrize("second", [10, 12, 9, -1])
+    def test_by_steps_out_of_order(self, path: Path, second: int) -> None:
+        log = LogWriter(path, HEADER)
+        log.append(10, STEPS[0])
+        with pytest.raises(LogError, match=f"step {second} is not the step that this log needs next"):
+            log.append(second, STEPS[1])
+        with pytest.raises(LogError, match="is closed"):
+            log.append(11, STEPS[1])
+        with pytest.raises(LogError, match="is closed"):
+            log.close()
+
+    def test_by_a_step_too_many(self, path: Path) -> None:
+        log = LogWriter(path, HEADER)
+        for step in (10, 11, 12):
+            log.append(step, {})
+        with pytest.raises(LogError, match="step 13 is not"):
+            log.append(13, {})
+
+    def test_by_entries_that_break_a_rule_and_the_caller_learns_of_it(self, path: Path) -> None:
+        log = LogWriter(path, HEADER)
+        log.append(10, {3: entries((5, 1), (5, 1))})
+        with pytest.raises(LogError, match=r"step 10: element 5 of operator 3 is out of range"):
+            log.append(11, {})
+            log.append(12, {})
+            log.close()
+
+    def test_by_a_full_disk_and_the_caller_learns_of_it(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> bytes:
+            raise OSError(28, "No space left on device")
+
+        log = LogWriter(path, HEADER)
+        monkeypatch.setattr("roundlog.log.layout.SegmentHeader.pack", full)
+        with pytest.raises(LogError, match="cannot be written: No space left"):
+            for step in (10, 11, 12):
+                log.append(step, {})
+            log.close()
+
+
+def test_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="cannot be written"):
+        LogWriter(tmp_path / "absent" / "x.log", HEADER)
+
+
+def test_steps_are_written_by_another_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    encode = payloads.encode
+
+    def observed(step: dict[int, Entries]) -> bytes:
+        threads.append(threading.current_thread())
+        return encode(step)
+
+    monkeypatch.setattr(payloads, "encode", observed)
+    write(path)
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
+
+
+def test_the_old_log_stays_until_the_new_one_is_whole(path: Path) -> None:
+    old = write(path)
+    log = LogWriter(path, HEADER)
+    for step in (10, 11, 12):
+        log.append(step, {})
+        assert summarise(path).root == old.root
+    new = log.close()
+    assert log.close() == new
+    log.abort()
+    assert summarise(path).root == new.root != old.root
+
+
+def test_a_killed_writer_leaves_no_log_and_the_next_one_is_not_hindered(path: Path) -> None:
+    writer = (
+        "import sys, time; sys.path.insert(0, sys.argv[2])\n"
+        "from pathlib import Path\n"
+        "from log_files import HEADER, STEPS\n"
+        "from roundlog.log import LogWriter\n"
+        "log = LogWriter(Path(sys.argv[1]), HEADER); log.append(10, STEPS[0]); log.append(11, STEPS[1])\n"
+        "log._wait(0); log._file.flush(); print('written', flush=True); time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).parent)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"written\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert not path.exists()
+    write(path)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert read(path) == STEPS
+
+
+def test_an_abandoned_writer_does_not_keep_its_process_alive(path: Path) -> None:
+    writer = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from pathlib import Path\n"
+        "from log_files import HEADER, STEPS\n"
+        "from roundlog.log import LogWriter\n"
+        "LogWriter(Path(sys.argv[1]), HEADER).append(10, STEPS[0])\n"
+    )
+    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).parent)]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+    assert not path.exists()
