@@ -26,6 +26,7 @@ CONTRACTS = ("VerificationGame",)
 # The same as in foundry.toml, so that gas measured by forge is the gas of what the client deploys.
 SETTINGS: dict[str, Any] = {
     "evmVersion": "prague",
+    "viaIR": True,
     "optimizer": {"enabled": True, "runs": 200},
     "metadata": {"appendCBOR": False, "bytecodeHash": "none"},
 }
@@ -44,7 +45,7 @@ def source_hashes() -> dict[str, str]:
 def compile_all() -> dict[str, dict[str, Any]]:
     """File name -> artifact, compiled now. Raises `solcx.exceptions.SolcError` with the compiler's message."""
     import solcx
-    from solcx.wrapper import _get_solc_version
+    from solcx.wrapper import get_solc_version
 
     outputs = ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]
     output = solcx.compile_standard(
@@ -55,7 +56,7 @@ def compile_all() -> dict[str, dict[str, Any]]:
         },
         solc_binary=COMPILER,
     )
-    compiler = str(_get_solc_version(COMPILER, with_commit_hash=True))
+    compiler = str(get_solc_version(COMPILER, with_commit_hash=True))
     hashes = source_hashes()
     artifacts = {}
     for name in CONTRACTS:

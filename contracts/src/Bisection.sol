@@ -45,13 +45,10 @@ library Bisections {
         return side == Side.TRAINER ? Side.CHALLENGER : Side.TRAINER;
     }
 
-    /// @notice Starts a search between two different roots; the trainer's children are known, so the challenger moves first.
-    function begin(Bisection storage self, Node trainerRoot, Children memory trainerChildren, Node challengerRoot, uint8 height)
-        internal
-    {
-        self.nodes[uint8(Side.TRAINER)] = trainerRoot;
-        self.nodes[uint8(Side.CHALLENGER)] = challengerRoot;
-        self.revealed = trainerChildren;
+    /// @notice Starts a search between two different roots, by Side. `revealed` holds the trainer's children already, so the challenger
+    ///         moves first.
+    function begin(Bisection storage self, Node[2] memory roots, uint8 height) internal {
+        self.nodes = roots;
         self.height = height;
         self.turn = Side.CHALLENGER;
     }
@@ -59,7 +56,8 @@ library Bisections {
     /// @notice One move.
     /// @param opened the children of the mover's node at the present place
     /// @param next the children of the mover's node at the place to which the search descends; both zero when that is a leaf
-    function advance(Bisection storage self, Children calldata opened, Children calldata next) internal {
+    /// @return goLeft whether the search went left
+    function advance(Bisection storage self, Children calldata opened, Children calldata next) internal returns (bool goLeft) {
         uint8 height = self.height;
         if (height == 0) revert NothingToBisect();
         Side mover = self.turn;
@@ -67,7 +65,7 @@ library Bisections {
 
         // INVARIANT: the nodes above differ, so at least one half does; taking the left one whenever it differs makes everything to
         // the left of the place equal in both trees, which is what "agreed" means for the leaf before the disputed one.
-        bool goLeft = opened.left != self.revealed.left;
+        goLeft = opened.left != self.revealed.left;
         Node mine = goLeft ? opened.left : opened.right;
         Node theirs = goLeft ? self.revealed.left : self.revealed.right;
 

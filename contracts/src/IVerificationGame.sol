@@ -120,7 +120,7 @@ struct JobView {
     /// Last instant for `commit`.
     Timestamp commitDeadline;
     ClaimView claim;
-    /// Games that are not over; has to be zero before `finalize`. Stays as it was when a claim is rejected.
+    /// Games still being played; has to be zero before `finalize`. Zero again once the claim is rejected.
     uint64 liveGames;
     /// All games ever started against the claim.
     uint64 gameCount;
@@ -170,6 +170,8 @@ struct GameView {
     Reason reason;
     uint128 trainerBond;
     uint128 challengerBond;
+    /// Whether the challenger's bond is still escrowed; once the outcome is VOID, `releaseBond` returns it.
+    bool bondHeld;
     /// By Side.
     Clock[2] clocks;
     /// Last instant for a move of each side whose clock runs, else zero; by Side.
@@ -279,6 +281,8 @@ interface IVerificationGame {
     error WrongLeafPayload(Node computed, Node expected);
     /// @notice Before leaf 0 stands what was agreed above this level; it needs no proof.
     error WrongAgreedPayload(bytes32 given, bytes32 expected);
+    /// @notice The challenger's bond has left this game already.
+    error BondNotHeld(GameId game);
     error NothingToWithdraw(address account);
     error WithdrawalFailed(address account, uint256 amount);
 
