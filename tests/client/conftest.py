@@ -20,6 +20,7 @@ def kubo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             [sys.executable, str(Path(__file__).with_name("kubo_bridge.py")), str(room / "repo")],
             stdout=subprocess.PIPE,
             stderr=log,
+            cwd=room,  # the library leaves a log file where it starts
             text=True,
         )
     try:

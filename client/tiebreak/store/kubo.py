@@ -226,5 +226,6 @@ def _discard(_cid: Cid, _block: bytes) -> None:
 
 
 def _short(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    # Without the control characters with which a stranger's text could rewrite a terminal.
+    text = " ".join("".join(character if character.isprintable() else " " for character in str(error)).split())
     return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,136 @@
+"""Keys: from an encrypted keystore file or from an environment variable, never from a command line.
+
+Keystore files are the usual Ethereum ones (Web3 Secret Storage, version 3), readable by their owner only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from tiebreak.chain.devnet_accounts import MNEMONIC
+from tiebreak.chain.errors import AccountError
+
+KEY_VARIABLE = "TIEBREAK_PRIVATE_KEY"
+PASSWORD_VARIABLE = "TIEBREAK_KEYSTORE_PASSWORD"
+
+_MAX_KEYSTORE = 64 * 1024
+_MAX_SCRYPT_MEMORY = 1 << 30  # bytes; the usual parameters take 256 MiB
+_MAX_PBKDF2_ROUNDS = 10_000_000
+
+Prompt = Callable[[str], str]
+"""Asks a person for a password, showing the given text."""
+
+
+def load_account(
+    keystore: Path | None, *, environment: Mapping[str, str] = os.environ, prompt: Prompt | None = None
+) -> LocalAccount:
+    """The account of `keystore`, or without one that of the private key in the variable `KEY_VARIABLE`.
+
+    The keystore's password comes from the variable `PASSWORD_VARIABLE`, else from `prompt`. Raises AccountError.
+    """
+    if keystore is None:
+        key = environment.get(KEY_VARIABLE)
+        if key is None:
+            raise AccountError(f"no account is given: name a keystore file, or put a private key into {KEY_VARIABLE}.")
+        return account_from_key(key, f"the variable {KEY_VARIABLE}")
+    password = environment.get(PASSWORD_VARIABLE)
+    if password is None:
+        if prompt is None:
+            raise AccountError(
+                f"no password for the keystore {keystore}: put it into the variable {PASSWORD_VARIABLE}."
+            )
+        password = prompt(f"Password of {keystore}")
+    return read_keystore(keystore, password)
+
+
+def account_from_key(key: str, source: str) -> LocalAccount:
+    """The account of a private key of 64 hex digits, with or without 0x. The key never shows in the AccountError."""
+    digits = key.strip().removeprefix("0x")
+    try:
+        if len(digits) == 64:
+            account: LocalAccount = Account.from_key(bytes.fromhex(digits))
+            return account
+    except ValueError:  # not hex, or not on the curve
+        pass
+    raise AccountError(f"{source} does not hold a private key: it has to be 64 hex digits.") from None
+
+
+def devnet_account(index: int) -> LocalAccount:
+    """The `index`-th of the funded accounts of every development chain. Its key is public: never fund it elsewhere."""
+    Account.enable_unaudited_hdwallet_features()
+    account: LocalAccount = Account.from_mnemonic(MNEMONIC, account_path=f"m/44'/60'/0'/0/{index}")
+    return account
+
+
+def create_keystore(path: Path, password: str, account: LocalAccount | None = None) -> LocalAccount:
+    """Writes a keystore for `account`, or for a fresh one, which it returns; the file is for its owner's eyes only.
+
+    An existing file is never replaced. Raises AccountError.
+    """
+    if not password:
+        raise AccountError("an empty password protects nothing: choose another.")
+    chosen: LocalAccount = account if account is not None else Account.create()
+    text = json.dumps(Account.encrypt(chosen.key, password))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise AccountError(
+            f"the keystore {path} cannot be written ({error.strerror}): choose another place."
+        ) from error
+    return chosen
+
+
+def read_keystore(path: Path, password: str) -> LocalAccount:
+    """Decrypts a keystore. Raises AccountError: no such file, readable by others, malformed, or a wrong password."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(_MAX_KEYSTORE + 1)
+    except OSError as error:
+        raise AccountError(f"the keystore {path} cannot be read ({error.strerror}): check the path.") from error
+    if mode & 0o077:
+        raise AccountError(f"the keystore {path} can be read by others: run chmod 600 on it.")
+    malformed = AccountError(f"{path} is not a keystore of an Ethereum account: check the path.")
+    if len(raw) > _MAX_KEYSTORE:
+        raise malformed
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise malformed from error
+    if not isinstance(content, dict) or not _is_affordable(content):
+        raise malformed
+    try:
+        key = Account.decrypt(content, password)
+    except ValueError as error:
+        if "MAC mismatch" in str(error):
+            raise AccountError(f"the password does not open the keystore {path}: try again.") from error
+        raise malformed from error
+    except (KeyError, TypeError, AttributeError, NotImplementedError, MemoryError) as error:
+        raise malformed from error
+    return account_from_key(key.hex(), f"the keystore {path}")
+
+
+def _is_affordable(keystore: dict[str, object]) -> bool:
+    """Whether the key derivation of a keystore, which a stranger may have written, stays within memory and time."""
+    crypto = keystore.get("crypto", keystore.get("Crypto"))
+    parameters = crypto.get("kdfparams") if isinstance(crypto, dict) else None
+    if not isinstance(parameters, dict):
+        return False
+    cost = {name: parameters.get(name, 1) for name in ("n", "r", "p", "c")}
+    numbers = {name: value for name, value in cost.items() if isinstance(value, int) and value > 0}
+    return (
+        len(numbers) == len(cost)
+        and 128 * numbers["n"] * numbers["r"] <= _MAX_SCRYPT_MEMORY
+        and numbers["p"] <= 16
+        and numbers["c"] <= _MAX_PBKDF2_ROUNDS
+    )

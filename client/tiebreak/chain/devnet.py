@@ -1,0 +1,137 @@
+"""A local development chain that several processes can share: anvil where its binary is, else the embedded chain."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
+from tiebreak.chain.errors import DevnetError
+from tiebreak.chain.rpc_server import RpcServer
+
+ANVIL_VARIABLE = "TIEBREAK_ANVIL"
+"""Environment variable that names anvil's binary, or is empty to do without it."""
+
+_START_SECONDS = 20.0
+_LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
+
+
+class Devnet:
+    """A running chain at `url` with `ACCOUNTS` funded accounts (see `accounts.devnet_account`); ends with `close`.
+
+    `kind` is "anvil" or "embedded". Time runs with the wall clock; `Node.advance_time` moves it forward.
+    """
+
+    def __init__(self, kind: str, url: str, process: subprocess.Popen[bytes] | None, server: RpcServer | None) -> None:
+        self.kind = kind
+        self.url = url
+        self._process = process
+        self._server = server
+
+    @property
+    def running(self) -> bool:
+        return self._process is None or self._process.poll() is None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def __enter__(self) -> Devnet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def start_devnet(port: int = 0, *, kind: str = "auto") -> Devnet:
+    """Starts a chain at 127.0.0.1:`port` (0: any free port).
+
+    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. Raises DevnetError: the
+    port is taken, anvil is wanted but absent, or it does not start.
+    """
+    if kind not in ("auto", "anvil", "embedded"):
+        raise DevnetError(f"there is no development chain of the kind {kind!r}: use auto, anvil or embedded.")
+    binary = None if kind == "embedded" else find_anvil()
+    if binary is not None:
+        return _start_anvil(binary, port)
+    if kind == "anvil":
+        raise DevnetError(
+            f"anvil is not installed: run npm ci in the project, put it on the PATH, or name it in {ANVIL_VARIABLE}."
+        )
+    # Imported here because py-evm takes a second to load.
+    from tiebreak.chain.embedded import EmbeddedChain
+
+    server = RpcServer(EmbeddedChain(), port)
+    return Devnet("embedded", server.url, None, server)
+
+
+def find_anvil() -> Path | None:
+    """Anvil's binary: named by the environment, installed in the project by npm, or on the PATH; None if absent."""
+    named = os.environ.get(ANVIL_VARIABLE)
+    if named is not None:
+        return _executable(Path(named)) if named else None
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    package = f"@foundry-rs/anvil-{platform.system().lower()}-{machine}"
+    project = Path(__file__).resolve().parents[3]
+    installed = _executable(project / "node_modules" / package / "bin" / "anvil")
+    if installed is not None:
+        return installed
+    on_path = shutil.which("anvil")
+    return Path(on_path) if on_path else None
+
+
+def _executable(path: Path) -> Path | None:
+    return path if path.is_file() and os.access(path, os.X_OK) else None
+
+
+def _start_anvil(binary: Path, port: int) -> Devnet:
+    if port:
+        _require_free(port)  # anvil itself would say so only after a panic
+    # A file and not a pipe: nobody reads what anvil prints later, and a full pipe would stop it.
+    with tempfile.TemporaryFile() as output:
+        arguments = [
+            *(str(binary), "--host", "127.0.0.1", "--port", str(port), "--mnemonic", MNEMONIC),
+            *("--accounts", str(ACCOUNTS), "--balance", str(BALANCE // 10**18), "--hardfork", "prague"),
+        ]
+        try:
+            process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        except OSError as error:
+            raise DevnetError(f"{binary} cannot be run ({error.strerror}): check the file.") from error
+        deadline = time.monotonic() + _START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            size = os.fstat(output.fileno()).st_size
+            found = _LISTENING.search(os.pread(output.fileno(), size, 0).decode("utf-8", "replace"))
+            if found:
+                return Devnet("anvil", f"http://127.0.0.1:{found[1]}", process, None)
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        said = " ".join(os.pread(output.fileno(), 4096, 0).decode("utf-8", "replace").split())[-200:]
+        raise DevnetError(f"anvil did not start ({said}): check {binary}, or use the embedded chain.")
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise DevnetError(f"port {port} is taken: choose another, or stop what listens there.") from error

@@ -1,0 +1,175 @@
+"""A whole chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node.
+
+Time runs with the wall clock, plus whatever `evm_increaseTime` has added; every transaction gets a block of its own at
+once. Nothing is kept when the process ends.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from eth_abi.abi import encode as encode_abi
+from eth_tester import EthereumTester, PyEVMBackend
+from eth_tester.exceptions import TransactionFailed
+from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
+from tiebreak.chain.errors import RpcRefused
+from web3 import EthereumTesterProvider, Web3
+from web3.exceptions import ContractLogicError
+from web3.types import RPCEndpoint
+
+_METHODS = frozenset(
+    [
+        "web3_clientVersion",
+        "net_version",
+        "eth_chainId",
+        "eth_blockNumber",
+        "eth_getBlockByNumber",
+        "eth_getBlockByHash",
+        "eth_getBalance",
+        "eth_getTransactionCount",
+        "eth_getCode",
+        "eth_getStorageAt",
+        "eth_call",
+        "eth_estimateGas",
+        "eth_gasPrice",
+        "eth_maxPriorityFeePerGas",
+        "eth_sendRawTransaction",
+        "eth_getTransactionByHash",
+        "eth_getTransactionReceipt",
+        "eth_getLogs",
+    ]
+)
+_ERROR_STRING = bytes.fromhex("08c379a0")  # Error(string)
+
+
+class EmbeddedChain:
+    """A `Transport` to a fresh chain with `ACCOUNTS` funded accounts of `MNEMONIC`. One lock makes it thread-safe."""
+
+    name = "the embedded chain"
+
+    def __init__(self) -> None:
+        backend = PyEVMBackend.from_mnemonic(
+            MNEMONIC,
+            num_accounts=ACCOUNTS,
+            genesis_state_overrides={"balance": BALANCE},
+            hd_path="m/44'/60'/0'/0",
+        )
+        self._tester = EthereumTester(backend=backend)
+        provider = EthereumTesterProvider(self._tester)
+        # Only the provider's own middleware, which translates between JSON-RPC and eth-tester; none of web3's.
+        w3 = Web3(provider, middleware=[])
+        self._perform = provider.request_func(w3, w3.middleware_onion)
+        self._lock = threading.Lock()
+        self._offset = 0  # seconds by which the chain is ahead of the wall clock
+        self._next_timestamp: int | None = None
+
+    def request(self, method: str, params: list[object]) -> object:
+        with self._lock:
+            if method.startswith("evm_"):
+                return self._control(method, params)
+            if method not in _METHODS:
+                raise RpcRefused(method, -32601, "the embedded chain has no such method")
+            self._set_clock()
+            try:
+                answer = self._perform(RPCEndpoint(method), params)
+            except (TransactionFailed, ContractLogicError) as error:
+                raise RpcRefused(method, 3, "execution reverted", _revert_data(error)) from error
+            except Exception as error:
+                # eth-tester and py-evm refuse bad requests with errors of a dozen unrelated types.
+                raise RpcRefused(method, -32000, _reason(method, error)) from error
+            if method == "eth_sendRawTransaction":
+                self._next_timestamp = None
+        if answer.get("error") is not None:
+            raise RpcRefused(method, -32601, str(answer["error"].get("message")))
+        return _as_json(answer["result"])
+
+    def _control(self, method: str, params: list[object]) -> object:
+        """The part of the usual test methods of development chains that concerns time."""
+        value = params[0] if params else None
+        if isinstance(value, str) and method != "evm_mine":
+            value = int(value, 16 if value.startswith("0x") else 10)
+        if method == "evm_increaseTime" and isinstance(value, int) and 0 <= value < 2**40:
+            self._offset += value
+            return self._offset
+        if method == "evm_setNextBlockTimestamp" and isinstance(value, int) and 0 <= value < 2**40:
+            if value < self._chain.header.timestamp:
+                raise RpcRefused(method, -32602, "time does not run backwards")
+            self._next_timestamp = value
+            self._offset = value - int(time.time())
+            return None
+        if method == "evm_mine":
+            self._set_clock()
+            self._tester.mine_block()
+            self._next_timestamp = None
+            return "0x0"
+        raise RpcRefused(method, -32602, "no such method, or a parameter out of its range")
+
+    @property
+    def _chain(self) -> Any:
+        return self._tester.backend.chain
+
+    def _set_clock(self) -> None:
+        # eth-tester adds one second a block, whatever the clock says; the pending header decides the next timestamp.
+        header = self._chain.header
+        wanted = self._next_timestamp
+        if wanted is None:
+            wanted = int(time.time()) + self._offset
+        parent = self._tester.get_block_by_number("latest")["timestamp"]
+        timestamp = max(wanted, parent + 1)
+        if header.timestamp != timestamp:
+            self._chain.header = header.copy(timestamp=timestamp)
+
+
+def _revert_data(error: Exception) -> bytes | None:
+    """The bytes that a reverted call returned, which eth-tester hands over in four disguises."""
+    if isinstance(error, ContractLogicError):
+        return bytes.fromhex(error.data.removeprefix("0x")) if isinstance(error.data, str) else None
+    # web3 replaces eth-tester's error by one with a shortened text; the original still has the bytes.
+    original = error.__context__ if isinstance(error.__context__, TransactionFailed) else error
+    payload: object = original.args[0] if original.args else b""
+    if isinstance(payload, Exception):
+        payload = payload.args[0] if payload.args else b""
+    if isinstance(payload, str):
+        if payload.startswith(("b'", 'b"')):
+            payload = ast.literal_eval(payload)
+        else:
+            payload = _ERROR_STRING + encode_abi(["string"], [payload])
+    return payload if isinstance(payload, bytes) else None
+
+
+def _reason(method: str, error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
+    lowered = text.lower()
+    # The words by which clients of other nodes know these two cases.
+    if "cannot afford" in lowered or "not have enough balance" in lowered:
+        return f"insufficient funds for gas * price + value: {text}"
+    if method == "eth_sendRawTransaction" and "nonce" in lowered:
+        return f"nonce too low or too high: {text}"
+    return text or type(error).__name__
+
+
+def _as_json(value: object) -> object:
+    """JSON-RPC's notation for what eth-tester's middleware returns."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return hex(value)
+    if isinstance(value, (bytes, bytearray)):
+        return "0x" + bytes(value).hex()
+    if isinstance(value, Mapping):
+        out: dict[str, object] = {}
+        for key, item in value.items():
+            if key == "logsBloom" and isinstance(item, int):
+                out[key] = f"0x{item:0512x}"
+            elif key in ("to", "contractAddress") and item == "":
+                out[key] = None
+            elif key != "state_root":
+                out[str(key)] = _as_json(item)
+        return out
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    return str(value)

@@ -1,0 +1,80 @@
+"""Everything that can go wrong between this program and a chain, each failure with a type of its own.
+
+A message is one sentence that names the thing and says what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class ChainError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class ChainUnavailable(ChainError):
+    """No node answers at the given address, or not in time."""
+
+
+class InvalidAnswer(ChainError):
+    """A node answered with something that is not what the protocol promises."""
+
+
+class RpcRefused(ChainError):
+    """A node refused a request. `code` and `reason` are the node's own; `data` is what a reverted call returned."""
+
+    def __init__(self, method: str, code: int, reason: str, data: bytes | None = None) -> None:
+        self.method = method
+        self.code = code
+        self.reason = reason
+        self.data = data
+        super().__init__(f"the node refused {method} ({reason}): check the request and the node.")
+
+
+class ContractError(ChainError):
+    """A contract reverted. `name` is its custom error (or Error, Panic, Unknown), `values` the error's arguments."""
+
+    def __init__(self, name: str, values: Mapping[str, object]) -> None:
+        self.name = name
+        self.values = dict(values)
+        shown = ", ".join(f"{key}={_shown(value)}" for key, value in self.values.items())
+        super().__init__(f"the contract refused with {name}({shown}).")
+
+
+class TransactionFailed(ChainError):
+    """A transaction was included in a block but reverted there: the state had changed after it was estimated."""
+
+    def __init__(self, transaction: bytes, block: int) -> None:
+        self.transaction = transaction
+        self.block = block
+        super().__init__(f"transaction 0x{transaction.hex()} failed in block {block}: read the state and try again.")
+
+
+class TransactionPending(ChainError):
+    """A transaction was sent but no block took it in time. It may still be included; sending again is harmless."""
+
+
+class InsufficientFunds(ChainError):
+    """The account cannot pay for the transaction."""
+
+
+class AccountError(ChainError):
+    """A key cannot be had: no such keystore, wrong password, malformed key."""
+
+
+class DevnetError(ChainError):
+    """The local chain cannot be started or does not do what was asked of it."""
+
+
+class DeploymentError(ChainError):
+    """The contract's artifact is unusable, or an address does not hold the contract."""
+
+
+def printable(text: str) -> str:
+    """A stranger's text on one line, without the control characters that could rewrite a terminal."""
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+
+
+def _shown(value: object) -> str:
+    text = f"0x{value.hex()}" if isinstance(value, bytes) else printable(str(value))
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,277 @@
+"""What the client asks a chain, typed, checked and named; everything above this file is free of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from eth_typing import ChecksumAddress
+from tiebreak.chain import answers
+from tiebreak.chain.errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
+from tiebreak.chain.transport import HttpTransport, Transport
+
+MAX_LOGS = 100_000
+LOG_RANGE = 2_000
+"""Blocks asked for at once; hosted nodes allow between 500 and 10,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`timestamp` in seconds since 1970; `base_fee` in wei per gas."""
+
+    number: int
+    hash: bytes
+    timestamp: int
+    base_fee: int
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One event as the chain stores it; `index` counts the logs of its block."""
+
+    address: ChecksumAddress
+    topics: tuple[bytes, ...]
+    data: bytes
+    block: int
+    block_hash: bytes
+    transaction: bytes
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of a transaction. `fee` in wei; `contract` is the address that it created, if it created one."""
+
+    transaction: bytes
+    block: int
+    block_hash: bytes
+    succeeded: bool
+    gas_used: int
+    fee: int
+    contract: ChecksumAddress | None
+    logs: tuple[Log, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fees:
+    """Of an EIP-1559 transaction, in wei per gas."""
+
+    max_fee: int
+    priority_fee: int
+
+
+class Node:
+    """A chain behind a transport. `confirmations`: how many blocks deep an event has to be before `logs` shows it.
+
+    Every method raises ChainUnavailable (no answer), InvalidAnswer (nonsense) and RpcRefused (the node says no).
+    """
+
+    def __init__(self, transport: Transport, *, confirmations: int = 0) -> None:
+        self._transport = transport
+        self.confirmations = confirmations
+        self._chain_id: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self._transport.name
+
+    @property
+    def chain_id(self) -> int:
+        if self._chain_id is None:
+            self._chain_id = answers.quantity(self._ask("eth_chainId"), "the chain id", 2**64 - 1)
+        return self._chain_id
+
+    def head(self) -> Block:
+        """The newest block."""
+        block = self._block("latest")
+        if block is None:
+            raise InvalidAnswer(f"{self.name} has no newest block: use another node.")
+        return block
+
+    def block(self, number: int) -> Block | None:
+        """The block of that number, None if there is none yet."""
+        block = self._block(hex(number))
+        if block is not None and block.number != number:
+            raise InvalidAnswer(
+                f"{self.name} gave block {block.number} where {number} was asked for: use another node."
+            )
+        return block
+
+    def balance(self, account: ChecksumAddress) -> int:
+        """In wei."""
+        return answers.quantity(self._ask("eth_getBalance", account, "latest"), "a balance")
+
+    def code(self, account: ChecksumAddress) -> bytes:
+        return answers.data(self._ask("eth_getCode", account, "latest"), "a contract's code")
+
+    def nonce(self, account: ChecksumAddress, *, pending: bool = False) -> int:
+        """Transactions of the account: those in blocks, with `pending` also those that wait for one."""
+        tag = "pending" if pending else "latest"
+        return answers.quantity(self._ask("eth_getTransactionCount", account, tag), "a nonce", 2**64 - 1)
+
+    def fees(self) -> Fees:
+        """Fees with which a transaction is taken soon, even if the base fee doubles before that."""
+        tip = answers.quantity(self._ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
+        return Fees(2 * self.head().base_fee + tip, tip)
+
+    def call(self, to: ChecksumAddress, data: bytes, *, sender: ChecksumAddress | None = None, value: int = 0) -> bytes:
+        """Runs a call on the newest block without changing anything; RpcRefused.data holds what a revert returned."""
+        return answers.data(self._ask("eth_call", _call(to, data, sender, value), "latest"), "a call")
+
+    def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
+        return answers.quantity(self._ask("eth_estimateGas", _call(to, data, sender, value)), "a gas estimate", 2**40)
+
+    def send_raw(self, signed: bytes) -> bytes:
+        """Hands a signed transaction to the node and returns its hash."""
+        return answers.data(self._ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
+
+    def receipt(self, transaction: bytes) -> Receipt | None:
+        """None as long as no block has the transaction."""
+        answer = self._ask("eth_getTransactionReceipt", "0x" + transaction.hex())
+        return None if answer is None else _receipt(answer, transaction)
+
+    def logs(
+        self,
+        address: ChecksumAddress,
+        *,
+        from_block: int,
+        to_block: int | None = None,
+        topics: Sequence[bytes | None] = (),
+    ) -> list[Log]:
+        """All events of a contract in the order in which they happened, from `from_block` up to `to_block` (the newest
+        confirmed block if None), both included.
+
+        `topics[i]`, if not None, must be the event's i-th topic (32 bytes).
+        """
+        last = self.head().number - self.confirmations
+        last = last if to_block is None else min(to_block, last)
+        found: list[Log] = []
+        for first, until in _ranges(from_block, last):
+            found += self._logs_between(address, first, until, topics)
+            if len(found) > MAX_LOGS:
+                raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
+        order = [(log.block, log.index) for log in found]
+        if order != sorted(set(order)):
+            raise InvalidAnswer(f"{self.name} gave events twice or out of order: use another node.")
+        return found
+
+    def advance_time(self, seconds: int) -> None:
+        """Moves a development chain's clock forward and mines a block there. Raises DevnetError on any other chain."""
+        try:
+            self._ask("evm_increaseTime", seconds)
+            self._ask("evm_mine")
+        except RpcRefused as error:
+            raise DevnetError(f"{self.name} cannot travel in time: use a development chain.") from error
+
+    def _ask(self, method: str, *params: object) -> object:
+        return self._transport.request(method, list(params))
+
+    def _block(self, tag: str) -> Block | None:
+        answer = self._ask("eth_getBlockByNumber", tag, False)
+        if answer is None:
+            return None
+        block = answers.record(answer, "a block")
+        return Block(
+            answers.quantity(block.get("number"), "a block number", 2**64 - 1),
+            answers.data(block.get("hash"), "a block hash", 32),
+            answers.quantity(block.get("timestamp"), "a block's time", 2**64 - 1),
+            answers.quantity(block.get("baseFeePerGas", "0x0"), "a base fee", 2**128),
+        )
+
+    def _logs_between(
+        self, address: ChecksumAddress, first: int, until: int, topics: Sequence[bytes | None]
+    ) -> list[Log]:
+        wanted = {
+            "address": address,
+            "fromBlock": hex(first),
+            "toBlock": hex(until),
+            "topics": [None if topic is None else "0x" + topic.hex() for topic in topics],
+        }
+        try:
+            answer = self._ask("eth_getLogs", wanted)
+        except RpcRefused:
+            # Nodes limit the range or the size of the answer, each in its own words; smaller pieces satisfy them all.
+            if first == until:
+                raise
+            middle = (first + until) // 2
+            lower = self._logs_between(address, first, middle, topics)
+            return lower + self._logs_between(address, middle + 1, until, topics)
+        logs = [_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not _is_removed(item)]
+        for log in logs:
+            matches = all(
+                topic is None or (i < len(log.topics) and log.topics[i] == topic) for i, topic in enumerate(topics)
+            )
+            if log.address != address or not first <= log.block <= until or not matches:
+                raise InvalidAnswer(f"{self.name} gave events that were not asked for: use another node.")
+        return logs
+
+
+def connect(location: str, *, confirmations: int = 0) -> Node:
+    """The chain at `location`: an http(s) URL of a node, or the word ``embedded`` for a fresh chain in this process.
+
+    Raises ChainUnavailable if nobody answers there.
+    """
+    if location == "embedded":
+        # Imported here because py-evm takes a second to load.
+        from tiebreak.chain.embedded import EmbeddedChain
+
+        return Node(EmbeddedChain(), confirmations=confirmations)
+    node = Node(HttpTransport(location), confirmations=confirmations)
+    try:
+        node.chain_id  # noqa: B018  an address where nobody answers is noticed here, not in the middle of something
+    except (InvalidAnswer, RpcRefused) as error:
+        raise ChainUnavailable(f"{node.name} is not an Ethereum node: check the address.") from error
+    return node
+
+
+def _ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
+    while first <= last:
+        yield first, min(first + LOG_RANGE - 1, last)
+        first += LOG_RANGE
+
+
+def _call(to: ChecksumAddress | None, data: bytes, sender: ChecksumAddress | None, value: int) -> dict[str, str]:
+    call = {"data": "0x" + data.hex(), "value": hex(value)}
+    if to is not None:
+        call["to"] = to
+    if sender is not None:
+        call["from"] = sender
+    return call
+
+
+def _is_removed(item: object) -> bool:
+    """Whether a log belongs to a block that a reorganisation has dropped."""
+    return isinstance(item, dict) and item.get("removed") is True
+
+
+def _log(item: object) -> Log:
+    log = answers.record(item, "an event")
+    return Log(
+        answers.address(log.get("address"), "an event's contract"),
+        tuple(
+            answers.data(topic, "an event's topic", 32) for topic in answers.sequence(log.get("topics"), "topics", 4)
+        ),
+        answers.data(log.get("data"), "an event's data"),
+        answers.quantity(log.get("blockNumber"), "an event's block", 2**64 - 1),
+        answers.data(log.get("blockHash"), "an event's block hash", 32),
+        answers.data(log.get("transactionHash"), "an event's transaction", 32),
+        answers.quantity(log.get("logIndex"), "an event's index", 2**64 - 1),
+    )
+
+
+def _receipt(answer: object, transaction: bytes) -> Receipt:
+    receipt = answers.record(answer, "a receipt")
+    gas = answers.quantity(receipt.get("gasUsed"), "used gas", 2**40)
+    found = Receipt(
+        answers.data(receipt.get("transactionHash"), "a receipt's transaction", 32),
+        answers.quantity(receipt.get("blockNumber"), "a receipt's block", 2**64 - 1),
+        answers.data(receipt.get("blockHash"), "a receipt's block hash", 32),
+        answers.quantity(receipt.get("status"), "a receipt's status", 1) == 1,
+        gas,
+        gas * answers.quantity(receipt.get("effectiveGasPrice"), "a gas price", 2**128),
+        answers.optional_address(receipt.get("contractAddress"), "a new contract"),
+        tuple(_log(item) for item in answers.sequence(receipt.get("logs"), "a receipt's events", MAX_LOGS)),
+    )
+    if found.transaction != transaction:
+        raise InvalidAnswer("the node gave the receipt of another transaction: use another node.")
+    return found
