@@ -43,8 +43,7 @@ def merkle_vectors() -> dict[str, object]:
     return {
         "trees": [tree(payloads) for payloads in trees],
         "tensors": [
-            {"bytes": hexed(data), "root": hexed(tensor_root(np.frombuffer(data, np.uint8)))}
-            for data in tensors
+            {"bytes": hexed(data), "root": hexed(tensor_root(np.frombuffer(data, np.uint8)))} for data in tensors
         ],
     }
 

@@ -188,7 +188,7 @@ def compress(data: bytes, **options: object) -> bytes:
 
 
 EMPTY = bytes(8)
-BOMB = bytes(300 << 20)
+BOMB = bytes(16 << 20)
 LARGE_WINDOW = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=True)
 
 

@@ -33,9 +33,7 @@ def test_tensor_roots_of_the_shared_vectors(vector: dict[str, str]) -> None:
     assert "0x" + tensor_root(torch.tensor(list(data), dtype=torch.uint8)).hex() == vector["root"]
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (7, 3, 5), (300, 3), (0, 4)])
 def test_a_tensor_and_its_numpy_array_have_the_root_of_their_little_endian_bytes(
     dtype: torch.dtype, shape: tuple[int, ...]

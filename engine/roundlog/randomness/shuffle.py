@@ -64,12 +64,8 @@ def shuffled_rows(positions: ArrayLike, count: int, seed: bytes) -> NDArray[np.i
         raise RandomnessError(f"positions are integers, not {array.dtype}")
     rows = array.astype(np.int64)
     if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < count:
-        raise RandomnessError(
-            f"a position in {rows.min()}..{rows.max()} is outside a shuffle of {count} rows"
-        )
-    all_blocks = (
-        np.arange(-(-count // _POSITIONS_PER_HASH)) if rows.size * _POSITIONS_PER_HASH >= count else None
-    )
+        raise RandomnessError(f"a position in {rows.min()}..{rows.max()} is outside a shuffle of {count} rows")
+    all_blocks = np.arange(-(-count // _POSITIONS_PER_HASH)) if rows.size * _POSITIONS_PER_HASH >= count else None
     for round_number in range(SHUFFLE_ROUNDS):
         prefix = sha256(seed + bytes([round_number]))
         pivot = int.from_bytes(prefix.digest()[:8], "little") % count
