@@ -67,7 +67,7 @@ class Auditor:
         done, _ = self._run.newest(self.job.spec.intervals)
         part = _Following(self.job, self._log_dir, self._run_dir / "findings.json", self._share, done)
         roots = self._run.run(part)
-        return AuditResult(MerkleTree(roots).root, roots, part.rounding.findings, part.unreadable)
+        return AuditResult(MerkleTree(roots).root, roots, part.follower.findings, part.unreadable)
 
 
 class _Alone:
@@ -103,7 +103,8 @@ class _Following:
         self._reader: LogReader | None = None
         self._sizes = [node.type.numel for node in job.program.nodes]
         # The sample has to be unpredictable for the trainer: fresh entropy from the operating system.
-        self.rounding = Follower(job.spec.log_guard, share, np.random.default_rng())
+        self.follower = Follower(job.spec.log_guard, share, np.random.default_rng())
+        self.rounding: Rounding = self.follower
         self.unreadable: list[str] = []
         self._unreadable_at: list[int] = []
         self._restore(done)
@@ -114,7 +115,7 @@ class _Following:
             return
         record = read_record(self._record)
         steps = done * self.job.spec.interval
-        self.rounding.findings = [
+        self.follower.findings = [
             Finding(**{**item, "kind": FindingKind(item["kind"])})
             for item in record["findings"]
             if item["step"] < steps
@@ -136,7 +137,7 @@ class _Following:
                 log = self._reader.step(step)
             except LogError as error:
                 self._give_up_log(step // self.job.spec.interval, error)
-        self.rounding.follow(step, log)
+        self.follower.follow(step, log)
 
     def _give_up_log(self, interval: int, error: LogError) -> None:
         """The log is a hint: without it the audit is slower, not weaker."""
@@ -152,7 +153,7 @@ class _Following:
         write_record(
             self._record,
             {
-                "findings": [asdict(finding) for finding in self.rounding.findings],
+                "findings": [asdict(finding) for finding in self.follower.findings],
                 "unreadable": list(zip(self._unreadable_at, self.unreadable, strict=True)),
             },
         )

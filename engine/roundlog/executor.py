@@ -65,8 +65,8 @@ class Executor:
                 states.append(result)
             elif node.op == "loss":
                 loss = result
-            for value in self._last_uses.get(index, ()):
-                values[value] = None
+            for dead in self._last_uses.get(index, ()):
+                values[dead] = None
         return StepResult(states=states, loss=float(loss))
 
     def _stop_if_not_finite(

@@ -12,7 +12,7 @@ from roundlog.batches import BatchSource
 from roundlog.commitments import MerkleTree
 from roundlog.job import Job
 from roundlog.log import LogHeader, LogWriter
-from roundlog.rounding import Recorder
+from roundlog.rounding import Recorder, Rounding
 from roundlog.run import Run, StepEvent
 
 
@@ -88,7 +88,8 @@ class _Recording:
     def __init__(self, job: Job, directory: Path) -> None:
         self.job = job
         self.directory = directory
-        self.rounding = Recorder(job.spec.log_guard)
+        self._recorder = Recorder(job.spec.log_guard)
+        self.rounding: Rounding = self._recorder
         self._writer: LogWriter | None = None
 
     def begin_interval(self, interval: int) -> None:
@@ -99,7 +100,7 @@ class _Recording:
 
     def after_step(self, step: int) -> None:
         assert self._writer is not None
-        self._writer.append(step, self.rounding.take())
+        self._writer.append(step, self._recorder.take())
 
     def end_interval(self, interval: int) -> None:
         assert self._writer is not None

@@ -142,9 +142,7 @@ class _Lowering(Context):
             if self.builder.type(self.values[node]) == self.builder.type(value) and self._same(node, target):
                 self.values[node] = value
             elif read_later:
-                raise CaptureError(
-                    "writes in place to a tensor of which a view is used: make a copy with .clone() first"
-                )
+                raise CaptureError("writes in place to a tensor of which a view is used: make a copy with .clone()")
 
     def _aliases(self, root: fx.Node) -> list[fx.Node]:
         result = []

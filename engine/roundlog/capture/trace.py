@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -91,11 +91,9 @@ def trace(task: Task) -> Trace:
 
     row = {name: torch.zeros(()) for name in columns}
     batch = {name: field[: task.batch_size] for name, field in task.dataset.items()}
-    decompositions = {
-        op: rule
-        for op, rule in core_aten_decompositions().items()
-        if op not in (torch.ops.aten.embedding_dense_backward.default,)
-    }
+    decompositions: Any = core_aten_decompositions()
+    # Its decomposition scatters by index_put with checks; the operator itself is one scatter_add.
+    decompositions.pop(torch.ops.aten.embedding_dense_backward.default, None)
     try:
         # Anomaly mode is what lets operators of the backward pass know the forward line that they come from.
         with (
@@ -136,7 +134,7 @@ def _remember_lines(loss: torch.Tensor) -> None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        lines = node.metadata.get("traceback_")
+        lines = cast(dict[str, Any], node.metadata).get("traceback_")
         if lines:
 
             def announce(grads: Any, lines: Any = lines) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.table import Context, Scalar, rule
+from roundlog.program import Attribute
 
 
 @rule("mm", "bmm")
@@ -43,6 +44,17 @@ def _two(name: str, items: Sequence[int], fill: int) -> tuple[int, int]:
     return (fill, items[0]) if len(items) == 1 else (items[0], items[1])
 
 
+def _options(
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> dict[str, Attribute]:
+    return {
+        "stride": _two("stride", stride, 1),
+        "padding": _two("padding", padding, 0),
+        "dilation": _two("dilation", dilation, 1),
+        "groups": groups,
+    }
+
+
 def _flat(c: Context, x: Value) -> Value:
     """[N, C, L] as [N, C, 1, L]."""
     shape = c.shape(x)
@@ -62,12 +74,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Value:
-    options = {
-        "stride": _two("stride", stride, 1),
-        "padding": _two("padding", padding, 0),
-        "dilation": _two("dilation", dilation, 1),
-        "groups": groups,
-    }
+    options = _options(stride, padding, dilation, groups)
     rank = c.rank(x)
     x2, w2 = _flat(c, x), _flat(c, w)
     if transposed:
@@ -95,12 +102,7 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[Value | None, Value | None, Value | None]:
-    options = {
-        "stride": _two("stride", stride, 1),
-        "padding": _two("padding", padding, 0),
-        "dilation": _two("dilation", dilation, 1),
-        "groups": groups,
-    }
+    options = _options(stride, padding, dilation, groups)
     rank = c.rank(x)
     g2, x2, w2 = _flat(c, g), _flat(c, x), _flat(c, w)
     grad_x = grad_w = grad_b = None

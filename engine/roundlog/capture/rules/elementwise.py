@@ -166,8 +166,14 @@ def clamp(c: Context, x: Value, low: Scalar | None = None, high: Scalar | None =
     return x
 
 
-rule("clamp_min")(lambda c, x, low: clamp(c, x, low))
-rule("clamp_max")(lambda c, x, high: clamp(c, x, None, high))
+@rule("clamp_min")
+def clamp_min(c: Context, x: Value, low: Scalar) -> Value:
+    return clamp(c, x, low)
+
+
+@rule("clamp_max")
+def clamp_max(c: Context, x: Value, high: Scalar) -> Value:
+    return clamp(c, x, None, high)
 
 
 @rule("addcmul")

@@ -65,7 +65,6 @@ def max_pool_backward(
 
 def _window_count(
     c: Context,
-    shape: Sequence[int],
     kernel: tuple[int, int],
     padding: tuple[int, int],
     include_pad: bool,
@@ -95,7 +94,7 @@ def avg_pool(
     planes = c.builder.reshape(x, (n * channels, 1, height, width))
     ones = c.builder.constant(1.0, DType.F32, (1, 1, *k))
     sums = c.op("conv2d", planes, ones, stride=_pair(stride or kernel), padding=p, dilation=(1, 1), groups=1)
-    mean = c.op("div", sums, _window_count(c, c.shape(x), k, p, include_pad, divisor))
+    mean = c.op("div", sums, _window_count(c, k, p, include_pad, divisor))
     return c.builder.reshape(mean, (n, channels, *c.shape(sums)[2:]))
 
 
@@ -113,7 +112,7 @@ def avg_pool_backward(
 ) -> Value:
     k, p = _pair(kernel), _pair(padding)
     n, channels, height, width = c.shape(x)
-    share = c.op("div", g, _window_count(c, c.shape(x), k, p, include_pad, divisor))
+    share = c.op("div", g, _window_count(c, k, p, include_pad, divisor))
     planes = c.builder.reshape(share, (n * channels, 1, *c.shape(g)[2:]))
     ones = c.builder.constant(1.0, DType.F32, (1, 1, *k))
     back = c.op(

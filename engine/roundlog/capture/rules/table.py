@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -15,6 +15,7 @@ from roundlog.program import Attribute, DType
 
 Scalar = float | int | bool
 Rule = Callable[..., Any]
+_R = TypeVar("_R", bound=Rule)
 
 RULES: dict[str, Rule] = {}
 """ATen name, with or without overload -> rule(context, *args, **kwargs) -> value, or a tuple of values."""
@@ -23,10 +24,10 @@ VIEWS: set[str] = set()
 """ATen names whose result shares storage with its first argument."""
 
 
-def rule(*names: str, view: bool = False) -> Callable[[Rule], Rule]:
+def rule(*names: str, view: bool = False) -> Callable[[_R], _R]:
     """Register a rule under ATen names ("add", or "add.Tensor" for one overload)."""
 
-    def add(function: Rule) -> Rule:
+    def add(function: _R) -> _R:
         for name in names:
             if name in RULES:
                 raise ValueError(f"two rules for aten.{name}")
@@ -84,7 +85,7 @@ class Context(ABC):
         kept = [size for dim, size in enumerate(self.shape(value)) if dim not in dims]
         return self.builder.reshape(value, kept)
 
-    def is_tensor(self, arg: Any, position: int) -> bool:
+    def is_tensor(self, position: int) -> bool:
         """Whether an argument of the node being lowered is a tensor: values are plain integers here, so only the
         graph can tell them from scalars."""
         return position < len(self.node.args) and isinstance(self.node.args[position], fx.Node)
@@ -92,7 +93,7 @@ class Context(ABC):
     def operands(self, a: Any, b: Any, *, floating: bool = False) -> tuple[Value, Value]:
         """The first two arguments of the node, either of which may be a Python scalar, as tensors of the dtype that
         PyTorch promotes them to."""
-        tensors = [self.is_tensor(a, 0), self.is_tensor(b, 1)]
+        tensors = [self.is_tensor(0), self.is_tensor(1)]
         dtypes = [self.dtype(x) for x, tensor in zip((a, b), tensors, strict=True) if tensor]
         for x, tensor in zip((a, b), tensors, strict=True):
             if not tensor:

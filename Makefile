@@ -1,0 +1,43 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set up what they need by themselves.
+
+PYTHON ?= python3
+VENV ?= .venv
+# Named first and exactly, so that pip does not pick a newer torch with gigabytes of CUDA.
+TORCH ?= torch==2.13.0
+PIP := $(VENV)/bin/pip --disable-pip-version-check
+
+.PHONY: demo test test-slow lint test-python clean
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/tiebreak demo
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tiebreak needs Python 3.11 or newer: set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -q '$(TORCH)'
+	$(PIP) install -q -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
+	$(PIP) install -q -e '.[dev]'
+	touch $@
+
+include contracts/contracts.mk
+
+test: lint test-python test-contracts slither
+
+lint: $(VENV)/.installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test-python: $(VENV)/.installed-dev contracts-tools
+	$(VENV)/bin/pytest -m 'not slow'
+
+test-slow: $(VENV)/.installed-dev contracts-tools
+	$(VENV)/bin/pytest -m slow
+
+clean:
+	rm -rf $(VENV) .venv-slither node_modules contracts/out contracts/cache build *.egg-info
