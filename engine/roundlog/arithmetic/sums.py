@@ -69,8 +69,13 @@ def _double_double_sum(terms: F64) -> tuple[F64, F64, F64]:
 
 def round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDArray[np.bool_]]:
     """Round high + low to FP32, and say which rows are undecided: where a rounding boundary lies within `error`."""
+    # Infinity is a legitimate neighbour of the largest finite number, and a legitimate result.
     with np.errstate(over="ignore"):
-        nearest = high.astype(np.float32)
+        return _round_double_double(high, low, error)
+
+
+def _round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDArray[np.bool_]]:
+    nearest = high.astype(np.float32)
     below = _midpoint(np.nextafter(nearest, np.float32(-np.inf)), nearest)
     above = _midpoint(nearest, np.nextafter(nearest, np.float32(np.inf)))
     # high lies between the two midpoints, so both differences are exact in FP64 unless they are large, and then
@@ -79,12 +84,11 @@ def round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDArr
     to_above = (above - high) - low
     slack = error + 4 * UNIT_F64 * (np.abs(low) + np.minimum(np.abs(high - below), np.abs(above - high)) * UNIT_F64)
     undecided = ~((np.abs(to_below) > slack) & (np.abs(to_above) > slack))
-    with np.errstate(over="ignore"):
-        rounded = np.where(
-            to_below < 0,
-            np.nextafter(nearest, np.float32(-np.inf)),
-            np.where(to_above < 0, np.nextafter(nearest, np.float32(np.inf)), nearest),
-        )
+    rounded = np.where(
+        to_below < 0,
+        np.nextafter(nearest, np.float32(-np.inf)),
+        np.where(to_above < 0, np.nextafter(nearest, np.float32(np.inf)), nearest),
+    )
     undecided |= ~np.isfinite(nearest)
     return (rounded + np.float32(0.0)).astype(np.float32), undecided
 

@@ -1,0 +1,238 @@
+"""Every operator of the registry against the oracle: every element, to the bit, no tolerance anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import product
+from random import Random
+
+import contraction_cases  # noqa: F401  (registers its cases)
+import operands as of
+import pytest
+import torch
+from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
+from oracle import binary32 as ieee
+from oracle.array import Array, from_torch
+from oracle.operators import DIRECT, INEXACT, Real
+from oracle.sources import constant, iota, uniform
+from roundlog.arithmetic import round_f32, round_interval
+from roundlog.operators import REGISTRY, Direct, Inexact, Source, StepInputs
+from roundlog.program import DType, TensorType
+
+SOURCES = ("state", "data", "schedule", "constant", "iota", "uniform")
+UNIT = Fraction(1, 2**53)
+
+
+def _rng(name: str) -> Random:
+    return Random(f"tiebreak {name}")
+
+
+def _type(tensor: torch.Tensor) -> TensorType:
+    return TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
+
+
+def _layouts(inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Each layout for all inputs at once: their product would say little more."""
+    return [list(inputs) for inputs in zip(*(list(of.layouts(x))[:4] for x in inputs), strict=True)] + (
+        [[list(of.layouts(x))[-1] for x in inputs]] if any(x.ndim == 4 for x in inputs) else []
+    )
+
+
+def _attributes(name: str, case: Case) -> dict[str, object]:
+    return {**case.attributes, **({"slot": 0} if name == "store" else {})}
+
+
+def test_every_operator_has_a_case_and_an_oracle() -> None:
+    names = {name for name, operator in REGISTRY.items() if not isinstance(operator, Source)}
+    assert set(CASES) == names
+    assert {name for name in names if isinstance(REGISTRY[name], Direct)} == set(DIRECT)
+    assert {name for name in names if isinstance(REGISTRY[name], Inexact)} == set(INEXACT)
+    assert {name for name, operator in REGISTRY.items() if isinstance(operator, Source)} == set(SOURCES)
+
+
+def _check_direct(name: str, case: Case, canonical_nan: bool) -> None:
+    operator = REGISTRY[name]
+    assert isinstance(operator, Direct)
+    attributes = _attributes(name, case)
+    expected = DIRECT[name]([from_torch(x) for x in case.inputs], attributes)
+    declared = TensorType(expected.shape, DType(expected.dtype))
+    assert operator.infer([_type(x) for x in case.inputs], attributes, declared) == declared
+    for inputs in _layouts(case.inputs):
+        before = [from_torch(x) for x in inputs]
+        result = from_torch(operator.compute(inputs, attributes))
+        assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+        items = result.items
+        if canonical_nan and result.dtype == "f32":
+            # IEEE 754 leaves open which NaN an invalid operation gives; the engine stops at any.
+            items = tuple(ieee.NAN if ieee.is_nan(bits) else bits for bits in items)
+        assert items == expected.items, _difference(name, case, result, expected)
+        assert [from_torch(x) for x in inputs] == before, f"{name} writes to its inputs"
+
+
+def _difference(name: str, case: Case, result: Array, expected: Array) -> str:
+    at = [i for i, (a, b) in enumerate(zip(result.items, expected.items, strict=True)) if a != b]
+    first = at[0] if at else -1
+    return (
+        f"{name} {dict(case.attributes)} differs in {len(at)} elements, first {first}: "
+        f"{result.items[first]:#x}, expected {expected.items[first]:#x}; inputs {case.inputs}"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(DIRECT))
+def test_a_direct_operator_gives_the_oracles_bits(name: str) -> None:
+    movement = REGISTRY[name].kind == "movement"
+    for case in CASES[name](_rng(name)):
+        _check_direct(name, case, canonical_nan=not movement)
+
+
+@pytest.mark.parametrize("name", TAKES_INTEGERS)
+def test_an_operator_on_integers_gives_the_oracles_integers(name: str) -> None:
+    for case in integer_pairs(_rng(name)):
+        _check_direct(name, case, canonical_nan=False)
+
+
+def test_eq_compares_truth_values() -> None:
+    a = torch.tensor([True, True, False, False])
+    _check_direct("eq", Case([a, a[[0, 2, 1, 3]]]), canonical_nan=False)
+
+
+def _domain(name: str, case: Case) -> Case:
+    """The functions are specified on their domain; outside of it a run stops (see test_functions)."""
+    x = case.inputs[0]
+    if name == "log":
+        x = x.abs()
+        return Case([torch.where(x == 0, 1.0, x)])
+    if name == "log1p":
+        return Case([torch.where(x > -1, x, 0.0)])
+    return case
+
+
+def _elements(y: torch.Tensor) -> list[Fraction]:
+    return [Fraction(item) for item in y.reshape(-1).tolist()]
+
+
+def promise(real: Real) -> Fraction:
+    """What any summation order may err by, with or without FMA: gamma_(n-1) times the sum of the magnitudes (Higham
+    2002, section 4.2); each term is exact in FP64."""
+    n = max(real.terms - 1, 0) * UNIT
+    return n / (1 - n) * real.magnitude
+
+
+@pytest.mark.parametrize("name", sorted(INEXACT))
+def test_an_inexact_operator_keeps_its_bound_and_rounds_correctly(name: str) -> None:
+    operator = REGISTRY[name]
+    assert isinstance(operator, Inexact)
+    decided = total = 0
+    for raw in CASES[name](_rng(name)):
+        case = _domain(name, raw)
+        attributes = _attributes(name, case)
+        shape, reals = INEXACT[name]([from_torch(x) for x in case.inputs], attributes)
+        expected = [real.rounded for real in reals]
+        declared = TensorType(shape, DType.F32)
+        assert operator.infer([_type(x) for x in case.inputs], attributes, declared) == declared
+        for inputs in _layouts(case.inputs):
+            before = [from_torch(x) for x in inputs]
+            y = operator.approximate(inputs, attributes)
+            assert y.dtype == torch.float64 and tuple(y.shape) == shape
+            d = operator.bound(inputs, attributes, y)
+            assert d.dtype == torch.float64 and bool((d >= 0).all())
+            _check_bound(name, y, d.expand(y.shape), reals, case)
+            low, high = (from_torch(end).items for end in round_interval(y, d))
+            for i, (lo, hi, right) in enumerate(zip(low, high, expected, strict=True)):
+                assert not ieee.less(right, lo) and not ieee.less(hi, right), (name, i, lo, hi, right, case)
+                assert lo != hi or lo == right
+                decided += lo == hi
+            total += len(expected)
+            everything = torch.arange(y.numel())
+            assert list(from_torch(operator.exact(inputs, attributes, everything)).items) == expected, case
+            some = torch.tensor([i for i in range(y.numel()) if i % 3 == 1], dtype=torch.int64)
+            chosen = from_torch(operator.exact(inputs, attributes, some)).items
+            assert list(chosen) == [expected[i] for i in some.tolist()]
+            assert [from_torch(x) for x in inputs] == before, f"{name} writes to its inputs"
+    assert decided > total // 2, f"the bound of {name} decides {decided} of {total}: it is of no use"
+
+
+def _check_bound(name: str, y: torch.Tensor, d: torch.Tensor, reals: list[Real], case: Case) -> None:
+    for i, (value, bound, real) in enumerate(zip(y.reshape(-1).tolist(), d.reshape(-1).tolist(), reals, strict=True)):
+        if value in (of.INFINITY, -of.INFINITY):
+            # Only exp and expm1 pass the range of FP64, where every FP32 has long overflowed.
+            assert abs(real.value) >= 2**1024 - 2**970 and bound == of.INFINITY
+            continue
+        assert abs(Fraction(value) - real.value) <= Fraction(bound), (name, i, value, bound, real, case)
+        assert promise(real) <= Fraction(bound), f"{name}: some summation order breaks the bound of element {i}"
+
+
+@pytest.mark.parametrize("name", sorted(INEXACT))
+def test_a_zero_of_an_inexact_operator_is_positive(name: str) -> None:
+    for case in CASES[name](_rng(name)):
+        case = _domain(name, case)
+        y = REGISTRY[name].approximate(case.inputs, _attributes(name, case))  # type: ignore[attr-defined]
+        assert not bool((torch.signbit(round_f32(y)) & (round_f32(y) == 0)).any())
+
+
+def _inputs(**more: object) -> StepInputs:
+    values: dict[str, object] = {
+        "states": [torch.tensor([1.5])],
+        "data": [torch.tensor([[1], [2]])],
+        "schedule": torch.tensor([0.25, -3.0]),
+        "seed": 2**63 + 5,
+        "step": 3,
+        "device": torch.device("cpu"),
+    }
+    return StepInputs(**{**values, **more})  # type: ignore[arg-type]
+
+
+def _load(name: str, attributes: dict[str, object], kind: TensorType, **more: object) -> Array:
+    source = REGISTRY[name]
+    assert isinstance(source, Source)
+    assert source.infer([], attributes, kind) == kind
+    return from_torch(source.load(attributes, kind, _inputs(**more)))
+
+
+def test_state_data_and_schedule_load_their_slot() -> None:
+    inputs = _inputs()
+    assert _load("state", {"slot": 0}, TensorType((1,), DType.F32)) == from_torch(inputs.states[0])
+    assert _load("data", {"slot": 0}, TensorType((2, 1), DType.I64)) == from_torch(inputs.data[0])
+    assert _load("schedule", {"slot": 1}, TensorType((), DType.F32)) == Array((), "f32", (0xC0400000,))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7, 3), (2, 0), (65,)])
+@pytest.mark.parametrize("stream", [0, 9, 2**32 - 1])
+@pytest.mark.parametrize("step", [0, 3, 2**32 - 1])
+def test_uniform_gives_the_oracles_bits(shape: of.Shape, stream: int, step: int) -> None:
+    for seed in (0, 1, 2**64 - 1, 0x0123456789ABCDEF):
+        loaded = _load("uniform", {"stream": stream}, TensorType(shape, DType.F32), seed=seed, step=step)
+        assert loaded == uniform({"stream": stream}, shape, seed, step)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_iota_gives_the_oracles_integers_to_the_edges_of_int64(count: int) -> None:
+    edge = 2**63 - 1
+    for start, step in product((0, -5, edge - 8, -edge - 1), (0, 1, 2, -3)):
+        ends = start + step * max(count - 1, 0)
+        if -edge - 1 <= ends <= edge:
+            attributes = {"start": start, "step": step}
+            expected = iota(attributes, (count,))
+            assert _load("iota", dict(attributes), TensorType((count,), DType.I64)) == expected
+    wide = {"start": -(2**63), "step": 2**62}
+    assert _load("iota", dict(wide), TensorType((4,), DType.I64)) == iota(wide, (4,))
+
+
+@pytest.mark.parametrize(
+    ("bits", "shape", "dtype"),
+    [
+        ((0x80000000, 0x7F800000, 1, 0x3F800000), (2, 2), "f32"),
+        ((0xFF800000,), (3, 1), "f32"),
+        ((0x3F800000,), (), "f32"),
+        ((), (0, 4), "f32"),
+        ((5,), (0,), "f32"),
+        ((-(2**63), 2**63 - 1), (2,), "i64"),
+        ((7,), (2, 3), "i64"),
+        ((1, 0, 1), (3,), "bool"),
+        ((1,), (), "bool"),
+    ],
+)
+def test_a_constant_has_the_literal_bits(bits: tuple[int, ...], shape: of.Shape, dtype: str) -> None:
+    loaded = _load("constant", {"bits": bits}, TensorType(shape, DType(dtype)))
+    assert loaded == constant({"bits": bits}, shape, dtype)

@@ -1,0 +1,71 @@
+"""Tensors as plain lists: a shape and the elements in row-major order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import torch
+
+Index = tuple[int, ...]
+
+NAMES = {torch.float32: "f32", torch.int64: "i64", torch.bool: "bool"}
+
+
+@dataclass(frozen=True)
+class Array:
+    """`items`: bit patterns for f32, values for i64, 0 or 1 for bool."""
+
+    shape: Index
+    dtype: str
+    items: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.items) == prod(self.shape), (self.shape, len(self.items))
+
+    def __getitem__(self, index: Index) -> int:
+        assert len(index) == len(self.shape)
+        flat = 0
+        for size, coordinate in zip(self.shape, index, strict=True):
+            assert 0 <= coordinate < size, (index, self.shape)
+            flat = flat * size + coordinate
+        return self.items[flat]
+
+    def read(self, index: Index) -> int | None:
+        """The element, or None outside the array."""
+        inside = all(0 <= i < size for i, size in zip(index, self.shape, strict=True))
+        return self[index] if inside else None
+
+    def broadcast(self, index: Index) -> int:
+        """The element that an output index of a broadcast reads (NumPy's rule)."""
+        tail = index[len(index) - len(self.shape) :]
+        return self[tuple(0 if size == 1 else i for i, size in zip(tail, self.shape, strict=True))]
+
+
+def build(shape: Index, dtype: str, element: Callable[[Index], int]) -> Array:
+    return Array(shape, dtype, tuple(element(index) for index in indices(shape)))
+
+
+def indices(shape: Index) -> Iterator[Index]:
+    """All multi-indices in row-major order."""
+    return product(*(range(size) for size in shape))
+
+
+def broadcast_shape(*shapes: Index) -> Index:
+    rank = max(map(len, shapes))
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    result = tuple(next((s for s in sizes if s != 1), 1) for sizes in zip(*aligned, strict=True))
+    assert all(s in (1, r) for shape in aligned for s, r in zip(shape, result, strict=True)), shapes
+    return result
+
+
+def from_torch(tensor: torch.Tensor) -> Array:
+    """Copies the bits, whatever the layout."""
+    dense = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).reshape(-1)
+    if tensor.dtype == torch.float32:
+        items: Sequence[int] = [bits & 0xFFFFFFFF for bits in dense.view(torch.int32).tolist()]
+    else:
+        items = [int(item) for item in dense.tolist()]
+    return Array(tuple(tensor.shape), NAMES[tensor.dtype], tuple(items))

@@ -1,0 +1,143 @@
+"""IEEE 754-2019 binary32 on bit patterns: Python integers from 0 to 2^32 - 1."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isqrt
+
+NAN = 0x7FC00000
+INFINITY = 0x7F800000
+LARGEST = 0x7F7FFFFF
+SIGN = 0x80000000
+
+_ROOT_BITS = 200
+"""A square root is bracketed to 2^-200, far finer than half of the smallest FP32 number (2^-150)."""
+
+
+def is_nan(bits: int) -> bool:
+    return bits & 0x7FFFFFFF > INFINITY
+
+
+def is_infinite(bits: int) -> bool:
+    return bits & 0x7FFFFFFF == INFINITY
+
+
+def is_finite(bits: int) -> bool:
+    return bits & 0x7FFFFFFF < INFINITY
+
+
+def scaled(bits: int) -> int:
+    """A finite number as a multiple of 2^-149 (clause 3.4)."""
+    assert is_finite(bits), hex(bits)
+    exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
+    magnitude = (fraction | 0x800000) << (exponent - 1) if exponent else fraction
+    return -magnitude if bits & SIGN else magnitude
+
+
+def value(bits: int) -> Fraction:
+    """The real number that a finite bit pattern stands for."""
+    return Fraction(scaled(bits), 1 << 149)
+
+
+def nearest(number: Fraction, *, zero: int = 0) -> int:
+    """Round to nearest, ties to even (clause 4.3.1). A result of zero gets the bits `zero` if the number is zero, the
+    number's sign if it underflows."""
+    if number == 0:
+        return zero
+    sign = SIGN if number < 0 else 0
+    magnitude = abs(number)
+    # The exponent e with 2^e <= magnitude < 2^(e+1).
+    e = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if magnitude < Fraction(2) ** e:
+        e -= 1
+    quantum = max(e - 23, -149)
+    units = magnitude / Fraction(2) ** quantum
+    count, rest = divmod(units.numerator, units.denominator)
+    if 2 * rest > units.denominator or (2 * rest == units.denominator and count % 2 == 1):
+        count += 1
+    # A count of 2^24 carries into the exponent field by itself, and past the largest number gives infinity.
+    return sign | min(((quantum + 149) << 23) + count, INFINITY)
+
+
+def rounded(number: Fraction) -> int:
+    """What an inexact operator gives: to nearest, ties to even, and every zero is +0."""
+    bits = nearest(number)
+    return 0 if bits == SIGN else bits
+
+
+def add(a: int, b: int) -> int:
+    if is_nan(a) or is_nan(b):
+        return NAN
+    if is_infinite(a) or is_infinite(b):
+        if is_infinite(a) and is_infinite(b):
+            return a if a == b else NAN
+        return a if is_infinite(a) else b
+    # Clause 6.3: a zero sum is +0 unless both are -0.
+    return nearest(value(a) + value(b), zero=SIGN if a == b == SIGN else 0)
+
+
+def negate(a: int) -> int:
+    return a ^ SIGN
+
+
+def subtract(a: int, b: int) -> int:
+    return add(a, negate(b))
+
+
+def multiply(a: int, b: int) -> int:
+    sign = (a ^ b) & SIGN
+    if is_nan(a) or is_nan(b):
+        return NAN
+    if is_infinite(a) or is_infinite(b):
+        zero = a & ~SIGN == 0 or b & ~SIGN == 0
+        return NAN if zero else sign | INFINITY
+    return nearest(value(a) * value(b), zero=sign)
+
+
+def divide(a: int, b: int) -> int:
+    sign = (a ^ b) & SIGN
+    if is_nan(a) or is_nan(b) or (is_infinite(a) and is_infinite(b)):
+        return NAN
+    if is_infinite(a):
+        return sign | INFINITY
+    if is_infinite(b):
+        return sign
+    if b & ~SIGN == 0:
+        return NAN if a & ~SIGN == 0 else sign | INFINITY
+    return nearest(value(a) / value(b), zero=sign)
+
+
+def root(a: int) -> int:
+    if is_nan(a) or a in (0, SIGN, INFINITY):
+        return a
+    if a & SIGN:
+        return NAN
+    number = value(a)
+    square = number * 4**_ROOT_BITS
+    assert square.denominator == 1
+    floor = isqrt(square.numerator)
+    # Between two neighbours of this fine grid lies no boundary of FP32, so the middle stands for all of it.
+    fine = Fraction(floor) if floor * floor == square.numerator else Fraction(2 * floor + 1, 2)
+    return nearest(fine / 2**_ROOT_BITS)
+
+
+def floor(a: int) -> int:
+    if not is_finite(a):
+        return a
+    number = value(a)
+    return nearest(Fraction(number.numerator // number.denominator), zero=a & SIGN)
+
+
+def order(a: int) -> Fraction | float:
+    """Something that compares as the number does; the two zeros are equal. NaN has no place."""
+    if is_infinite(a):
+        return float("-inf") if a & SIGN else float("inf")
+    return value(a)
+
+
+def less(a: int, b: int) -> bool:
+    return not (is_nan(a) or is_nan(b)) and order(a) < order(b)
+
+
+def equal(a: int, b: int) -> bool:
+    return not (is_nan(a) or is_nan(b)) and order(a) == order(b)
