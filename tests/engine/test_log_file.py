@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -279,6 +280,22 @@ def test_a_header_of_a_later_version_is_refused_as_such(path: Path) -> None:
     error = refused(path)
     assert "version 2 is not supported" in str(error)
     assert error.offset == 8
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (11, b"\x01", "reserved byte"),
+        (12, bytes(4), "cannot have 0 steps"),
+        (23, b"\xff", "cannot have 3 steps from 18"),
+    ],
+)
+def test_a_header_that_is_signed_but_out_of_range_is_refused(path: Path, at: int, value: bytes, message: str) -> None:
+    write(path)
+    raw = path.read_bytes()
+    fields = raw[:at] + value + raw[at + len(value) : 88]
+    path.write_bytes(fields + sha256(fields).digest() + raw[120:])
+    assert message in str(refused(path))
 
 
 def test_four_billion_steps_in_a_small_file_are_refused_at_once(path: Path) -> None:

@@ -130,16 +130,14 @@ def _indices(
     gaps: NDArray[np.int64], operators: NDArray[np.int64], counts: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     limits = np.repeat(sizes, counts)
-    outside = gaps >= limits
+    ends = np.cumsum(gaps + 1)
+    starts = np.cumsum(counts) - counts
+    indices: NDArray[np.int64] = ends - 1 - np.repeat(ends[starts] - gaps[starts] - 1, counts)
+    # Sums may wrap around 2^64, but an operator's first index outside cannot hide: the one before it is below 2^40 and
+    # a gap below 2^63, so it is too large or has become negative.
+    outside = (indices >= limits) | (indices < 0)
     if not outside.any():
-        # Sums may wrap around, but a wrapped index has a predecessor in its operator that is outside and has not:
-        # every gap is below the size, hence the first index outside is below twice the size.
-        ends = np.cumsum(gaps + 1)
-        starts = np.cumsum(counts) - counts
-        indices: NDArray[np.int64] = ends - 1 - np.repeat(ends[starts] - gaps[starts] - 1, counts)
-        outside = (indices >= limits) | (indices < 0)
-        if not outside.any():
-            return indices
+        return indices
     operator = operators[int(np.searchsorted(np.cumsum(counts), int(np.argmax(outside)), "right"))]
     raise PayloadError(f"an entry of operator {operator} has an index outside the output")
 
