@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
+
 from tiebreak.chain.devnet_accounts import MNEMONIC
 from tiebreak.chain.errors import AccountError
 

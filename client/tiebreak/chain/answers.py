@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
+
 from tiebreak.chain.errors import InvalidAnswer
 
 _QUANTITY = re.compile(r"0x(0|[1-9a-fA-F][0-9a-fA-F]{0,63})")

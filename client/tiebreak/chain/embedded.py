@@ -15,11 +15,12 @@ from typing import Any
 from eth_abi.abi import encode as encode_abi
 from eth_tester import EthereumTester, PyEVMBackend
 from eth_tester.exceptions import TransactionFailed
-from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
-from tiebreak.chain.errors import RpcRefused
 from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
 from web3.types import RPCEndpoint
+
+from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
+from tiebreak.chain.errors import RpcRefused
 
 _METHODS = frozenset(
     [

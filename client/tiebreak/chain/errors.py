@@ -6,6 +6,7 @@ A message is one sentence that names the thing and says what to do about it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 
 class ChainError(Exception):
@@ -76,5 +77,8 @@ def printable(text: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = f"0x{value.hex()}" if isinstance(value, bytes) else printable(str(value))
+    if isinstance(value, bytes):
+        text = f"0x{value.hex()}"
+    else:
+        text = value.name if isinstance(value, Enum) else printable(str(value))
     return text if len(text) <= 80 else text[:77] + "..."

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
+
 from tiebreak.chain import answers
 from tiebreak.chain.errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
 from tiebreak.chain.transport import HttpTransport, Transport

@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from eth_account.signers.local import LocalAccount
 from eth_typing import ChecksumAddress
+
 from tiebreak.chain.errors import InsufficientFunds, InvalidAnswer, RpcRefused, TransactionFailed, TransactionPending
 from tiebreak.chain.node import Fees, Node, Receipt
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount  # takes half a second to load
 
 T = TypeVar("T")
 

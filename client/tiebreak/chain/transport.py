@@ -10,6 +10,7 @@ from typing import Protocol
 import requests
 import tenacity
 import urllib3
+
 from tiebreak.chain.answers import data as read_data
 from tiebreak.chain.errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, printable
 

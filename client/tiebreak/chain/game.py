@@ -1,0 +1,245 @@
+"""The verification game, one method a call of the contract; `IVerificationGame.sol` says when each of them is due.
+
+All methods raise the errors of `Node`; those that send raise ContractError as well, with the name and the values of
+the contract's own error, before anything is spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from eth_typing import ChecksumAddress
+from roundlog.spec import TrainingSpec
+
+from tiebreak.chain.abi import ContractAbi
+from tiebreak.chain.errors import (
+    AccountError,
+    ChainError,
+    DeploymentError,
+    InvalidAnswer,
+    RpcRefused,
+    TransactionFailed,
+)
+from tiebreak.chain.events import Challenged, Event, JobPosted, Withdrawn
+from tiebreak.chain.node import Log, Node, Receipt
+from tiebreak.chain.records import Children, Game, Job, LeafOpening, NextRoot, Side, Terms
+from tiebreak.chain.sender import Sender
+from tiebreak.chain.spec import PostedSpec
+
+_PAGE = 256
+_REVERTED = 3  # the error code that nodes give to a reverted call
+
+E = TypeVar("E", bound=Event)
+
+
+class VerificationGame:
+    """The contract at `address`; with a `sender` it can also be written to.
+
+    `first_block` is where to start looking for events: the block of the deployment, or 0.
+    """
+
+    def __init__(
+        self, node: Node, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
+    ) -> None:
+        self.node = node
+        self.address = address
+        self.first_block = first_block
+        self._sender = sender
+        self._abi = ContractAbi.load("VerificationGame")
+
+    @classmethod
+    def at(
+        cls, node: Node, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
+    ) -> VerificationGame:
+        """The contract at an address that somebody gave us, once it is shown that its code is this version's.
+
+        Raises DeploymentError if it is not.
+        """
+        game = cls(node, address, sender, first_block=first_block)
+        if node.code(address) != game._abi.code:
+            raise DeploymentError(
+                f"{address} on chain {node.chain_id} does not hold this version of VerificationGame: check the address."
+            )
+        return game
+
+    @classmethod
+    def deploy(cls, sender: Sender) -> VerificationGame:
+        """Puts a new contract on the chain, which belongs to nobody, and returns it."""
+        receipt = sender.send(None, ContractAbi.load("VerificationGame").creation_code)
+        if receipt.contract is None:
+            raise InvalidAnswer(f"{sender.node.name} gave no address for the new contract: use another node.")
+        return cls.at(sender.node, receipt.contract, sender, first_block=receipt.block)
+
+    def by(self, sender: Sender) -> VerificationGame:
+        """The same contract, written to by another account."""
+        return VerificationGame(self.node, self.address, sender, first_block=self.first_block)
+
+    # views
+
+    def job(self, job: int) -> Job:
+        """Its status is NONE if there is no such job."""
+        found: Job = self._view("getJob", job)
+        return found
+
+    def game(self, game: int) -> Game:
+        """Its phase is NONE if there is no such game."""
+        found: Game = self._view("getGame", game)
+        return found
+
+    def games_of(self, job: int) -> list[int]:
+        """The games of a job in the order in which they started."""
+        games: list[int] = []
+        while page := self._view("gamesOf", job, len(games), _PAGE):
+            games += page
+        return games
+
+    def job_count(self) -> int:
+        return int(self._view("jobCount"))
+
+    def game_count(self) -> int:
+        return int(self._view("gameCount"))
+
+    def credit_of(self, account: ChecksumAddress) -> int:
+        """Wei that `withdraw` would pay to the account."""
+        return int(self._view("creditOf", account))
+
+    def has_attested(self, job: int, auditor: ChecksumAddress) -> bool:
+        return bool(self._view("hasAttested", job, auditor))
+
+    def hash_spec(self, spec: TrainingSpec, referee: ChecksumAddress) -> bytes:
+        """The contract's own keccak256(abi.encode(spec)); `tiebreak.chain.spec.spec_hash` computes the same
+        locally.
+        """
+        found: bytes = self._view("hashSpec", PostedSpec(spec, referee))
+        return found
+
+    # the claim
+
+    def post_job(self, spec: TrainingSpec, referee: ChecksumAddress, terms: Terms, job_cid: str) -> tuple[int, Receipt]:
+        """Posts a job, pays its reward into escrow, and returns its id."""
+        receipt = self._send("postJob", PostedSpec(spec, referee), terms, job_cid, value=terms.reward)
+        return self._one(receipt, JobPosted).job, receipt
+
+    def reclaim(self, job: int) -> Receipt:
+        """Returns the reward of a job to which nobody committed in time."""
+        return self._send("reclaim", job)
+
+    def commit(
+        self,
+        job: int,
+        *,
+        checkpoint_root: bytes,
+        final_state_root: bytes,
+        proof: Iterable[bytes],
+        log_cid: str,
+        model_cid: str,
+        bond: int,
+    ) -> Receipt:
+        """Claims a result. `proof`: siblings of the last leaf, from the leaf upwards; `bond`: the job's
+        trainer_bond.
+        """
+        arguments = (checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid)
+        return self._send("commit", job, *arguments, value=bond)
+
+    def attest(self, job: int, checkpoint_root: bytes) -> Receipt:
+        return self._send("attest", job, checkpoint_root)
+
+    def challenge(self, job: int, checkpoint_root: bytes, *, bond: int) -> tuple[int, Receipt]:
+        """Starts a game with the root that the challenger computed; returns the game's id. `bond`: the job's
+        challenger_bond.
+        """
+        receipt = self._send("challenge", job, checkpoint_root, value=bond)
+        return self._one(receipt, Challenged).game, receipt
+
+    def finalize(self, job: int) -> Receipt:
+        return self._send("finalize", job)
+
+    # the game
+
+    def bisect(self, game: int, opened: Children, next: Children) -> Receipt:
+        return self._send("bisect", game, opened, next)
+
+    def open_level(self, game: int, side: Side, leaf: LeafOpening, next: NextRoot) -> Receipt:
+        return self._send("openLevel", game, side, leaf, next)
+
+    def reveal_leaf(self, game: int, side: Side, leaf: LeafOpening) -> Receipt:
+        return self._send("revealLeaf", game, side, leaf)
+
+    def adjudicate(self, game: int, state_root: bytes) -> Receipt:
+        return self._send("adjudicate", game, state_root)
+
+    def claim_timeout(self, game: int) -> Receipt:
+        return self._send("claimTimeout", game)
+
+    def release_bond(self, game: int) -> Receipt:
+        return self._send("releaseBond", game)
+
+    def withdraw(self) -> tuple[int, Receipt]:
+        """Pays out everything credited to the sender; returns how many wei that was."""
+        receipt = self._send("withdraw")
+        return self._one(receipt, Withdrawn).amount, receipt
+
+    # events
+
+    def events(
+        self,
+        *,
+        from_block: int | None = None,
+        to_block: int | None = None,
+        job: int | None = None,
+        game: int | None = None,
+    ) -> list[Event]:
+        """Everything that happened, in order, up to the newest confirmed block; of one job or one game if asked.
+
+        From these a client can rebuild a game without any other source. The events of a job are those that carry its
+        number: of its games only Challenged, GameOver and ClaimRejected.
+        """
+        start = self.first_block if from_block is None else from_block
+        logs = self.node.logs(self.address, from_block=start, to_block=to_block)
+        return [
+            event
+            for event in self.decode(logs)
+            if (job is None or getattr(event, "job", None) == job)
+            and (game is None or getattr(event, "game", None) == game)
+        ]
+
+    def decode(self, logs: Iterable[Log]) -> list[Event]:
+        """The contract's own events among `logs`, for example those of a receipt."""
+        found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
+        return [event for event in found if event is not None]
+
+    def _view(self, function: str, *arguments: object) -> Any:
+        call = self._abi.encode_call(function, *arguments)
+        try:
+            answer = self.node.call(self.address, call)
+        except RpcRefused as error:
+            raise self._typed(error) from error
+        return self._abi.decode_result(function, answer)
+
+    def _send(self, function: str, *arguments: object, value: int = 0) -> Receipt:
+        if self._sender is None:
+            raise AccountError(f"{function} needs an account: give a keystore or a private key.")
+        call = self._abi.encode_call(function, *arguments)
+        try:
+            return self._sender.send(self.address, call, value=value)
+        except RpcRefused as error:
+            raise self._typed(error) from error
+        except TransactionFailed:
+            # Somebody else was faster. The same call on the newest state mostly says in what.
+            try:
+                self.node.call(self.address, call, sender=self._sender.address, value=value)
+            except RpcRefused as error:
+                raise self._typed(error) from error
+            raise
+
+    def _typed(self, error: RpcRefused) -> ChainError:
+        if error.data or error.code == _REVERTED:
+            return self._abi.decode_error(error.data or b"")
+        return error
+
+    def _one(self, receipt: Receipt, kind: type[E]) -> E:
+        found = [event for event in self.decode(receipt.logs) if isinstance(event, kind)]
+        if len(found) != 1:
+            raise InvalidAnswer(f"{self.node.name} gave a receipt with {len(found)} events {kind.__name__}, not one.")
+        return found[0]
