@@ -1,0 +1,173 @@
+"""Elementary functions are rounded correctly: against series in integers and against mpmath at 300 bits."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import binary32 as ieee
+from oracle.functions import FUNCTIONS as SERIES
+from roundlog.arithmetic import FUNCTIONS, round_function
+
+INFINITY, NAN = float("inf"), float("nan")
+
+
+def bits(x: np.float32) -> int:
+    return int(np.float32(x).view(np.uint32))
+
+
+def by_mpmath(name: str, x: Fraction) -> Fraction:
+    # sin and cos of 2^127 reduce an argument of 128 bits; nothing here needs more than 300 beyond that.
+    with mpmath.workprec(600):
+        sign, mantissa, exponent, _ = getattr(mpmath, name)(mpmath.mpf(x.numerator) / x.denominator)._mpf_
+    return (-1) ** sign * Fraction(int(mantissa)) * Fraction(2) ** exponent
+
+
+def in_domain(name: str, x: float) -> bool:
+    return math.isfinite(x) and (name != "log" or x > 0) and (name != "log1p" or x > -1)
+
+
+def check(name: str, arguments: list[float]) -> None:
+    arguments = [x for x in arguments if in_domain(name, x)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = round_function(name, np.array(arguments, dtype=np.float32))
+    assert results.dtype == np.float32 and results.shape == (len(arguments),)
+    for x, result in zip(arguments, results, strict=True):
+        exact = Fraction(x)
+        if name in ("exp", "expm1"):
+            exact = min(max(exact, Fraction(-1000)), Fraction(1000))
+        right = ieee.rounded(SERIES[name](exact) if name in SERIES else by_mpmath(name, exact))
+        assert bits(result) == right, (name, x, hex(bits(result)), hex(right))
+
+
+def patterns(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.integers(0, 2**32, n, dtype=np.uint64).astype(np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_random_arguments_of_every_exponent_round_correctly(name: str) -> None:
+    rng = np.random.default_rng(1)
+    check(name, patterns(rng, 300).astype(np.float64).tolist())
+    check(name, rng.uniform(-20, 20, 200).astype(np.float32).astype(np.float64).tolist())
+    check(name, rng.uniform(-110, 95, 100).astype(np.float32).astype(np.float64).tolist())
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_powers_of_two_and_their_neighbours_round_correctly(name: str) -> None:
+    # exp(2^-24) misses a tie by 2^-49, expm1(2^-23) by 2^-70, cos(2^-12) by 2^-52: the series end beside a boundary.
+    powers = np.array([s * 2.0**e for e in range(-149, 128) for s in (1, -1)], dtype=np.float32)
+    check(name, powers.astype(np.float64).tolist())
+    for direction in (np.float32(-np.inf), np.float32(np.inf)):
+        near = np.nextafter(powers[::3], direction)
+        check(name, near.astype(np.float64).tolist())
+
+
+FP64 = {"exp": torch.exp, "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p, "tanh": torch.tanh,
+        "erf": torch.erf, "sin": torch.sin, "cos": torch.cos}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_hardest_of_a_million_arguments_round_correctly(name: str) -> None:
+    rng = np.random.default_rng(2)
+    x = np.concatenate([patterns(rng, 500_000), rng.uniform(-9, 9, 500_000).astype(np.float32)])
+    x = x[np.isfinite(x) & (np.abs(x) < 80)]
+    x = x[x > 0] if name == "log" else x[x > -1] if name == "log1p" else x
+    x = x[np.abs(x) > 1e-4]  # below, the series decide, see the powers of two
+    y = FP64[name](torch.from_numpy(x).double()).numpy()
+    # Distance from a tie in last places of FP32: bit 28 of FP64's fraction is the half.
+    beyond = y.view(np.int64) & (2**29 - 1)
+    order = np.argsort(np.abs(beyond - 2**28))
+    hardest = x[order[:60]]
+    check(name, hardest.astype(np.float64).tolist())
+    assert abs(int(beyond[order[0]]) - 2**28) < 2**13, "nothing hard was found"
+
+
+@given(st.sampled_from(sorted(FUNCTIONS)), st.integers(0, 2**32 - 1).filter(ieee.is_finite))
+@settings(max_examples=200, deadline=None)
+def test_any_argument_rounds_correctly(name: str, pattern: int) -> None:
+    check(name, [float(ieee.value(pattern))])
+
+
+THRESHOLDS = {
+    "exp": [
+        88.72283,
+        88.722839,
+        88.72284,
+        -103.27892,
+        -103.97207,
+        -103.97208,
+        -103.9721,
+        -87.33655,
+        100.0,
+        100.1,
+        -110.0,
+    ],
+    "expm1": [88.72283, 88.72284, -16.635532, -17.32868, -17.3287, -30.0, -30.1, 100.0, 100.1],
+    "tanh": [9.010913, 9.0109, 9.011, 8.3, 20.0, 20.1, -9.010913],
+    "erf": [3.9192059, 3.9192, 3.92, 3.832506, 20.0, 20.1, -3.9192059],
+    "log": [2.0**-149, 2.0**-126, 3.4028234663852886e38, 0.99999994, 1.0000001],
+    "log1p": [-0.99999994, 3.4028234663852886e38, -(2.0**-149), 1.0000001],
+}
+
+
+@pytest.mark.parametrize("name", sorted(THRESHOLDS))
+def test_the_arguments_where_results_overflow_underflow_or_saturate_round_correctly(name: str) -> None:
+    around: list[float] = []
+    for threshold in THRESHOLDS[name]:
+        x = np.float32(threshold)
+        for _ in range(4):
+            x = np.nextafter(x, np.float32(-np.inf))
+        for _ in range(9):
+            around.append(float(x))
+            x = np.nextafter(x, np.float32(np.inf))
+    check(name, [x for x in around if math.isfinite(x)])
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "result"),
+    [
+        *[(name, x, 0.0) for name in ("expm1", "log1p", "tanh", "erf", "sin") for x in (0.0, -0.0)],
+        *[(name, x, 1.0) for name in ("exp", "cos") for x in (0.0, -0.0)],
+        ("log", 1.0, 0.0),
+        *[("log", x, -INFINITY) for x in (0.0, -0.0)],
+        *[("log", x, NAN) for x in (-1.0, -(2.0**-149), -INFINITY)],
+        ("log", INFINITY, INFINITY),
+        ("log1p", -1.0, -INFINITY),
+        ("log1p", INFINITY, INFINITY),
+        *[("log1p", x, NAN) for x in (-1.0000001, -2.0, -INFINITY)],
+        *[(name, INFINITY, INFINITY) for name in ("exp", "expm1")],
+        ("exp", -INFINITY, 0.0),
+        ("expm1", -INFINITY, -1.0),
+        *[(name, s * INFINITY, s) for name in ("tanh", "erf") for s in (1.0, -1.0)],
+        *[(name, s * INFINITY, NAN) for name in ("sin", "cos") for s in (1.0, -1.0)],
+        *[(name, NAN, NAN) for name in sorted(FUNCTIONS)],
+    ],
+)
+def test_a_special_argument_has_its_limit(name: str, x: float, result: float) -> None:
+    (got,) = round_function(name, np.array([x], dtype=np.float32))
+    assert np.isnan(got) if math.isnan(result) else bits(got) == bits(np.float32(result))
+
+
+def test_an_underflow_from_below_is_positive_zero() -> None:
+    (sine,) = round_function("sin", np.array([-0.0], dtype=np.float32))
+    assert bits(sine) == 0
+    # The smallest results keep their sign: they are no zeros.
+    assert bits(round_function("expm1", np.array([-(2.0**-149)], dtype=np.float32))[0]) == 0x80000001
+
+
+@pytest.mark.parametrize("name", sorted(SERIES))
+def test_the_series_agree_with_mpmath_to_300_bits(name: str) -> None:
+    rng = np.random.default_rng(3)
+    x = np.concatenate([patterns(rng, 60), rng.uniform(-10, 10, 60).astype(np.float32)])
+    for argument in x[(np.abs(x) < 12) & (x > -1)].astype(np.float64).tolist():
+        if in_domain(name, argument) and argument != 0:
+            ours, theirs = SERIES[name](Fraction(argument)), by_mpmath(name, Fraction(argument))
+            assert abs(ours - theirs) <= abs(theirs) / 2**300
