@@ -49,7 +49,9 @@ def check(name: str, arguments: list[float]) -> None:
 
 
 def patterns(rng: np.random.Generator, n: int) -> np.ndarray:
-    return rng.integers(0, 2**32, n, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    """Finite FP32 numbers with random bits."""
+    x = rng.integers(0, 2**32, n, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    return x[np.isfinite(x)]
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -97,19 +99,7 @@ def test_any_argument_rounds_correctly(name: str, pattern: int) -> None:
 
 
 THRESHOLDS = {
-    "exp": [
-        88.72283,
-        88.722839,
-        88.72284,
-        -103.27892,
-        -103.97207,
-        -103.97208,
-        -103.9721,
-        -87.33655,
-        100.0,
-        100.1,
-        -110.0,
-    ],
+    "exp": [88.72283, 88.72284, -103.27892, -103.97207, -103.9721, -87.33655, 100.0, 100.1, -110.0],
     "expm1": [88.72283, 88.72284, -16.635532, -17.32868, -17.3287, -30.0, -30.1, 100.0, 100.1],
     "tanh": [9.010913, 9.0109, 9.011, 8.3, 20.0, 20.1, -9.010913],
     "erf": [3.9192059, 3.9192, 3.92, 3.832506, 20.0, 20.1, -3.9192059],
@@ -127,7 +117,8 @@ def test_the_arguments_where_results_overflow_underflow_or_saturate_round_correc
             x = np.nextafter(x, np.float32(-np.inf))
         for _ in range(9):
             around.append(float(x))
-            x = np.nextafter(x, np.float32(np.inf))
+            with np.errstate(over="ignore"):
+                x = np.nextafter(x, np.float32(np.inf))
     check(name, [x for x in around if math.isfinite(x)])
 
 
