@@ -1,0 +1,122 @@
+"""A small GPT on the bytes of any text file: layer norm, causal attention, GELU, dropout, trained by AdamW.
+
+Shapes: B batch, T context length, C width, H heads, V = 256 byte values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from roundlog.capture import CaptureError, Task
+
+BYTES = 256
+_MAX_TEXT = 1 << 30  # bytes; tokens are stored as eight bytes each
+
+
+class Attention(nn.Module):
+    """Causal self-attention, written out. [B, T, C] -> [B, T, C]."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
+        B, T, C = x_BTC.shape
+        q, k, v = self.qkv(x_BTC).view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
+        scores_BHTT = q @ k.transpose(-2, -1) / math.sqrt(C // self.heads)
+        future_TT = torch.ones(T, T, dtype=torch.bool).triu(1)
+        weights_BHTT = self.drop(F.softmax(scores_BHTT.masked_fill(future_TT, float("-inf")), dim=-1))
+        return self.out((weights_BHTT @ v).transpose(1, 2).reshape(B, T, C))
+
+
+class Block(nn.Module):
+    """One transformer block, layer norms first. [B, T, C] -> [B, T, C]."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
+        x_BTC = x_BTC + self.attention(self.norm1(x_BTC))
+        return x_BTC + self.mlp(self.norm2(x_BTC))
+
+
+class GPT(nn.Module):
+    """Input bytes i64[B, T], output logits f32[B, T, V]."""
+
+    def __init__(self, context: int, width: int, heads: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.token = nn.Embedding(BYTES, width)
+        self.position = nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, BYTES, bias=False)
+
+    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        x_BTC = self.token(tokens_BT) + self.position.weight
+        return self.head(self.norm(self.blocks(x_BTC)))
+
+
+def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Mean cross entropy of the next byte."""
+    tokens = batch["tokens"]
+    return F.cross_entropy(model(tokens[:, :-1]).reshape(-1, BYTES), tokens[:, 1:].reshape(-1))
+
+
+def data(text: Path, context: int) -> dict[str, torch.Tensor]:
+    """Windows of `context` + 1 bytes that overlap by one, i64[rows, context + 1]. Raises CaptureError."""
+    try:
+        with text.open("rb") as file:
+            content = file.read(_MAX_TEXT + 1)
+    except OSError as error:
+        raise CaptureError(f"the text {text} cannot be read ({error.strerror}): check the path") from error
+    if not context < len(content) <= _MAX_TEXT:
+        raise CaptureError(f"the text {text} has to have between {context + 1} and {_MAX_TEXT} bytes: take another one")
+    stream = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    return {"tokens": stream.unfold(0, context + 1, context).to(torch.int64)}
+
+
+def gpt(
+    *,
+    text: Path,
+    steps: int = 100,
+    interval: int = 10,
+    batch_size: int = 8,
+    context: int = 64,
+    width: int = 64,
+    heads: int = 4,
+    layers: int = 2,
+    dropout: float = 0.1,
+    seed: int = 7,
+) -> Task:
+    """The task: `steps` optimizer steps on the bytes of `text`; the learning rate warms up, then follows a cosine."""
+    if width % heads:
+        raise CaptureError(f"a width of {width} cannot be shared by {heads} heads: choose a multiple of {heads}")
+    torch.manual_seed(seed)
+    model = GPT(context, width, heads, layers, dropout)
+    warmup = max(1, steps // 10)
+    return Task(
+        model=model,
+        loss=loss,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1),
+        dataset=data(text, context),
+        batch_size=batch_size,
+        steps=steps,
+        interval=interval,
+        seed=seed,
+        schedule=lambda step: min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / steps)),
+    )
