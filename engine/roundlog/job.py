@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from roundlog.capture import Task, capture
-from roundlog.commitments import data_root, state_root, tensor_root
+from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
 from roundlog.operators import check
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.root import program_root
@@ -79,7 +79,7 @@ class Job:
         )
 
     def write(self, directory: Path) -> None:
-        """Write the five files into a directory, made if it is not there. Raises OSError."""
+        """Write the five files into a directory, made if it is not there. Raises OSError, StorageError."""
         directory.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / PROGRAM) as file:
             file.write(to_json(self.program))
@@ -95,7 +95,7 @@ class Job:
         is allocated, and every root against the spec. Raises JobError, in one sentence."""
         try:
             return _read(directory, limits or Limits())
-        except (SpecError, ProgramError) as error:
+        except (SpecError, ProgramError, CommitmentError) as error:
             raise JobError(f"the job in {directory} is not valid: {error}") from error
         except StorageError as error:
             raise JobError(f"the job cannot be read: {error}") from error

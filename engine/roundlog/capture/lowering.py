@@ -11,9 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import Builder, Value
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import source_of
 from roundlog.capture.rules import RULES, VIEWS, Context
 from roundlog.capture.task import Task
-from roundlog.capture.trace import Trace, source_of, trace
+from roundlog.capture.trace import Trace, trace
 from roundlog.program import DType, Program, ProgramError, TensorType
 
 

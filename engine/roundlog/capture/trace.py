@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -16,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import SourceLines, place_of_error
 from roundlog.capture.optimizer import Update, updates
 from roundlog.capture.task import Loss, Task
 
@@ -61,6 +59,7 @@ def trace(task: Task) -> Trace:
             slots[f"slot/{name}/{slot}"] = torch.zeros_like(parameters[f"parameter/{name}"])
     states = {**parameters, **buffers, **slots}
     module = _WithLoss(task.model, task.loss)
+    lines = SourceLines()
 
     def step(states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[torch.Tensor]]:
         leaves = {name: states[f"parameter/{name}"].requires_grad_() for name in trainable}
@@ -69,11 +68,12 @@ def trace(task: Task) -> Trace:
             for kind_and_name, tensor in states.items()
             if not kind_and_name.startswith("slot/")
         }
-        loss = torch.func.functional_call(module, called, (batch,))
+        with lines:
+            loss = torch.func.functional_call(module, called, (batch,))
         if loss.ndim != 0:
             raise CaptureError(f"the loss has the shape {list(loss.shape)}: reduce it to a scalar")
-        _remember_lines(loss)
-        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        with lines, lines.backward_of(loss):
+            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         following = dict(states)
         # functional_call writes updated buffers back into the mapping that it was given.
         following.update({name: called[f"model.{name.partition('/')[2]}"] for name in buffers})
@@ -83,7 +83,7 @@ def trace(task: Task) -> Trace:
             prefix = f"slot/{name}/"
             own = {slot: states[prefix + slot] for slot in groups[number].slots()}
             scalars = {column: row[f"{number}/{column}"] for column in groups[number].columns()}
-            with torch.no_grad():
+            with torch.no_grad(), lines, lines.all_from(type(task.optimizer).__name__):
                 updated, own = groups[number].apply(states[f"parameter/{name}"], gradient, own, scalars)
             following[f"parameter/{name}"] = updated
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
@@ -95,19 +95,12 @@ def trace(task: Task) -> Trace:
     # Its decomposition scatters by index_put with checks; the operator itself is one scatter_add.
     decompositions.pop(torch.ops.aten.embedding_dense_backward.default, None)
     try:
-        # Anomaly mode is what lets operators of the backward pass know the forward line that they come from.
-        with (
-            warnings.catch_warnings(),
-            torch.autograd.set_detect_anomaly(True, check_nan=False),
-            torch.fx.traceback.preserve_node_meta(),
-            sdpa_kernel(SDPBackend.MATH),
-        ):
-            warnings.simplefilter("ignore")
-            graph = make_fx(step, decompositions, tracing_mode="fake", record_stack_traces=True)(states, row, batch)
+        with torch.fx.traceback.preserve_node_meta(), sdpa_kernel(SDPBackend.MATH):
+            graph = make_fx(step, decompositions, tracing_mode="fake")(states, row, batch)
     except CaptureError:
         raise
     except Exception as error:
-        raise CaptureError(f"PyTorch cannot trace this step: {_first_line(error)}{_user_line(error)}") from error
+        raise CaptureError(f"PyTorch cannot trace this step: {_first_line(error)}{place_of_error(error)}") from error
     return Trace(graph=graph, states=states, columns=columns)
 
 
@@ -125,51 +118,5 @@ def _groups(task: Task) -> tuple[dict[str, int], list[Update]]:
     return trainable, groups
 
 
-def _remember_lines(loss: torch.Tensor) -> None:
-    """Have every node of the autograd graph announce the forward line that made it, for operators traced in it."""
-    seen: set[Any] = set()
-    todo = [loss.grad_fn]
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        lines = cast(dict[str, Any], node.metadata).get("traceback_")
-        if lines:
-
-            def announce(grads: Any, lines: Any = lines) -> None:
-                torch.fx.traceback.set_stack_trace(lines)
-
-            node.register_prehook(announce)
-        todo.extend(following for following, _ in node.next_functions)
-
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
-_LIBRARY = re.compile(r"[/\\](torch|roundlog[/\\]capture)[/\\]")
-
-
-def source_of(node: fx.Node) -> str:
-    """`net.py:12`, the innermost line of the user's code that the operator came from; empty if there is none."""
-    frames = [
-        (path, line)
-        for path, line in _FRAME.findall(node.meta.get("stack_trace") or "")
-        if not _LIBRARY.search(path) and not path.startswith("<")
-    ]
-    if not frames:
-        return ""
-    path, line = frames[-1]
-    return f"{Path(path).name}:{line}"
-
-
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def _user_line(error: Exception) -> str:
-    traceback, place = error.__traceback__, ""
-    while traceback is not None:
-        path = traceback.tb_frame.f_code.co_filename
-        if not _LIBRARY.search(path) and not path.startswith("<"):
-            place = f" (at {Path(path).name}:{traceback.tb_lineno})"
-        traceback = traceback.tb_next
-    return place

@@ -258,7 +258,7 @@ def full_like(c: Context, x: Value, value: Scalar, *, dtype: torch.dtype | None 
     return c.builder.constant(value, c.dtype(x) if dtype is None else DType.of(dtype), c.shape(x))
 
 
-@rule("zeros_like", "empty_like", "new_zeros")
+@rule("zeros_like", "empty_like", "new_zeros", "new_empty", "new_empty_strided")
 def zeros_like(c: Context, x: Value, *_: Any, **__: Any) -> Value:
     traced = c.node.meta["val"]
     return c.builder.constant(0, DType.of(traced.dtype), tuple(traced.shape))

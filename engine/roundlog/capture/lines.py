@@ -1,0 +1,113 @@
+"""Which line of the user's code each traced operator came from, through the backward pass too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_CAPTURE = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+
+
+class SourceLines(TorchDispatchMode):
+    """Active inside a traced step: gives every operator the place that it came from, as fx node metadata.
+
+    In the forward pass that is the innermost frame of the user's code. An operator of the backward pass belongs to
+    the forward operator with the same autograd sequence number, and takes its line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._forward: dict[int, str] = {}
+        self._fixed: str | None = None
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        place = self._fixed
+        if place is None:
+            place = _user_place(sys._getframe(1))
+            # The autograd node of this operator has just been numbered, before its kernel is called.
+            self._forward[torch._C._autograd._get_sequence_nr() - 1] = place
+        with _announced(place):
+            return func(*args, **(kwargs or {}))
+
+    @contextmanager
+    def backward_of(self, loss: torch.Tensor) -> Iterator[None]:
+        """While gradients of `loss` are taken."""
+        seen: set[Any] = set()
+        todo = [loss.grad_fn]
+        while todo:
+            node = todo.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            node.register_prehook(self._announcer(self._forward.get(node._sequence_nr(), "")))
+            todo.extend(following for following, _ in node.next_functions)
+        self._fixed = ""
+        try:
+            yield
+        finally:
+            self._fixed = None
+
+    def _announcer(self, place: str) -> Callable[[Any], None]:
+        def announce(gradients: Any) -> None:
+            self._fixed = place
+
+        return announce
+
+    @contextmanager
+    def all_from(self, place: str) -> Iterator[None]:
+        """While operators come from no line of the user's."""
+        self._fixed = place
+        try:
+            yield
+        finally:
+            self._fixed = None
+
+
+@contextmanager
+def _announced(place: str) -> Iterator[None]:
+    """Have operators that are traced now carry the place: fx copies the stack trace of the current metadata."""
+    metadata = torch.fx.traceback.current_meta
+    before = metadata.get("stack_trace")
+    metadata["stack_trace"] = place
+    try:
+        yield
+    finally:
+        if before is None:
+            metadata.pop("stack_trace", None)
+        else:
+            metadata["stack_trace"] = before
+
+
+def _user_place(frame: FrameType | None) -> str:
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((_CAPTURE, _TORCH, "<")):
+            return f"{Path(path).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def source_of(node: fx.Node) -> str:
+    """`net.py:12`: where a traced operator came from; empty if nobody knows."""
+    return str(node.meta.get("stack_trace") or "")
+
+
+def place_of_error(error: BaseException) -> str:
+    """` (at net.py:12)`: the innermost line of the user's code that an error passed through."""
+    traceback, place = error.__traceback__, ""
+    while traceback is not None:
+        path = traceback.tb_frame.f_code.co_filename
+        if not path.startswith((_CAPTURE, _TORCH, "<")):
+            place = f" (at {Path(path).name}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return place

@@ -1,0 +1,111 @@
+"""Small tasks that the engine's tests share: everything that the networks of this project are made of."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from roundlog.capture import Task
+
+
+class ConvNet(nn.Module):
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.conv2 = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2)
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.norm(self.conv1(x))), 2)
+        x = F.gelu(self.conv2(x))
+        return self.head(self.drop(F.avg_pool2d(x, 2).flatten(1)))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(dropout)
+        self.dropout = dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        p = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=p)
+        x = x + self.drop(self.out(attended.transpose(1, 2).reshape(batch, length, width)))
+        return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)))))
+
+
+class GPT(nn.Module):
+    def __init__(self, vocabulary: int = 17, width: int = 16, length: int = 6, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(Block(width, 2, dropout), Block(width, 2, dropout))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+        nn.init.normal_(self.tokens.weight, std=0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(x) + self.positions(torch.arange(x.shape[1]))
+        return self.head(self.norm(self.blocks(x)))
+
+
+def classify(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"]).flatten(0, -2), batch["y"].flatten())
+
+
+def conv_task(*, dropout: float = 0.1, steps: int = 6, interval: int = 2, seed: int = 3, **sgd: object) -> Task:
+    torch.manual_seed(seed)
+    model = ConvNet(dropout)
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, **sgd}
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.SGD(model.parameters(), **options),
+        dataset={"x": torch.randn(40, 1, 8, 8), "y": torch.randint(0, 5, (40,))},
+        batch_size=8,
+        steps=steps,
+        interval=interval,
+        seed=seed,
+        schedule=lambda step: 1.0 / (1 + step),
+    )
+
+
+def gpt_task(*, dropout: float = 0.1, eps: float = 1e-8, steps: int = 6, interval: int = 2, seed: int = 4) -> Task:
+    torch.manual_seed(seed)
+    model = GPT(dropout=dropout)
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2, eps=eps),
+        dataset={"x": torch.randint(0, 17, (30, 6)), "y": torch.randint(0, 17, (30, 6))},
+        batch_size=4,
+        steps=steps,
+        interval=interval,
+        seed=seed,
+    )
+
+
+def linear_task(*, steps: int = 8, interval: int = 2, seed: int = 5) -> Task:
+    """The smallest real training: for tests about files and processes."""
+    torch.manual_seed(seed)
+    model = nn.Linear(24, 3)
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        dataset={"x": torch.randn(20, 24), "y": torch.randint(0, 3, (20,))},
+        batch_size=5,
+        steps=steps,
+        interval=interval,
+        seed=seed,
+    )
+
+
+TASKS = {"conv": conv_task, "gpt": gpt_task, "linear": linear_task}
