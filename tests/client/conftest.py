@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tiebreak.chain.devnet import find_anvil, start_devnet
+from tiebreak.chain.node import Node, connect
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +35,15 @@ def kubo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+@pytest.fixture(params=["in process", "served", "anvil"])
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A fresh chain of each kind: inside this process, the same one behind HTTP, and anvil."""
+    if request.param == "in process":
+        yield connect("embedded")
+        return
+    if request.param == "anvil" and find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    with start_devnet(kind="anvil" if request.param == "anvil" else "embedded") as devnet:
+        yield connect(devnet.url)

@@ -6,6 +6,7 @@ job cannot keep a client from reading all the others.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,7 @@ class ContractAbi:
             raise DeploymentError("the contract's artifact is malformed: build the contracts again.") from error
 
     @classmethod
+    @functools.cache
     def load(cls, name: str) -> ContractAbi:
         """Reads the artifact that is part of this package."""
         try:
@@ -183,6 +185,8 @@ def _plain(parameter: Parameter, value: Any) -> object:
         return tuple(_plain(item, getattr(value, _field(item))) for item in parameter["components"])
     if kind == "string":
         return str(value).encode("utf-8")
+    if kind == "bytes32" and (not isinstance(value, bytes) or len(value) != 32):
+        raise TypeError(f"{parameter['name']} has to be 32 bytes")  # eth-abi would pad a short value in silence
     return value
 
 
@@ -191,7 +195,7 @@ def _field(parameter: Parameter) -> str:
 
 
 def _signature(entry: Parameter) -> bytes:
-    return (entry["name"] + "(" + ",".join(_canonical(item) for item in entry["inputs"]) + ")").encode("ascii")
+    return f"{entry['name']}({','.join(map(_canonical, entry['inputs']))})".encode("ascii")
 
 
 def _canonical(parameter: Parameter) -> str:

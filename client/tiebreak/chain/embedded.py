@@ -97,7 +97,7 @@ class EmbeddedChain:
             self._offset += value
             return self._offset
         if method == "evm_setNextBlockTimestamp" and isinstance(value, int) and 0 <= value < 2**40:
-            if value < self._chain.header.timestamp:
+            if value <= self._latest_timestamp:
                 raise RpcRefused(method, -32602, "time does not run backwards")
             self._next_timestamp = value
             self._offset = value - int(time.time())
@@ -113,14 +113,17 @@ class EmbeddedChain:
     def _chain(self) -> Any:
         return self._tester.backend.chain
 
+    @property
+    def _latest_timestamp(self) -> int:
+        return int(self._tester.get_block_by_number("latest")["timestamp"])
+
     def _set_clock(self) -> None:
         # eth-tester adds one second a block, whatever the clock says; the pending header decides the next timestamp.
         header = self._chain.header
         wanted = self._next_timestamp
         if wanted is None:
             wanted = int(time.time()) + self._offset
-        parent = self._tester.get_block_by_number("latest")["timestamp"]
-        timestamp = max(wanted, parent + 1)
+        timestamp = max(wanted, self._latest_timestamp + 1)
         if header.timestamp != timestamp:
             self._chain.header = header.copy(timestamp=timestamp)
 

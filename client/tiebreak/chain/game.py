@@ -78,12 +78,12 @@ class VerificationGame:
     # views
 
     def job(self, job: int) -> Job:
-        """Its status is NONE if there is no such job."""
+        """Raises ContractError (WrongJobStatus) if there is no such job."""
         found: Job = self._view("getJob", job)
         return found
 
     def game(self, game: int) -> Game:
-        """Its phase is NONE if there is no such game."""
+        """Raises ContractError (WrongPhase) if there is no such game."""
         found: Game = self._view("getGame", game)
         return found
 

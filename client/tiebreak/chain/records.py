@@ -99,7 +99,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as `getJob` shows it. `status` is NONE if there is no such job."""
+    """A job as `getJob` shows it."""
 
     status: JobStatus
     customer: ChecksumAddress
@@ -153,7 +153,7 @@ class LevelState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """A game as `getGame` shows it. `phase` is NONE if there is no such game."""
+    """A game as `getGame` shows it."""
 
     job: int
     trainer: ChecksumAddress
