@@ -1,0 +1,277 @@
+"""The strategy against a second implementation of the rules: every divergence of small trees, every silence."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+from contract_model import ContractModel, Refused, depth, root_of
+from roundlog.commitments import MerkleTree
+from tiebreak.chain.records import NO_CHILDREN, Children, Outcome, Phase, Reason, Side
+from tiebreak.game import (
+    Bisect,
+    ClaimTimeout,
+    Decision,
+    Helpless,
+    Leaves,
+    Move,
+    Need,
+    OpenLevel,
+    Over,
+    ReleaseBond,
+    RevealLeaf,
+    Wait,
+    forced_move,
+    next_move,
+    timeout_is_due,
+)
+
+INITIAL = sha256(b"initial").digest()
+SHAPES = [*itertools.product(range(1, 7), range(1, 7)), (9, 3), (13, 1), (1, 11)]
+
+
+def state(step: int, wrong_from: int | None, who: str) -> bytes:
+    """The state root after `step`; a party that goes wrong at a step is wrong in all that follow."""
+    wrong = wrong_from is not None and step >= wrong_from
+    return sha256(f"{step} {who if wrong else ''}".encode()).digest()
+
+
+class Party:
+    """The trees of one side: `intervals` x `interval` steps, wrong from step `wrong_from` on."""
+
+    def __init__(self, shape: tuple[int, int], wrong_from: int | None, who: str = "liar") -> None:
+        intervals, k = shape
+        self.steps = [[state(i * k + j, wrong_from, who) for j in range(k)] for i in range(intervals)]
+        self.known = {(): Leaves([steps[-1] for steps in self.steps])}
+        self.asked: list[tuple[int, ...]] = []
+
+    def decide(self, model: ContractModel, side: Side) -> Decision:
+        while isinstance(decision := next_move(model.view(), side, self.known, model.now), Need):
+            self.asked.append(decision.path)
+            (interval,) = decision.path
+            self.known[decision.path] = Leaves(self.steps[interval])
+        return decision
+
+
+def start(shape: tuple[int, int], trainer: Party, challenger: Party) -> ContractModel:
+    roots = (trainer.known[()].root, challenger.known[()].root)
+    last = trainer.known[()]
+    return ContractModel(shape, INITIAL, roots, (last.payloads[-1], last.as_next_root().last_leaf_proof))
+
+
+def send(model: ContractModel, move: Move) -> None:
+    match move:
+        case Bisect(opened, below):
+            model.bisect(opened, below)
+        case OpenLevel(side, leaf, root):
+            model.open_level(side, leaf, root)
+        case RevealLeaf(side, leaf):
+            model.reveal_leaf(side, leaf)
+        case ClaimTimeout():
+            model.claim_timeout()
+        case _:
+            raise AssertionError(move)
+
+
+def play(model: ContractModel, parties: dict[Side, Party], order: tuple[Side, Side] = tuple(Side)) -> None:
+    """Both sides move whenever they can, until the referee is called or nobody can move any more."""
+    for _ in range(200):
+        for side in order:
+            decision = parties[side].decide(model, side) if side in parties else None
+            if isinstance(decision, Move):
+                send(model, decision)
+                break
+        else:
+            return
+    raise AssertionError("the game does not end")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
+def test_every_divergence_is_found_at_its_step_in_exactly_depth_moves(shape: tuple[int, int], liar: Side) -> None:
+    intervals, k = shape
+    for step in range(intervals * k):
+        parties = {liar: Party(shape, step), liar.other: Party(shape, None)}
+        model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
+        order = tuple(Side) if step % 2 else tuple(reversed(Side))
+        play(model, parties, order)
+        game = model.view()
+        assert game.phase is Phase.REFEREE
+        assert [level.index for level in game.levels] == list(divmod(step, k))
+        assert game.agreed == (state(step - 1, None, "") if step else INITIAL)
+        assert game.current.payloads[liar] == state(step, step, "liar")
+        assert game.current.payloads[liar.other] == state(step, None, "")
+        assert model.moves == depth(intervals) + 2 + depth(k) + 2
+        # Only the disputed interval was ever computed again.
+        assert [party.asked for party in parties.values()] == [[(step // k,)]] * 2
+        model.adjudicate(state(step, None, ""))
+        assert model.outcome is (Outcome.CHALLENGER_WON if liar is Side.TRAINER else Outcome.TRAINER_WON)
+        assert parties[Side.TRAINER].decide(model, Side.TRAINER) == Over(model.outcome)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (6, 2), (5, 1), (1, 6)], ids=str)
+@pytest.mark.parametrize("silent", Side, ids=lambda side: side.name.lower())
+def test_a_side_that_falls_silent_after_any_move_loses_by_the_clock_and_not_one_second_too_early(
+    shape: tuple[int, int], silent: Side
+) -> None:
+    steps = shape[0] * shape[1]
+    for step in range(steps):
+        moves = 0
+        while True:
+            parties = {silent: Party(shape, step), silent.other: Party(shape, None)}
+            model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
+            spent = 0
+            while model.phase in (Phase.BISECTION, Phase.OPENING):
+                decision = parties[silent.other].decide(model, silent.other)
+                if not isinstance(decision, Move):
+                    if spent == moves:
+                        break
+                    decision = parties[silent].decide(model, silent)
+                    assert isinstance(decision, Move)
+                    spent += 1
+                send(model, decision)
+            if model.phase is Phase.REFEREE:
+                break
+            waiting = parties[silent.other].decide(model, silent.other)
+            deadline = model.view().deadlines[silent]
+            assert waiting == Wait(f"the {silent.name.lower()}'s move", deadline + 1)
+            model.now = deadline
+            assert isinstance(parties[silent].decide(model, silent), Bisect | OpenLevel | RevealLeaf)
+            assert not timeout_is_due(model.view(), model.now)
+            with pytest.raises(Refused):
+                model.claim_timeout()
+            model.now += 1
+            assert isinstance(parties[silent].decide(model, silent), Helpless)
+            late = next_move(model.view(), silent.other, parties[silent.other].known, model.now + 10**6)
+            assert parties[silent.other].decide(model, silent.other) == late == ClaimTimeout()
+            model.claim_timeout()
+            won = Outcome.TRAINER_WON if silent is Side.CHALLENGER else Outcome.CHALLENGER_WON
+            assert (model.outcome, model.reason) == (won, Reason.TIMEOUT)
+            moves += 1
+        assert moves >= 2  # at least both openings were tried
+
+
+def test_two_silent_sides_are_left_to_others() -> None:
+    shape = (1, 4)
+    parties = {Side.TRAINER: Party(shape, 2), Side.CHALLENGER: Party(shape, None)}
+    model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
+    assert model.phase is Phase.OPENING
+    model.now = max(model.view().deadlines) + 1
+    assert all(isinstance(parties[side].decide(model, side), Helpless) for side in Side)
+    assert timeout_is_due(model.view(), model.now)
+    model.claim_timeout()
+    assert model.outcome is Outcome.BOTH_LOST
+
+
+def test_a_side_in_time_moves_even_though_the_other_one_is_out() -> None:
+    shape = (1, 4)
+    parties = {Side.TRAINER: Party(shape, 2), Side.CHALLENGER: Party(shape, None)}
+    model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
+    model.remaining[Side.TRAINER] = 10
+    model.now += 11
+    move = parties[Side.CHALLENGER].decide(model, Side.CHALLENGER)
+    assert isinstance(move, OpenLevel)
+    send(model, move)
+    assert parties[Side.CHALLENGER].decide(model, Side.CHALLENGER) == ClaimTimeout()
+    model.claim_timeout()
+    assert model.outcome is Outcome.CHALLENGER_WON
+
+
+def test_a_silent_referee_is_timed_out_by_either_side() -> None:
+    shape = (2, 2)
+    parties = {Side.TRAINER: Party(shape, 1), Side.CHALLENGER: Party(shape, None)}
+    model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
+    play(model, parties)
+    deadline = model.referee_deadline
+    model.now = deadline
+    for side in Side:
+        assert parties[side].decide(model, side) == Wait("the referee's verdict", deadline + 1)
+    model.now += 1
+    for side in Side:
+        assert parties[side].decide(model, side) == ClaimTimeout()
+    model.claim_timeout()
+    assert model.outcome is Outcome.UNDECIDED
+
+
+@pytest.mark.parametrize("count", [3, 5, 6, 7])
+def test_a_tree_whose_padding_is_forged_loses_without_a_referee(count: int) -> None:
+    honest = Party((count, 2), None)
+    for place in range(count, 2 ** depth(count)):
+        hashes = [MerkleTree([payload]).root for payload in honest.known[()].payloads]
+        hashes += [sha256(b"\x02").digest()] * (2 ** depth(count) - count)
+        hashes[place] = sha256(b"not PAD").digest()
+        forged = MerkleTree.of_leaf_hashes(hashes)
+        last = honest.known[()].payloads[-1]
+        model = ContractModel(
+            (count, 2), INITIAL, (forged.root, honest.known[()].root), (last, tuple(forged.proof(count - 1)))
+        )
+        while model.phase is Phase.BISECTION:
+            if model.levels[-1].turn is Side.CHALLENGER:
+                move = honest.decide(model, Side.CHALLENGER)
+                assert isinstance(move, Bisect)
+                send(model, move)
+            else:
+                level = model.levels[-1]
+                index = level.index >> level.height
+                opened = _children(forged, level.height, index)
+                half = 0 if opened.left != level.revealed.left else 1
+                model.bisect(opened, _children(forged, level.height - 1, 2 * index + half))
+        assert (model.outcome, model.reason) == (Outcome.CHALLENGER_WON, Reason.PADDING)
+        assert model.levels[-1].index == place
+
+
+def _children(tree: MerkleTree, height: int, index: int) -> Children:
+    if height == 0:
+        return NO_CHILDREN
+    return Children(left=tree.node(height - 1, 2 * index), right=tree.node(height - 1, 2 * index + 1))
+
+
+def test_whoever_has_no_tree_under_its_root_is_helpless_and_says_why() -> None:
+    shape = (3, 2)
+    honest, stranger = Party(shape, None), Party(shape, 3)
+    model = start(shape, honest, stranger)
+    lost = next_move(model.view(), Side.CHALLENGER, honest.known, model.now)
+    assert lost == Helpless("the challenger's root at level CHECKPOINT is not over the states at hand")
+    short = {(): Leaves(stranger.known[()].payloads[:-1])}
+    assert isinstance(next_move(model.view(), Side.CHALLENGER, short, model.now), Helpless)
+
+
+def test_a_party_never_opens_a_level_that_does_not_carry_what_it_claimed_above() -> None:
+    shape = (1, 3)
+    trainer, challenger = Party(shape, 1), Party(shape, None)
+    model = start(shape, trainer, challenger)
+    challenger.known[(0,)] = Leaves([*challenger.steps[0][:-1], bytes(32)])
+    decision = challenger.decide(model, Side.CHALLENGER)
+    assert decision == Helpless("leaf 0 at level CHECKPOINT does not follow from the states below it")
+
+
+def test_a_helper_with_the_same_trees_makes_the_moves_of_a_silent_side() -> None:
+    shape = (5, 3)
+    trainer, silent, helper = Party(shape, 7), Party(shape, None), Party(shape, None)
+    model = start(shape, trainer, silent)
+    while model.phase is Phase.BISECTION:
+        if model.levels[-1].turn is Side.CHALLENGER:
+            move = forced_move(model.view(), Side.CHALLENGER, helper.known)
+        else:
+            move = trainer.decide(model, Side.TRAINER)
+        assert isinstance(move, Bisect)
+        send(model, move)
+    assert model.levels[-1].index == 2
+
+
+def test_a_void_game_is_over_for_the_trainer_and_a_bond_to_fetch_for_the_challenger() -> None:
+    game = start((2, 2), Party((2, 2), 1), Party((2, 2), None)).view()
+    void = replace(game, phase=Phase.OVER, outcome=Outcome.VOID, reason=Reason.CLAIM_REJECTED, bond_held=True)
+    assert next_move(void, Side.TRAINER, {}, 0) == Over(Outcome.VOID)
+    assert next_move(void, Side.CHALLENGER, {}, 0) == ReleaseBond()
+    assert next_move(replace(void, bond_held=False), Side.CHALLENGER, {}, 0) == Over(Outcome.VOID)
+
+
+def test_the_trees_of_the_strategy_are_those_of_the_model() -> None:
+    for count in range(1, 20):
+        payloads = [state(i, None, "") for i in range(count)]
+        assert Leaves(payloads).root == root_of(payloads)
+    with pytest.raises(ValueError, match="without leaves"):
+        Leaves([])
