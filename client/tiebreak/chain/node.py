@@ -89,6 +89,21 @@ class Node:
             raise InvalidAnswer(f"{self.name} has no newest block: use another node.")
         return block
 
+    def now(self) -> int:
+        """The time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest block's.
+
+        The newest block's time where the node does not build pending blocks.
+        """
+        newest = self.head().timestamp
+        try:
+            pending = self._ask("eth_getBlockByNumber", "pending", False)
+        except RpcRefused:
+            return newest
+        if pending is None:
+            return newest
+        timestamp = answers.record(pending, "the pending block").get("timestamp")
+        return max(newest, answers.quantity(timestamp, "the pending block's time", 2**64 - 1))
+
     def block(self, number: int) -> Block | None:
         """The block of that number, None if there is none yet."""
         block = self._block(hex(number))

@@ -68,7 +68,7 @@ class Sender:
         `value` in wei. Raises RpcRefused when the call would revert (its `data` says why), InsufficientFunds,
         TransactionFailed, TransactionPending.
         """
-        self._settle()
+        self.settle()
         gas = self._funded(lambda: self._node.estimate_gas(to, data, sender=self.address, value=value))
         transaction: dict[str, Any] = {
             "type": 2,
@@ -85,10 +85,11 @@ class Sender:
             raise TransactionFailed(receipt.transaction, receipt.block)
         return receipt
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Waits until blocks have taken everything that this account has sent, for as long as patience lasts.
 
-        What is still pending after that is replaced by the next transaction, which takes its nonce.
+        What is still pending after that is replaced by the next transaction, which takes its nonce. So whoever settles,
+        looks whether something was done, and sends it if not, never does it twice.
         """
         deadline = self._clock() + self._patience
         while self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):
