@@ -29,7 +29,8 @@ class Net(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(F.relu(self.norm1(self.conv1(images))), 2)
         x = F.max_pool2d(F.relu(self.norm2(self.conv2(x))), 2)
-        return self.head(x.flatten(1))
+        logits: torch.Tensor = self.head(x.flatten(1))
+        return logits
 
 
 def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -35,7 +35,8 @@ class Attention(nn.Module):
         scores_BHTT = q @ k.transpose(-2, -1) / math.sqrt(C // self.heads)
         future_TT = torch.ones(T, T, dtype=torch.bool).triu(1)
         weights_BHTT = self.drop(F.softmax(scores_BHTT.masked_fill(future_TT, float("-inf")), dim=-1))
-        return self.out((weights_BHTT @ v).transpose(1, 2).reshape(B, T, C))
+        mixed_BTC: torch.Tensor = self.out((weights_BHTT @ v).transpose(1, 2).reshape(B, T, C))
+        return mixed_BTC
 
 
 class Block(nn.Module):
@@ -52,7 +53,8 @@ class Block(nn.Module):
 
     def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
         x_BTC = x_BTC + self.attention(self.norm1(x_BTC))
-        return x_BTC + self.mlp(self.norm2(x_BTC))
+        x_BTC = x_BTC + self.mlp(self.norm2(x_BTC))
+        return x_BTC
 
 
 class GPT(nn.Module):
@@ -68,7 +70,8 @@ class GPT(nn.Module):
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         x_BTC = self.token(tokens_BT) + self.position.weight
-        return self.head(self.norm(self.blocks(x_BTC)))
+        logits_BTV: torch.Tensor = self.head(self.norm(self.blocks(x_BTC)))
+        return logits_BTV
 
 
 def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -1,0 +1,51 @@
+"""`tiebreak`: all commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as version_of
+from typing import Annotated
+
+import typer
+
+from tiebreak.cli import jobs, logs, training
+from tiebreak.cli.failures import OneSentenceErrors
+
+app = typer.Typer(
+    cls=OneSentenceErrors,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Hold whoever trains your model to account: bit-exact audits of training, disputes settled on a chain.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tiebreak {version_of('tiebreak')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="TIEBREAK_DEBUG", help="Show the traceback of an error.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command. `debug` is read by OneSentenceErrors."""
+
+
+training.register(app)
+app.add_typer(jobs.app, name="job")
+app.add_typer(logs.app, name="log")
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

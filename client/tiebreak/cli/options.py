@@ -1,0 +1,39 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiebreak.cli import quantities
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+JobDirectory = Annotated[Path, typer.Argument(metavar="JOB", help="Directory of the job, as `job create` writes it.")]
+
+Memory = Annotated[
+    int,
+    typer.Option(
+        "--max-memory", parser=quantities.memory, metavar="SIZE", help="Refuse jobs that need more, e.g. 16GiB."
+    ),
+]
+DEFAULT_MEMORY = "16GiB"
+
+KeepEvery = Annotated[
+    int, typer.Option("--keep-every", min=1, metavar="N", help="Keep every N-th checkpoint on disk, and the last one.")
+]
+
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, metavar="N", help="Threads for the kernels; the result is the same for any N."),
+]
+
+
+def use_threads(count: int | None) -> None:
+    """Lets the kernels of this process use so many threads; None leaves it to PyTorch."""
+    if count is not None:
+        import torch
+
+        torch.set_num_threads(count)

@@ -1,0 +1,126 @@
+"""Results go to standard output, for people or (`--json`) for programs; progress and errors go to standard error."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from tiebreak.chain.errors import printable
+
+_SECONDS_BETWEEN_LINES = 10.0
+"""Of progress, where nobody watches: in a file, a pipe."""
+
+
+def results() -> Console:
+    """Standard output."""
+    return Console(highlight=False)
+
+
+@cache
+def errors() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def show_json(content: object) -> None:
+    """For programs: indented JSON; bytes as 0x-hex, paths as text. Amounts in wei are strings, since they exceed what
+    many JSON readers keep exactly."""
+    print(json.dumps(content, indent=2, default=_plain))
+
+
+def _plain(value: object) -> object:
+    return "0x" + value.hex() if isinstance(value, bytes) else str(value)
+
+
+def show_facts(title: str, facts: Mapping[str, object]) -> None:
+    """For people: a title and aligned lines of name and value. Values are never cut or wrapped, to be copied."""
+    console = results()
+    console.print(f"[bold]{escape(printable(title))}[/]", soft_wrap=True)
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        shown = "0x" + value.hex() if isinstance(value, bytes) else printable(str(value))
+        console.print(f"  [dim]{name:<{width}}[/]  {escape(shown)}", soft_wrap=True)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """For people: a table; columns whose values are all numbers are set flush right."""
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
+    )
+    for position, column in enumerate(columns):
+        is_number = all(isinstance(row[position], int | float) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(plain_text(value) for value in row))
+    results().print(table)
+
+
+def plain_text(value: object) -> Text:
+    """A value as text in which nothing is markup and nothing controls the terminal."""
+    return Text(f"{value:,}" if isinstance(value, int) else printable(str(value)))
+
+
+def show_line(text: str) -> None:
+    """For people: one line, never wrapped."""
+    results().print(escape(printable(text)), soft_wrap=True)
+
+
+def show(renderable: RenderableType) -> None:
+    """Anything of rich, on standard output."""
+    results().print(renderable)
+
+
+class Steps:
+    """Progress of one long part."""
+
+    def __init__(self, name: str, total: int, bar: Progress | None) -> None:
+        self.name = name
+        self.total = total
+        self._bar = bar
+        self._task = bar.add_task(escape(name), total=total, note="") if bar is not None else None
+        self._told = time.monotonic()
+
+    def done(self, count: int, note: str = "") -> None:
+        """`count` of the total are done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=count, note=escape(note))
+        elif (now := time.monotonic()) - self._told >= _SECONDS_BETWEEN_LINES:
+            self._told = now
+            errors().print(escape(f"{self.name}: {count} of {self.total} {note}".rstrip()), soft_wrap=True)
+
+
+@contextmanager
+def progress(name: str, total: int) -> Iterator[Steps]:
+    """A progress bar on standard error; plain lines, few of them, where that is no terminal."""
+    if not errors().is_terminal:
+        yield Steps(name, total, None)
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[note]}"),
+        console=errors(),
+    ) as bar:
+        yield Steps(name, total, bar)
+
+
+def size(count: int) -> str:
+    """A number of bytes for people: `1.4 MB`."""
+    value: float = count
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{count} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

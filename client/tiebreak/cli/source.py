@@ -1,0 +1,120 @@
+"""A customer's own task: a function in a Python file of theirs, or one of the examples.
+
+This is the one place where a user's Python runs, on that user's own machine; everybody else gets data.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tiebreak.cli.failures import CommandError
+
+if TYPE_CHECKING:
+    from roundlog.capture import Task
+
+EXAMPLES = {"digits": "roundlog.examples.digits", "gpt": "roundlog.examples.gpt"}
+"""Name of the function -> its module."""
+
+
+def load_task(source: str, settings: Sequence[str]) -> Task:
+    """The task that `source` names: an example, or FILE.py:FUNCTION. settings: `name=value` for its parameters.
+
+    Raises CommandError, in one sentence, for whatever is wrong with them or with the user's code."""
+    from roundlog.capture import CaptureError, Task
+
+    function, place = _find(source)
+    arguments = _arguments(function, settings, source)
+    try:
+        task = function(**arguments)
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise _failed(error, place) from error
+    if not isinstance(task, Task):
+        raise CommandError(f"{source} returns {type(task).__name__}: let it return a roundlog.capture.Task.")
+    return task
+
+
+def _find(source: str) -> tuple[Callable[..., object], Path]:
+    if source in EXAMPLES:
+        module = importlib.import_module(EXAMPLES[source])
+        return getattr(module, source), Path(module.__file__ or "")
+    path_text, separator, name = source.rpartition(":")
+    if not separator or not path_text.endswith(".py"):
+        raise CommandError(
+            f"{source} is no task: name a function in a Python file (my_task.py:function), a job directory, "
+            f"or an example ({', '.join(EXAMPLES)})."
+        )
+    path = Path(path_text)
+    module = _import(path)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise CommandError(f"{path} has no function {name}: check the name after the colon.")
+    return function, path
+
+
+def _import(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise CommandError(f"there is no file {path}: check the path.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # As for a script: its neighbours can be imported, and its classes know their module.
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed(error, path) from error
+    return module
+
+
+def _failed(error: Exception, path: Path) -> CommandError:
+    """Says where in the user's file its code failed."""
+    if isinstance(error, SyntaxError):
+        line = error.lineno
+    else:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_file(frame.filename, path)]
+        line = frames[-1].lineno if frames else None
+    place = f"{path}, line {line}" if line else f"{path}"
+    return CommandError(f"{place} fails with {type(error).__name__} ({error}): correct it and try again.")
+
+
+def _is_file(name: str, path: Path) -> bool:
+    return Path(name).exists() and Path(name).samefile(path)
+
+
+def _arguments(function: Callable[..., object], settings: Sequence[str], source: str) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    types = typing.get_type_hints(function)
+    arguments: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise CommandError(f"{setting} sets no parameter of {source}: it has {known} (as --set name=value).")
+        arguments[name] = _convert(text, types.get(name, str), name)
+    for name, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and name not in arguments:
+            raise CommandError(f"{source} needs a value for {name}: add --set {name}=VALUE.")
+    return arguments
+
+
+def _convert(text: str, wanted: Any, name: str) -> object:
+    if wanted is bool and text in ("true", "false"):
+        return text == "true"
+    if wanted in (int, float, str, Path):
+        try:
+            return wanted(text)
+        except ValueError:
+            pass
+    raise CommandError(f"{name}={text} is not a {getattr(wanted, '__name__', wanted)}: give another value.")
