@@ -3,7 +3,7 @@
     python scripts/compile_contracts.py           write client/tiebreak/chain/artifacts/*.json
     python scripts/compile_contracts.py --check   exit 1 if what is there differs from a fresh compilation
 
-An artifact is JSON with the keys `contract`, `compiler` (long version), `settings` (as given to the compiler), `sources`
+An artifact is JSON with the keys `contract`, `compiler` (long version), `settings` (for the compiler), `sources`
 (path below contracts/ -> SHA-256 of the file), `abi`, `bytecode` and `deployedBytecode` (0x-prefixed hex).
 """
 

@@ -293,7 +293,12 @@ abstract contract GameTest is Test {
     }
 
     function later(uint256 length) internal {
-        vm.warp(block.timestamp + length);
+        vm.warp(time() + length);
+    }
+
+    /// @dev By cheatcode, because the optimizer takes `block.timestamp` for a constant of the transaction, which `warp` makes it not.
+    function time() internal view returns (uint256) {
+        return vm.getBlockTimestamp();
     }
 
     /// @dev A typed instant from a plain one.

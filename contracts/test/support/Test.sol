@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 /// @notice The forge cheatcodes that these tests use.
 interface Vm {
     function warp(uint256 timestamp) external;
+    function getBlockTimestamp() external view returns (uint256);
     function deal(address account, uint256 balance) external;
     function prank(address sender) external;
     function label(address account, string calldata name) external;
