@@ -6,6 +6,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as quoted
 from typing import ClassVar, cast
 
 import torch
@@ -115,7 +116,9 @@ def check(program: Program) -> None:
             inputs = [program.nodes[value].type for value in node.inputs]
             inferred = operator(node.op).infer(inputs, node.attributes, node.type)
         except ProgramError as error:
-            raise ProgramError(f"{program.describe(index)}: {error}") from None
+            # A stranger's shapes and lists can be as long as a novel.
+            text = str(error) if len(str(error)) <= 500 else f"{str(error)[:500]} ..."
+            raise ProgramError(f"{program.describe(index)}: {text}") from None
         if inferred != node.type:
             raise ProgramError(f"{program.describe(index)}: declared as {node.type}, but computes {inferred}")
 
@@ -134,8 +137,10 @@ def need_attributes(attributes: Attributes, **kinds: type) -> None:
     if set(attributes) != set(kinds):
         raise ProgramError(f"has the attributes {sorted(attributes)}, expected {sorted(kinds)}")
     for name, kind in kinds.items():
-        if type(attributes[name]) is not kind:
-            raise ProgramError(f"attribute {name} is {attributes[name]!r}, expected {kind.__name__}")
+        value = attributes[name]
+        if type(value) is not kind or (isinstance(value, tuple) and any(type(item) is not int for item in value)):
+            expected = "a list of integers" if kind is tuple else kind.__name__
+            raise ProgramError(f"attribute {name} is {quoted(value)}, expected {expected}")
 
 
 def ints(attributes: Attributes, name: str) -> tuple[int, ...]:

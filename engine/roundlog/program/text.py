@@ -7,6 +7,7 @@ type is the one that it computes is checked by `roundlog.operators.check`.
 from __future__ import annotations
 
 import json
+from reprlib import repr as quoted  # a stranger's values are shown shortened and escaped
 from typing import Any
 
 from roundlog.program.model import Attribute, DType, Node, Program, ProgramError, TensorType
@@ -64,10 +65,11 @@ def from_json(text: bytes) -> Program:
         raise ProgramError(f"this is not a program: its format is not {FORMAT!r}")
     if document.get("version") != VERSION:
         raise ProgramError(
-            f"the program has version {document.get('version')!r}, this reader knows {VERSION}: use a matching release"
+            f"the program has version {quoted(document.get('version'))}, this reader knows {VERSION}: "
+            "use a matching release"
         )
     if set(document) != keys:
-        raise ProgramError(f"the program has the keys {sorted(document)}, expected {sorted(keys)}")
+        raise ProgramError(f"the program has the keys {quoted(sorted(document))}, expected {sorted(keys)}")
     raw_nodes, sources = document["nodes"], document["sources"]
     if not isinstance(raw_nodes, list) or not raw_nodes:
         raise ProgramError("the program has no operators")
@@ -91,18 +93,21 @@ def from_json(text: bytes) -> Program:
 
 
 def _no_float(text: str) -> Any:
-    raise ValueError(f"the number {text} is not an integer")
+    raise ValueError(f"the number {quoted(text)} is not an integer")
 
 
 def _integer(value: object, what: str, *, low: int = -_INT_LIMIT, high: int = _INT_LIMIT - 1) -> int:
     if type(value) is not int or not low <= value <= high:
-        raise ProgramError(f"{what} is {value!r}, expected an integer from {low} to {high}")
+        raise ProgramError(f"{what} is {quoted(value)}, expected an integer from {low} to {high}")
     return value
 
 
 def _names(value: object, what: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) and 0 < len(name) <= 512 for name in value):
-        raise ProgramError(f"{what} is not a list of names")
+    # Names and source lines get printed: no line breaks, terminal codes or lone surrogates.
+    if not isinstance(value, list) or not all(
+        isinstance(name, str) and 0 < len(name) <= 512 and name.isprintable() for name in value
+    ):
+        raise ProgramError(f"{what} is not a list of printable names")
     if len(set(value)) != len(value):
         raise ProgramError(f"{what} holds a name twice")
     return tuple(value)
@@ -126,20 +131,22 @@ def _node(index: int, raw: object, source: object) -> Node:
         raise ProgramError(f"operator {index} has no name")
     if not isinstance(inputs, list) or not isinstance(attributes, dict) or not isinstance(shape, list):
         raise ProgramError(f"operator {index} ({op}) is malformed")
+    if not all(name.isidentifier() for name in attributes):
+        raise ProgramError(f"operator {index} ({op}) has an attribute without a name")
     for value in inputs:
         _integer(value, f"an input of operator {index} ({op})", low=0)
         if value >= index:
             raise ProgramError(f"operator {index} ({op}) reads value {value}, which is not computed before it")
     if dtype not in [str(d) for d in DType]:
-        raise ProgramError(f"operator {index} ({op}) has the unknown dtype {dtype!r}")
+        raise ProgramError(f"operator {index} ({op}) has the unknown dtype {quoted(dtype)}")
     if len(shape) > MAX_RANK:
         raise ProgramError(f"operator {index} ({op}) has {len(shape)} axes, more than {MAX_RANK}")
     sizes = tuple(_integer(size, f"an axis of operator {index} ({op})", low=0) for size in shape)
     kind = TensorType(sizes, DType(dtype))
     if kind.numel > MAX_ELEMENTS:
         raise ProgramError(f"operator {index} ({op}) declares {kind.numel} elements, more than {MAX_ELEMENTS}")
-    if not isinstance(source, str) or len(source) > 1024:
-        raise ProgramError(f"operator {index} ({op}) has no source line")
+    if not isinstance(source, str) or len(source) > 1024 or not source.isprintable():
+        raise ProgramError(f"operator {index} ({op}) has no printable source line")
     return Node(
         op=op,
         inputs=tuple(inputs),
@@ -154,8 +161,9 @@ def _check_slots(program: Program) -> None:
     nodes stand in slot order at the end, and exactly one scalar `loss` stands before them."""
     for op, names in (("state", program.state_names), ("data", program.data_names)):
         slots = [node.attributes.get("slot") for node in program.nodes if node.op == op]
-        if sorted(map(str, slots)) != sorted(str(slot) for slot in range(len(names))):
-            raise ProgramError(f"the program names {len(names)} {op} slots, but its operators read {slots}")
+        numbers = [slot for slot in slots if type(slot) is int]
+        if len(numbers) != len(slots) or sorted(numbers) != list(range(len(names))):
+            raise ProgramError(f"the program names {len(names)} {op} slots, but its operators read {quoted(slots)}")
     columns = len(program.schedule_names)
     for index, node in enumerate(program.nodes):
         if node.op == "schedule":
@@ -168,7 +176,8 @@ def _check_slots(program: Program) -> None:
     count = len(program.state_names)
     tail = program.nodes[len(program.nodes) - count :] if count else ()
     if [node.op for node in program.nodes].count("store") != count or any(
-        node.op != "store" or node.attributes.get("slot") != slot for slot, node in enumerate(tail)
+        node.op != "store" or type(node.attributes.get("slot")) is not int or node.attributes["slot"] != slot
+        for slot, node in enumerate(tail)
     ):
         raise ProgramError("the program does not end with one store operator for every state slot, in order")
     for name, before, after in zip(program.state_names, program.states.values(), tail, strict=True):

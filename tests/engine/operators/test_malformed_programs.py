@@ -1,0 +1,443 @@
+"""A program is a stranger's text. Whatever is wrong with it ends in one ProgramError that names the place, at once, and
+before anything is allocated."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import contraction_cases  # noqa: F401  (registers its cases)
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operator_cases import CASES
+from roundlog.operators import REGISTRY, Source, check
+from roundlog.program import DType, Node, Program, ProgramError, TensorType, from_json, to_json
+
+Document = dict[str, Any]
+F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
+
+
+def whole() -> Program:
+    """A valid program in which every operator of the registry occurs."""
+    nodes: list[Node] = []
+    loads: list[int] = []
+
+    def add(op: str, inputs: tuple[int, ...], attributes: dict[str, Any], kind: TensorType) -> int:
+        kind = REGISTRY[op].infer([nodes[i].type for i in inputs], attributes, kind)
+        nodes.append(Node(op, inputs, attributes, kind, f"net.py:{len(nodes)}"))
+        return len(nodes) - 1
+
+    scalar = TensorType((), F32)
+    add("data", (), {"slot": 0}, TensorType((2, 3), I64))
+    add("schedule", (), {"slot": 0}, scalar)
+    add("constant", (), {"bits": (0x3F800000, 0)}, TensorType((2,), F32))
+    add("iota", (), {"start": 1, "step": 2}, TensorType((4,), I64))
+    add("uniform", (), {"stream": 5}, TensorType((2, 2), F32))
+    for op, generate in sorted(CASES.items()):
+        if op not in ("loss", "store"):
+            case = next(case for case in generate(Random(op)) if 0 < case.inputs[0].numel() < 99 or len(nodes) > 0)
+            inputs = []
+            for x in case.inputs:
+                kind = TensorType(tuple(x.shape), DType.of(x.dtype))
+                inputs.append(add("state", (), {"slot": len(loads)}, kind))
+                loads.append(inputs[-1])
+            add(op, tuple(inputs), dict(case.attributes), scalar)
+    add("loss", (1,), {}, scalar)
+    for slot, value in enumerate(loads):
+        add("store", (value,), {"slot": slot}, scalar)
+    return Program(
+        nodes=tuple(nodes),
+        state_names=tuple(f"state.{slot}" for slot in range(len(loads))),
+        data_names=("x",),
+        schedule_names=("rate",),
+        batch_size=2,
+    )
+
+
+WHOLE = whole()
+TEXT = to_json(WHOLE)
+
+
+def small() -> Document:
+    """state 0 f32[2, 3], matmul with state 1 f32[3, 2], its sum as the loss, both states stored."""
+    return {
+        "format": "tiebreak-program",
+        "version": 1,
+        "batch_size": 2,
+        "states": ["w", "v"],
+        "data": ["x"],
+        "schedule": ["rate"],
+        "nodes": [
+            ["state", [], {"slot": 0}, "f32", [2, 3]],
+            ["state", [], {"slot": 1}, "f32", [3, 2]],
+            ["data", [], {"slot": 0}, "i64", [2]],
+            ["matmul", [0, 1], {}, "f32", [2, 2]],
+            ["sum", [3], {"dims": [0, 1]}, "f32", [1, 1]],
+            ["reshape", [4], {"shape": []}, "f32", []],
+            ["loss", [5], {}, "f32", []],
+            ["store", [0], {"slot": 0}, "f32", [2, 3]],
+            ["store", [1], {"slot": 1}, "f32", [3, 2]],
+        ],
+        "sources": ["net.py:1"] * 9,
+    }
+
+
+def canonical(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def load(text: bytes) -> Program:
+    program = from_json(text)
+    check(program)
+    return program
+
+
+def refused(text: bytes) -> str:
+    """The one sentence with which the text is refused."""
+    with pytest.raises(ProgramError) as caught:
+        load(text)
+    message = str(caught.value)
+    assert message and message.isprintable() and len(message) < 1000, message[:2000]
+    return message
+
+
+def test_the_program_of_every_operator_is_read_and_written_back_to_the_same_text() -> None:
+    assert load(TEXT) == WHOLE
+    assert to_json(load(TEXT)) == TEXT
+    assert {node.op for node in WHOLE.nodes} == set(REGISTRY)
+    assert load(canonical(small())).nodes[3].type == TensorType((2, 2), F32)
+
+
+def _set(*path: Any, to: Any) -> Callable[[Document], None]:
+    def change(document: Document) -> None:
+        target: Any = document
+        for step in path[:-1]:
+            target = target[step]
+        target[path[-1]] = to
+
+    return change
+
+
+def _node(index: int, part: int, to: Any) -> Callable[[Document], None]:
+    return _set("nodes", index, part, to=to)
+
+
+def _insert(index: int, node: list[Any]) -> Callable[[Document], None]:
+    def change(document: Document) -> None:
+        document["nodes"].insert(index, node)
+        document["sources"].insert(index, "net.py:9")
+
+    return change
+
+
+OP, INPUTS, ATTRIBUTES, DTYPE, SHAPE = range(5)
+
+MALFORMED: list[tuple[str, Callable[[Document], None], str]] = [
+    ("an operator reads itself", _node(3, INPUTS, [0, 3]), "operator 3 (matmul)"),
+    ("an operator reads a later one", _node(3, INPUTS, [0, 4]), "operator 3 (matmul)"),
+    ("an operator reads a value that is none", _node(3, INPUTS, [0, 99]), "operator 3 (matmul)"),
+    ("an operator reads a negative value", _node(3, INPUTS, [0, -1]), "operator 3 (matmul)"),
+    ("an input is a truth value", _node(3, INPUTS, [0, True]), "operator 3 (matmul)"),
+    ("an input is a name", _node(3, INPUTS, [0, "1"]), "operator 3 (matmul)"),
+    ("an input is a list", _node(3, INPUTS, [0, [1]]), "operator 3 (matmul)"),
+    ("the inputs are no list", _node(3, INPUTS, {"0": 1}), "operator 3 (matmul)"),
+    ("the operator is unknown", _node(3, OP, "matmull"), "operator 3 (matmull, net.py:1)"),
+    ("the operator is a number", _node(3, OP, 7), "operator 3"),
+    ("the operator is empty", _node(3, OP, ""), "operator 3"),
+    ("the operator is a path of Python", _node(3, OP, "os.system"), "operator 3"),
+    ("the operator has a terminal code in its name", _node(3, OP, "\x1b[2J"), "operator 3"),
+    ("the declared shape is wrong", _node(3, SHAPE, [2, 3]), "operator 3 (matmul, net.py:1)"),
+    ("the declared dtype is wrong", _node(3, DTYPE, "i64"), "operator 3 (matmul, net.py:1)"),
+    ("the dtype is unknown", _node(3, DTYPE, "f64"), "operator 3 (matmul)"),
+    ("the dtype is a list", _node(3, DTYPE, ["f32"]), "operator 3 (matmul)"),
+    ("a size is negative", _node(3, SHAPE, [2, -2]), "operator 3 (matmul)"),
+    ("a size is a truth value", _node(4, SHAPE, [True, 1]), "operator 4 (sum)"),
+    ("a size is beyond int64", _node(3, SHAPE, [2**63, 1]), "operator 3 (matmul)"),
+    ("the shape is huge", _node(0, SHAPE, [2**30, 2**30]), "operator 0 (state)"),
+    ("the shape is huge in many axes", _node(0, SHAPE, [2**62] * 16), "operator 0 (state)"),
+    ("the shape has too many axes", _node(0, SHAPE, [1] * 17), "operator 0 (state)"),
+    ("the attributes are a list", _node(4, ATTRIBUTES, [["dims", [0, 1]]]), "operator 4 (sum)"),
+    ("an attribute is missing", _node(4, ATTRIBUTES, {}), "operator 4 (sum, net.py:1)"),
+    ("an attribute is too many", _node(3, ATTRIBUTES, {"alpha": 1}), "operator 3 (matmul, net.py:1)"),
+    ("an attribute has no name", _node(3, ATTRIBUTES, {"": 1}), "operator 3 (matmul)"),
+    ("an attribute is a number for a list", _node(4, ATTRIBUTES, {"dims": 0}), "operator 4 (sum, net.py:1)"),
+    ("an attribute is a name for a list", _node(4, ATTRIBUTES, {"dims": "01"}), "operator 4 (sum, net.py:1)"),
+    ("an attribute is a truth value for a number", _node(0, ATTRIBUTES, {"slot": False}), "state"),
+    ("an attribute is null", _node(4, ATTRIBUTES, {"dims": None}), "operator 4"),
+    ("an attribute is a list of truth values", _node(4, ATTRIBUTES, {"dims": [False, True]}), "operator 4"),
+    ("an attribute is a list of lists", _node(4, ATTRIBUTES, {"dims": [[0], [1]]}), "operator 4"),
+    ("an attribute is a table", _node(4, ATTRIBUTES, {"dims": {"0": 1}}), "operator 4"),
+    ("an axis is negative", _node(4, ATTRIBUTES, {"dims": [-1, 0]}), "operator 4 (sum, net.py:1)"),
+    ("an axis is beyond the last", _node(4, ATTRIBUTES, {"dims": [0, 2]}), "operator 4 (sum, net.py:1)"),
+    ("an axis comes twice", _node(4, ATTRIBUTES, {"dims": [0, 0]}), "operator 4 (sum, net.py:1)"),
+    ("axes descend", _node(4, ATTRIBUTES, {"dims": [1, 0]}), "operator 4 (sum, net.py:1)"),
+    ("an integer is beyond int64", _node(4, ATTRIBUTES, {"dims": [2**63]}), "operator 4"),
+    ("an attribute is a float", _node(4, ATTRIBUTES, {"dims": 0.5}), "0.5"),
+    ("an attribute is a whole float", _node(4, ATTRIBUTES, {"dims": 1.0}), "1.0"),
+    ("an attribute is NaN", _node(4, ATTRIBUTES, {"dims": float("nan")}), "NaN"),
+    ("an attribute is infinite", _node(4, ATTRIBUTES, {"dims": float("inf")}), "Infinity"),
+    ("an operator is a table", _set("nodes", 3, to={"op": "matmul"}), "operator 3"),
+    ("an operator is too short", _set("nodes", 3, to=["matmul", [0, 1], {}, "f32"]), "operator 3"),
+    ("an operator is too long", _set("nodes", 3, to=["matmul", [0, 1], {}, "f32", [2, 2], 0]), "operator 3"),
+    ("an operator is null", _set("nodes", 3, to=None), "operator 3"),
+    ("there are no operators", _set("nodes", to=[]), "operators"),
+    ("the operators are a table", _set("nodes", to={}), "operators"),
+    ("a source line is missing", _set("sources", to=["net.py:1"] * 8), "source lines"),
+    ("a source line is a number", _set("sources", 3, to=5), "operator 3 (matmul)"),
+    ("a source line has a line break", _set("sources", 3, to="a\nb"), "operator 3 (matmul)"),
+    ("a source line has a terminal code", _set("sources", 3, to="\x1b[31mred"), "operator 3 (matmul)"),
+    ("a source line has half a character", _set("sources", 3, to="\ud800"), "operator 3 (matmul)"),
+    ("a source line is very long", _set("sources", 3, to="a" * 2000), "operator 3 (matmul)"),
+    ("the format is another", _set("format", to="onnx"), "format"),
+    ("the version is unknown", _set("version", to=2), "version 2"),
+    ("the version is a name", _set("version", to="1"), "version '1'"),
+    ("the version is a truth value", _set("version", to=True), "canonical"),
+    ("the version is huge", _set("version", to=10**4000), "version"),
+    ("there is a key too many", _set("extra", to=1), "extra"),
+    ("the batch is empty", _set("batch_size", to=0), "batch_size"),
+    ("the batch is a truth value", _set("batch_size", to=True), "batch_size"),
+    ("the batch is another than the data's", _set("batch_size", to=3), "data field x"),
+    ("a state has no reader", _set("states", to=["w", "v", "u"]), "state slots"),
+    ("a state is read and not named", _set("states", to=["w"]), "state slots"),
+    ("two states have one name", _set("states", to=["w", "w"]), "states"),
+    ("a state's name is a number", _set("states", to=["w", 1]), "states"),
+    ("a state's name is empty", _set("states", to=["w", ""]), "states"),
+    ("a state's name has a line break", _set("states", to=["w", "a\nb"]), "states"),
+    ("the states are a name", _set("states", to="wv"), "states"),
+    ("a slot is read twice", _node(1, ATTRIBUTES, {"slot": 0}), "state slots"),
+    ("a slot is the numeral of a number", _node(0, ATTRIBUTES, {"slot": "0"}), "state slots"),
+    ("a slot is a list", _node(0, ATTRIBUTES, {"slot": [0]}), "state slots"),
+    ("a slot is missing", _node(0, ATTRIBUTES, {}), "state slots"),
+    ("a slot is beyond the last", _node(0, ATTRIBUTES, {"slot": 7}), "state slots"),
+    ("a slot is negative", _node(0, ATTRIBUTES, {"slot": -1}), "state slots"),
+    ("a data slot is read twice", _insert(3, ["data", [], {"slot": 0}, "i64", [2]]), "data slots"),
+    ("a data field is a scalar", _node(2, SHAPE, []), "data field x"),
+    ("a schedule column is beyond the last", _insert(3, ["schedule", [], {"slot": 1}, "f32", []]), "schedule"),
+    ("a schedule column is a truth value", _insert(3, ["schedule", [], {"slot": False}, "f32", []]), "schedule"),
+    ("a store's slot is a truth value", _node(8, ATTRIBUTES, {"slot": True}), "store"),
+    ("the stores are out of order", _set("nodes", 7, to=["store", [1], {"slot": 1}, "f32", [3, 2]]), "store"),
+    ("a store is missing", _set("nodes", 7, to=["reshape", [0], {"shape": [2, 3]}, "f32", [2, 3]]), "store"),
+    ("a store stands in the middle", _insert(3, ["store", [0], {"slot": 0}, "f32", [2, 3]]), "store"),
+    ("an operator stands behind the stores", _insert(9, ["loss", [5], {}, "f32", []]), "store"),
+    ("a state is stored as another shape", _set("nodes", 7, to=["store", [1], {"slot": 0}, "f32", [3, 2]]), "state w"),
+    ("there is no loss", _node(6, OP, "neg"), "loss"),
+    ("there are two losses", _insert(7, ["loss", [5], {}, "f32", []]), "loss"),
+    ("the loss is no scalar", _set("nodes", 6, to=["loss", [4], {}, "f32", [1, 1]]), "loss"),
+    ("the loss is an integer", _set("nodes", 6, to=["loss", [2], {}, "i64", []]), "loss"),
+    ("a constant is NaN", _insert(3, ["constant", [], {"bits": [0x7FC00000]}, "f32", []]), "operator 3 (constant"),
+    ("a constant does not fit", _insert(3, ["constant", [], {"bits": [2**32]}, "f32", []]), "operator 3 (constant"),
+    ("a truth value is 2", _insert(3, ["constant", [], {"bits": [2]}, "bool", []]), "operator 3 (constant"),
+    ("a constant has too few items", _insert(3, ["constant", [], {"bits": [1, 2]}, "f32", [3]]), "operator 3"),
+    ("a constant is too large", _insert(3, ["constant", [], {"bits": [0] * 65537}, "f32", [65537]]), "operator 3"),
+    ("iota runs out of int64", _insert(3, ["iota", [], {"start": 2**62, "step": 2**62}, "i64", [3]]), "operator 3"),
+    ("iota has two axes", _insert(3, ["iota", [], {"start": 0, "step": 1}, "i64", [3, 1]]), "operator 3"),
+    ("a stream does not fit", _insert(3, ["uniform", [], {"stream": 2**32}, "f32", [3]]), "operator 3"),
+    ("a shape of 65,536 huge sizes", _node(5, ATTRIBUTES, {"shape": [2**62] * 65536}), "operator 5 (reshape"),
+]
+
+
+@pytest.mark.parametrize(("what", "change", "named"), MALFORMED, ids=[row[0] for row in MALFORMED])
+def test_a_program_is_refused_where(what: str, change: Callable[[Document], None], named: str) -> None:
+    document = small()
+    change(document)
+    text = canonical(document)
+    start = time.perf_counter()
+    assert named in refused(text)
+    assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\x00",
+        b"\xff\xfe{",
+        b"null",
+        b"[]",
+        b"7",
+        b"[" * 200_000,
+        b'{"a":' * 200_000,
+        b"1" * 100_000,
+        b'"tiebreak-program"',
+        b'{"format":"tiebreak-program"}',
+        b'{"format":"tiebreak-program","version":1}',
+        b"\xef\xbb\xbf" + TEXT,
+        TEXT.decode().encode("utf-16"),
+        TEXT + b"\n",
+        b" " + TEXT,
+        TEXT.replace(b",", b", ", 1),
+        TEXT[:-1],
+        TEXT + TEXT,
+        TEXT.replace(b'"version":1', b'"version":1,"version":1'),
+        TEXT.replace(b'"version":1', b'"version":01'),
+        TEXT.replace(b'"version":1', b'"version":1.0'),
+        TEXT.replace(b'"version":1', b'"version":1e0'),
+        TEXT.replace(b'"slot":0', b'"slot":-0'),
+        TEXT.replace(b"net.py", b"\\u006eet.py", 1),
+    ],
+    ids=range(25),
+)
+def test_a_text_that_is_not_exactly_a_program_in_canonical_form_is_refused(text: bytes) -> None:
+    start = time.perf_counter()
+    refused(text)
+    assert time.perf_counter() - start < 1.0
+
+
+def _programs_of_one(op: str) -> list[tuple[list[TensorType], dict[str, Any]]]:
+    cases = list(CASES[op](Random(op)))[:12] if op in CASES else []
+    return [([TensorType(tuple(x.shape), DType.of(x.dtype)) for x in c.inputs], dict(c.attributes)) for c in cases]
+
+
+def _lone(op: str, inputs: list[TensorType], attributes: dict[str, Any], kind: TensorType) -> Program:
+    loads = [Node("state", (), {"slot": slot}, kind) for slot, kind in enumerate(inputs)]
+    node = Node(op, tuple(range(len(inputs))), attributes, kind, "net.py:12")
+    names = tuple(map(str, range(len(inputs))))
+    return Program(nodes=(*loads, node), state_names=names, data_names=(), schedule_names=(), batch_size=1)
+
+
+@pytest.mark.parametrize("op", sorted(REGISTRY))
+def test_an_operator_refuses_the_wrong_number_of_inputs_and_attributes_it_does_not_know(op: str) -> None:
+    for inputs, attributes in _programs_of_one(op) or [([], {})]:
+        if isinstance(REGISTRY[op], Source):
+            attributes = {"slot": 0, "bits": (0,), "start": 0, "step": 1, "stream": 1}
+        wrong = [inputs[:-1]] if inputs and op != "cat" else []
+        wrong += [[]] if inputs else []
+        wrong += [[*inputs, TensorType((2, 2), F32)], [*inputs, TensorType((), BOOL), TensorType((), I64)]]
+        for kinds in wrong:
+            with pytest.raises(ProgramError, match=rf"operator {len(kinds)} \({op}, net.py:12\)"):
+                check(_lone(op, kinds, attributes, TensorType((), F32)))
+        for bad in ({**attributes, "more": 1}, {k: v for k, v in list(attributes.items())[1:]} | {"x": ()}):
+            with pytest.raises(ProgramError, match=rf"operator {len(inputs)} \({op}, net.py:12\)"):
+                check(_lone(op, inputs, bad, TensorType((), F32)))
+
+
+JUNK_KINDS = [TensorType(s, d) for s in ((), (0,), (3,), (2, 3), (1, 2, 3, 3), (2**20, 2**20)) for d in DType]
+JUNK_NUMBERS = [-(2**63), -1, 0, 1, 2, 3, 2**20, 2**31, 2**63 - 1]
+JUNK: list[Any] = [*JUNK_NUMBERS, True, False, "", "x", 1.0, None, (), (0,), (-1, 0), (1, 1), (2**62,) * 4, (True,)]
+
+
+@pytest.mark.parametrize("op", sorted(REGISTRY))
+def test_no_types_and_attributes_make_an_operator_raise_anything_else(op: str) -> None:
+    rng = Random(op)
+    operator = REGISTRY[op]
+    known = _programs_of_one(op) or [([], {"slot": 0, "bits": (0,), "start": 0, "step": 1, "stream": 1})]
+    for _ in range(400):
+        inputs, attributes = rng.choice(known)
+        inputs, attributes = list(inputs), dict(attributes)
+        for _ in range(rng.randrange(1, 4)):
+            if inputs and rng.random() < 0.5:
+                inputs[rng.randrange(len(inputs))] = rng.choice(JUNK_KINDS)
+            elif attributes:
+                name = rng.choice(sorted(attributes))
+                old = attributes[name]
+                if isinstance(old, tuple) and rng.random() < 0.7:
+                    attributes[name] = tuple(rng.choice((i, rng.choice(JUNK_NUMBERS))) for i in old)
+                else:
+                    attributes[name] = rng.choice(JUNK)
+        try:
+            kind = operator.infer(inputs, attributes, rng.choice(JUNK_KINDS))
+        except ProgramError as error:
+            assert len(str(error).splitlines()) == 1
+        else:
+            assert all(type(size) is int and size >= 0 for size in kind.shape), (inputs, attributes, kind)
+
+
+def _mutated(document: Any, rng: Random) -> Any:
+    """One random change somewhere in the tree: replaced, dropped, doubled or swapped."""
+    path: list[tuple[Any, Any]] = []
+    target = document
+    while isinstance(target, (list, dict)) and target and (rng.random() < 0.85 or not path):
+        key = rng.choice(sorted(target)) if isinstance(target, dict) else rng.randrange(len(target))
+        path.append((target, key))
+        target = target[key]
+    parent, key = path[-1]
+    action = rng.randrange(5)
+    if action == 0:
+        del parent[key]
+    elif action == 1 and isinstance(parent, list):
+        parent.insert(key, target)
+    elif action == 2 and isinstance(parent, list):
+        other = rng.randrange(len(parent))
+        parent[key], parent[other] = parent[other], parent[key]
+    elif action == 3 and type(target) is int:
+        parent[key] = target + rng.choice((-1, 1, 2**31, 2**63, -(2**64)))
+    else:
+        junk = [None, True, 0, -1, 2**64, 1.5, "", "f32", "bool", "add", [], {}, [0], {"slot": 0}, "\ud800", 2**63 - 1]
+        parent[key] = rng.choice(junk)
+    return document
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
+@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
+def test_a_mutated_program_is_refused_or_valid(rng: Random, changes: int, large: bool) -> None:
+    document = json.loads(TEXT) if large else small()
+    for _ in range(changes):
+        document = _mutated(document, rng)
+    text = canonical(document)
+    try:
+        program = load(text)
+    except ProgramError as error:
+        assert str(error).isprintable()
+    else:
+        assert to_json(program) == text
+
+
+@given(st.integers(0, len(TEXT) - 1), st.binary(max_size=3), st.integers(0, 3))
+@settings(max_examples=150, deadline=2000)
+def test_flipped_bytes_are_refused_or_valid(place: int, inserted: bytes, removed: int) -> None:
+    text = TEXT[:place] + inserted + TEXT[place + removed :]
+    try:
+        program = load(text)
+    except ProgramError as error:
+        assert str(error).isprintable()
+    else:
+        assert to_json(program) == text
+
+
+def test_checking_a_program_of_terabytes_allocates_none_of_them() -> None:
+    document = small()
+    side = 2**20
+    for index, shape in ((0, [side, side]), (1, [side, side]), (3, [side, side]), (7, [side, side]), (8, [side, side])):
+        document["nodes"][index][SHAPE] = shape
+    document["nodes"][4:4] = [
+        ["expand", [3], {"shape": [side, side]}, "f32", [side, side]],
+        ["constant", [], {"bits": [0]}, "f32", [side, side]],
+        ["add", [4, 5], {}, "f32", [side, side]],
+        ["exp", [6], {}, "f32", [side, side]],
+        ["uniform", [], {"stream": 0}, "f32", [side, side]],
+        ["iota", [], {"start": 0, "step": 1}, "i64", [2**40]],
+    ]
+    document["sources"] += ["net.py:9"] * 6
+    for index in (10, 11, 12):
+        document["nodes"][index][INPUTS] = [document["nodes"][index][INPUTS][0] + 6 if index > 10 else 3]
+    text = canonical(document)
+    tracemalloc.start()
+    try:
+        program = load(text)
+        assert program.peak_bytes() > 2**42
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_operator_runs_a_kernel_to_infer_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a tensor was made")
+
+    for name in ("empty", "zeros", "ones", "tensor", "arange", "from_numpy"):
+        monkeypatch.setattr(torch, name, stop)
+    load(TEXT)
+
+
+def test_an_error_names_the_operator_by_number_name_and_source_line() -> None:
+    document = small()
+    document["nodes"][3][SHAPE] = [2, 3]
+    assert refused(canonical(document)) == (
+        "operator 3 (matmul, net.py:1): declared as f32[2, 3], but computes f32[2, 2]"
+    )
