@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import jobs, logs, training
+from tiebreak.cli import chain, jobs, logs, training
 from tiebreak.cli.failures import OneSentenceErrors
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ def root(
 
 
 training.register(app)
+chain.register(app)
 app.add_typer(jobs.app, name="job")
 app.add_typer(logs.app, name="log")
 

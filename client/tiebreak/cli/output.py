@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,9 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def results() -> Console:
-    """Standard output."""
-    return Console(highlight=False)
+    """Standard output; as wide as it takes where that is no terminal, since nothing there may be folded or cut."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=1000)
 
 
 @cache
@@ -77,6 +79,11 @@ def show_line(text: str) -> None:
 def show(renderable: RenderableType) -> None:
     """Anything of rich, on standard output."""
     results().print(renderable)
+
+
+def flush() -> None:
+    """Lets a reader of standard output have everything that was shown, while this process goes on."""
+    sys.stdout.flush()
 
 
 class Steps:
