@@ -61,7 +61,7 @@ def devnet(
                 output.show_facts(f"Development chain ({chain.kind})", {"chain": chain.url, "contract": game.address})
                 output.show_line("")
                 output.show_facts(
-                    f"Accounts, each with {in_ether(BALANCE)}, and their keys, which are public: never use them elsewhere",
+                    f"Accounts with {in_ether(BALANCE)} each, and their keys, which everybody knows",
                     {one.address: bytes(one.key) for one in accounts},
                 )
                 output.show_line("")
