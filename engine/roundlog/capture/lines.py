@@ -24,7 +24,7 @@ class SourceLines(TorchDispatchMode):
     the forward operator with the same autograd sequence number, and takes its line."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._forward: dict[int, str] = {}
         self._fixed: str | None = None
 

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 from roundlog.capture.builder import Builder, Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
-from roundlog.capture.rules import RULES, VIEWS, Context
+from roundlog.capture.rules import RULES, VIEWS, Context, Rule
+from roundlog.capture.storage import Storages
 from roundlog.capture.task import Task
 from roundlog.capture.trace import Trace, trace
 from roundlog.program import DType, Program, ProgramError, TensorType
@@ -49,8 +50,7 @@ class _Lowering(Context):
         self.task = task
         self.traced = traced
         self.values: dict[fx.Node, Any] = {}
-        self.alias_of: dict[fx.Node, fx.Node] = {}
-        self.order = {node: position for position, node in enumerate(traced.graph.graph.nodes)}
+        self.storages = Storages(self, self.values)
 
     def run(self) -> Program:
         graph = self.traced.graph.graph
@@ -107,57 +107,41 @@ class _Lowering(Context):
                 f"the operator aten.{name}{self._where()} has no counterpart in this program's operator set: "
                 "write this part of the model with supported operators"
             )
+        result = self._apply(node, name, rule)
+        if in_place:
+            written = node.args[0]
+            assert isinstance(written, fx.Node)
+            result = self._like(written, result)
+            self.storages.write(written, result)
+            self.storages.add_view(node, written, lambda: self.values[written])
+        elif name in VIEWS or base in VIEWS:
+            viewed = node.args[0]
+            assert isinstance(viewed, fx.Node)
+            self.storages.add_view(node, viewed, lambda: self._apply(node, name, rule))
+        self.values[node] = result
+        self._check_type(node, result)
+
+    def _apply(self, node: fx.Node, name: str, rule: Rule) -> Any:
+        """A rule's result on the current values of the node's arguments."""
         self.node = node
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
         kwargs = fx.node.map_arg(dict(node.kwargs), lambda n: self.values[n])
         try:
-            result = rule(self, *args, **kwargs)
+            return rule(self, *args, **kwargs)
         except (CaptureError, ProgramError) as error:
             raise CaptureError(f"the operator aten.{name}{self._where()} cannot be lowered: {error}") from None
         except TypeError as error:
             raise CaptureError(
                 f"the operator aten.{name}{self._where()} is used with arguments that are not supported: {error}"
             ) from None
-        if base in VIEWS:
-            self.alias_of[node] = node.args[0]  # type: ignore[assignment]
-        if in_place:
-            self.rebind(node.args[0], self._like(node.args[0], result))
-        self.values[node] = result
-        self._check_type(node, result)
 
-    def _like(self, target: Any, value: Value) -> Value:
+    def _like(self, target: fx.Node, value: Value) -> Value:
         """An in-place result has the shape and dtype of its target."""
         kind = self.builder.type(self.values[target])
         return self.builder.expand(self.builder.convert(value, kind.dtype), kind.shape)
 
-    def rebind(self, target: Any, value: Value) -> None:
-        """An operator has written `value` into the tensor that graph node `target` stands for. The target itself and
-        its identical aliases follow; a partial view that is still read afterwards would see stale values, so that
-        stops the capture."""
-        root = target
-        while root in self.alias_of:
-            root = self.alias_of[root]
-        here = self.order[self.node]
-        for node in [root, *self._aliases(root)]:
-            read_later = any(self.order[user] > here for user in node.users)
-            if self.builder.type(self.values[node]) == self.builder.type(value) and self._same(node, target):
-                self.values[node] = value
-            elif read_later:
-                raise CaptureError("writes in place to a tensor of which a view is used: make a copy with .clone()")
-
-    def _aliases(self, root: fx.Node) -> list[fx.Node]:
-        result = []
-        for node in self.alias_of:
-            base = node
-            while base in self.alias_of:
-                base = self.alias_of[base]
-            if base is root:
-                result.append(node)
-        return result
-
-    def _same(self, node: fx.Node, target: fx.Node) -> bool:
-        """Whether two nodes of one storage currently stand for the very same tensor."""
-        return bool(self.values[node] == self.values[target])
+    def rebind(self, target: fx.Node, value: Value) -> None:
+        self.storages.write(target, value)
 
     def _where(self) -> str:
         return f" (at {self.builder.source})" if self.builder.source else ""

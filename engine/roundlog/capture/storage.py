@@ -1,0 +1,96 @@
+"""In-place operators: programs have none, so a write into a tensor becomes a new value of it and of all its views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from roundlog.capture.builder import Value
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules import Context
+
+
+class Storages:
+    """Which graph nodes share memory, and what they stand for after a write.
+
+    A view is remembered with the rule that computes it from its base. A write into a view is carried back, view by
+    view, to the tensor that owns the memory; then every view of that tensor is computed again."""
+
+    def __init__(self, context: Context, values: dict[fx.Node, Any]) -> None:
+        self._context = context
+        self._values = values
+        self._base: dict[fx.Node, fx.Node] = {}
+        self._again: dict[fx.Node, Callable[[], Any]] = {}
+
+    def add_view(self, node: fx.Node, base: fx.Node, again: Callable[[], Any]) -> None:
+        """`node` is a view of `base`; `again` computes its value from the base's current one."""
+        self._base[node] = base
+        self._again[node] = again
+
+    def write(self, target: fx.Node, value: Value) -> None:
+        """`value` has been written into the tensor that graph node `target` stands for."""
+        node = target
+        while node in self._base:
+            value = self._carry_back(node, value)
+            node = self._base[node]
+        self._values[node] = value
+        # Views come after their bases in the graph, and were added in that order.
+        moved = {node}
+        for view, base in self._base.items():
+            if base in moved:
+                self._values[view] = self._again[view]()
+                moved.add(view)
+
+    def _carry_back(self, view: fx.Node, value: Value) -> Value:
+        """The new value of the view's base, when `value` is the new value of the view."""
+        c = self._context
+        base = self._values[self._base[view]]
+        name = str(view.target).removeprefix("aten.")
+        kind = name.partition(".")[0]
+        if c.builder.type(value) == c.builder.type(base) and kind not in ("permute", "transpose", "t"):
+            return value
+        if kind in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"):
+            return c.builder.reshape(value, c.shape(base))
+        if kind in ("permute", "transpose", "t"):
+            return c.builder.permute(value, _inverse(_permutation(view, c.rank(base))))
+        if kind in ("select", "slice"):
+            return self._into_part(view, kind, base, value)
+        raise CaptureError("writes in place through a view that cannot be written back: make a copy with .clone()")
+
+    def _into_part(self, view: fx.Node, kind: str, base: Value, value: Value) -> Value:
+        c = self._context
+        dim = c.dim(int(view.args[1]) if len(view.args) > 1 else 0, c.rank(base))  # type: ignore[arg-type]
+        size = c.shape(base)[dim]
+        if kind == "select":
+            start = int(view.args[2]) % size  # type: ignore[arg-type]
+            stop = start + 1
+            value = c.builder.reshape(value, (*c.shape(base)[:dim], 1, *c.shape(base)[dim + 1 :]))
+        else:
+            first, last, every = [*view.args[2:5], None, None, None][:3]
+            start, stop, step = slice(first, last, every).indices(size)
+            if step != 1:
+                raise CaptureError("writes in place into every few elements: make a copy with .clone()")
+        parts = [value]
+        if start > 0:
+            parts.insert(0, c.op("slice", base, dim=dim, start=0, stop=start, step=1))
+        if stop < size:
+            parts.append(c.op("slice", base, dim=dim, start=stop, stop=size, step=1))
+        return value if len(parts) == 1 else c.op("cat", *parts, dim=dim)
+
+
+def _permutation(view: fx.Node, rank: int) -> list[int]:
+    kind = str(view.target).removeprefix("aten.").partition(".")[0]
+    if kind == "permute":
+        return [int(dim) % rank for dim in view.args[1]]  # type: ignore[union-attr, arg-type]
+    dims = list(range(rank))
+    if kind == "t":
+        return dims[::-1]
+    a, b = (int(dim) % rank for dim in view.args[1:3])  # type: ignore[arg-type]
+    dims[a], dims[b] = dims[b], dims[a]
+    return dims
+
+
+def _inverse(dims: list[int]) -> list[int]:
+    return [dims.index(axis) for axis in range(len(dims))]
