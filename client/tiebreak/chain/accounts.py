@@ -15,6 +15,9 @@ from eth_account.signers.local import LocalAccount
 
 from tiebreak.chain.devnet_accounts import MNEMONIC
 from tiebreak.chain.errors import AccountError
+from tiebreak.chain.recursion import restore_recursion_limit
+
+restore_recursion_limit()
 
 KEY_VARIABLE = "TIEBREAK_PRIVATE_KEY"
 PASSWORD_VARIABLE = "TIEBREAK_KEYSTORE_PASSWORD"

@@ -21,6 +21,9 @@ from web3.types import RPCEndpoint
 
 from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
 from tiebreak.chain.errors import RpcRefused
+from tiebreak.chain.recursion import restore_recursion_limit
+
+restore_recursion_limit()
 
 _METHODS = frozenset(
     [
@@ -91,8 +94,11 @@ class EmbeddedChain:
     def _control(self, method: str, params: list[object]) -> object:
         """The part of the usual test methods of development chains that concerns time."""
         value = params[0] if params else None
-        if isinstance(value, str) and method != "evm_mine":
-            value = int(value, 16 if value.startswith("0x") else 10)
+        if isinstance(value, str):
+            try:
+                value = int(value, 16 if value.startswith("0x") else 10)
+            except ValueError:
+                value = None
         if method == "evm_increaseTime" and isinstance(value, int) and 0 <= value < 2**40:
             self._offset += value
             return self._offset

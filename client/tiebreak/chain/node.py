@@ -90,7 +90,8 @@ class Node:
         return block
 
     def now(self) -> int:
-        """The time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest block's.
+        """The time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
+        block's.
 
         The newest block's time where the node does not build pending blocks.
         """

@@ -88,8 +88,8 @@ class Sender:
     def settle(self) -> None:
         """Waits until blocks have taken everything that this account has sent, for as long as patience lasts.
 
-        What is still pending after that is replaced by the next transaction, which takes its nonce. So whoever settles,
-        looks whether something was done, and sends it if not, never does it twice.
+        What is still pending after that is replaced by the next transaction, which takes its nonce. So whoever
+        settles, looks whether something was done, and sends it if not, never does it twice.
         """
         deadline = self._clock() + self._patience
         while self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):

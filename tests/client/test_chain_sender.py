@@ -1,0 +1,250 @@
+"""Sending transactions while processes are killed, answers are lost and others are faster."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from disputes import TERMS, Cast, Run
+from eth_account import Account
+from eth_account.typed_transactions import TypedTransaction
+from hexbytes import HexBytes
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.errors import (
+    ChainUnavailable,
+    ContractError,
+    InvalidAnswer,
+    RpcRefused,
+    TransactionPending,
+)
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import Node
+from tiebreak.chain.records import JobStatus
+from tiebreak.chain.sender import Sender
+
+FRIEND = devnet_account(9).address
+
+
+class Unreliable:
+    """The embedded chain with a saboteur on the line."""
+
+    name = "the unreliable node"
+
+    def __init__(self) -> None:
+        self.chain = EmbeddedChain()
+        self.on: dict[str, Callable[[list[object]], object]] = {}
+        self.sent: list[bytes] = []
+
+    def request(self, method: str, params: list[object]) -> object:
+        if method == "eth_sendRawTransaction":
+            self.sent.append(bytes.fromhex(str(params[0])[2:]))
+        act = self.on.get(method)
+        return self.chain.request(method, params) if act is None else act(params)
+
+    def once(self, method: str, act: Callable[[list[object]], object]) -> None:
+        def first(params: list[object]) -> object:
+            del self.on[method]
+            return act(params)
+
+        self.on[method] = first
+
+
+class Time:
+    """A clock that moves only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.on_sleep: Callable[[], None] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.on_sleep()
+
+
+@pytest.fixture
+def line() -> Unreliable:
+    return Unreliable()
+
+
+def sender_on(line: Unreliable, time: Time | None = None, *, index: int = 0, confirmations: int = 0) -> Sender:
+    time = time or Time()
+    node = Node(line, confirmations=confirmations)
+    return Sender(node, devnet_account(index), patience=60.0, clock=lambda: time.now, sleep=time.sleep)
+
+
+def balance(line: Unreliable) -> int:
+    return Node(line.chain).balance(FRIEND)
+
+
+def test_a_process_killed_after_sending_does_no_harm_when_it_sends_again(line: Unreliable) -> None:
+    cast = Cast.on(Node(line))
+    job = cast.post()
+    run = Run.of()
+    cast.commit(job, run)
+
+    def deliver_and_die(params: list[object]) -> object:
+        line.chain.request("eth_sendRawTransaction", params)
+        raise ChainUnavailable("killed")
+
+    line.once("eth_sendRawTransaction", deliver_and_die)
+    with pytest.raises(ChainUnavailable):
+        cast.auditor.attest(job, run.checkpoints.root)
+    before = Node(line).balance(devnet_account(2).address)
+    reborn = VerificationGame.at(Node(line), cast.auditor.address, Sender(Node(line), devnet_account(2)))
+    with pytest.raises(ContractError) as caught:
+        reborn.attest(job, run.checkpoints.root)
+    assert caught.value.name == "AlreadyAttested"
+    assert Node(line).balance(devnet_account(2).address) == before
+    assert reborn.job(job).attestations == 1
+
+
+def test_a_process_killed_before_sending_sends_after_its_restart(line: Unreliable) -> None:
+    def die(params: list[object]) -> object:
+        raise ChainUnavailable("killed")
+
+    line.once("eth_sendRawTransaction", die)
+    with pytest.raises(ChainUnavailable):
+        sender_on(line).send(FRIEND, b"", value=7)
+    before = balance(line)
+    assert sender_on(line).send(FRIEND, b"", value=7).succeeded
+    assert balance(line) == before + 7
+
+
+def test_a_transaction_whose_answer_was_lost_is_not_paid_twice(line: Unreliable) -> None:
+    def deliver_twice(params: list[object]) -> object:
+        line.chain.request("eth_sendRawTransaction", params)
+        return line.chain.request("eth_sendRawTransaction", params)  # what a retry over HTTP does
+
+    before = balance(line)
+    line.once("eth_sendRawTransaction", deliver_twice)
+    assert sender_on(line).send(FRIEND, b"", value=7).succeeded
+    assert balance(line) == before + 7
+
+
+def test_a_node_that_knows_the_transaction_already_is_waited_for(line: Unreliable) -> None:
+    def already(params: list[object]) -> object:
+        line.chain.request("eth_sendRawTransaction", params)
+        raise RpcRefused("eth_sendRawTransaction", -32000, "already known")
+
+    line.once("eth_sendRawTransaction", already)
+    assert sender_on(line).send(FRIEND, b"", value=7).succeeded
+
+
+def test_another_process_with_the_same_account_only_costs_another_try(line: Unreliable) -> None:
+    def be_faster(params: list[object]) -> object:
+        Sender(Node(line.chain), devnet_account(0)).send(FRIEND, b"", value=1)
+        return line.chain.request("eth_sendRawTransaction", params)
+
+    before = balance(line)
+    line.once("eth_sendRawTransaction", be_faster)
+    assert sender_on(line).send(FRIEND, b"", value=7).succeeded
+    assert balance(line) == before + 8
+
+
+def test_a_pending_transaction_is_outbid_by_at_least_a_tenth_each_time(line: Unreliable) -> None:
+    refusals = 3
+
+    def refuse(params: list[object]) -> object:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise RpcRefused("eth_sendRawTransaction", -32000, "replacement transaction underpriced")
+        return line.chain.request("eth_sendRawTransaction", params)
+
+    line.on["eth_sendRawTransaction"] = refuse
+    sender_on(line).send(FRIEND, b"", value=7)
+    offers = [TypedTransaction.from_bytes(HexBytes(raw)).as_dict() for raw in line.sent]
+    assert len({offer["nonce"] for offer in offers}) == 1
+    for lower, higher in itertools.pairwise(offers):
+        assert higher["maxFeePerGas"] >= 1.1 * lower["maxFeePerGas"]
+        assert higher["maxPriorityFeePerGas"] >= 1.1 * lower["maxPriorityFeePerGas"]
+
+
+def test_a_node_that_never_takes_it_is_given_up(line: Unreliable) -> None:
+    def refuse(params: list[object]) -> object:
+        raise RpcRefused("eth_sendRawTransaction", -32000, "nonce too low")
+
+    line.on["eth_sendRawTransaction"] = refuse
+    with pytest.raises(TransactionPending, match="pending"):
+        sender_on(line).send(FRIEND, b"", value=7)
+    assert len(line.sent) == 8
+
+
+def test_earlier_transactions_are_waited_for_and_then_replaced(line: Unreliable) -> None:
+    time = Time()
+    pending = True
+
+    def nonce(params: list[object]) -> object:
+        latest = line.chain.request("eth_getTransactionCount", [params[0], "latest"])
+        return hex(int(str(latest), 16) + 1) if params[1] == "pending" and pending else latest
+
+    line.on["eth_getTransactionCount"] = nonce
+
+    def taken_after_ten_seconds() -> None:
+        nonlocal pending
+        pending = time.now < 10
+
+    time.on_sleep = taken_after_ten_seconds
+    sender_on(line, time).send(FRIEND, b"", value=7)
+    assert 10 <= time.now < 12
+
+    pending, time.on_sleep = True, lambda: None
+    started = time.now
+    sender_on(line, time).send(FRIEND, b"", value=7)
+    assert 60 <= time.now - started < 63
+
+
+def test_a_transaction_that_no_block_takes_ends_the_wait_with_a_clear_error(line: Unreliable) -> None:
+    line.on["eth_getTransactionReceipt"] = lambda params: None
+    time = Time()
+    with pytest.raises(TransactionPending, match="run the same command again"):
+        sender_on(line, time).send(FRIEND, b"", value=7)
+    assert time.now < 65
+
+
+def test_a_receipt_is_believed_only_when_enough_blocks_lie_on_it(line: Unreliable) -> None:
+    time, node = Time(), Node(line.chain)
+    mined = 0
+
+    def mine() -> None:
+        nonlocal mined
+        mined += 1
+        node.advance_time(12)
+
+    time.on_sleep = mine
+    receipt = sender_on(line, time, confirmations=3).send(FRIEND, b"", value=7)
+    assert mined == 3
+    assert node.head().number == receipt.block + 3
+
+
+def test_a_foreign_transaction_hash_is_refused(line: Unreliable) -> None:
+    line.on["eth_sendRawTransaction"] = lambda params: "0x" + "11" * 32
+    with pytest.raises(InvalidAnswer, match="foreign"):
+        sender_on(line).send(FRIEND, b"", value=7)
+
+
+def test_a_call_that_fails_only_in_its_block_still_gets_the_contracts_reason(line: Unreliable) -> None:
+    cast = Cast.on(Node(line))
+    job = cast.post()
+    cast.commit(job, Run.of())
+    Node(line).advance_time(TERMS.challenge_window + 1)
+    other = VerificationGame(Node(line.chain), cast.trainer.address, Sender(Node(line.chain), devnet_account(8)))
+
+    def be_faster(params: list[object]) -> object:
+        other.finalize(job)
+        return line.chain.request("eth_sendRawTransaction", params)
+
+    before = Node(line).nonce(devnet_account(1).address)
+    line.once("eth_sendRawTransaction", be_faster)
+    with pytest.raises(ContractError) as caught:
+        cast.trainer.finalize(job)
+    assert (caught.value.name, caught.value.values["actual"]) == ("WrongJobStatus", JobStatus.FINAL)
+    assert Node(line).nonce(devnet_account(1).address) == before + 1  # it was mined, and failed there
+
+
+def test_an_account_without_money_says_so(line: Unreliable) -> None:
+    poor = Account.create()
+    with pytest.raises(Exception, match=f"{poor.address} cannot pay"):
+        Sender(Node(line), poor).send(FRIEND, b"", value=1)
