@@ -236,7 +236,7 @@ class Take(Movement):
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, index = inputs
         check_range(index, x.shape[0])
-        return x.index_select(0, index.reshape(-1)).reshape(*index.shape, *x.shape[1:])
+        return x.index_select(0, index.reshape(-1)).reshape((*index.shape, *x.shape[1:]))
 
 
 def check_range(index: torch.Tensor, size: int) -> None:
