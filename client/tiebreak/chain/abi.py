@@ -118,9 +118,19 @@ class ContractAbi:
             values["leaf_index"] = values.pop("index")
         return EVENTS[name](block=log.block, index=log.index, transaction=log.transaction, **values)
 
-    def event_topics(self) -> dict[str, bytes]:
-        """The first topic of each event, by name."""
-        return {entry["name"]: topic for topic, entry in self._events.items()}
+    def events_about(self, parameter: str) -> dict[int, tuple[bytes, ...]]:
+        """Which events have `parameter` as an indexed one: their first topics, by the place of the parameter's
+        topic.
+        """
+        places: dict[int, list[bytes]] = {}
+        for topic, entry in self._events.items():
+            indexed = [item["name"] for item in entry["inputs"] if item["indexed"]]
+            if parameter in indexed:
+                places.setdefault(indexed.index(parameter) + 1, []).append(topic)
+        return {place: tuple(topics) for place, topics in sorted(places.items())}
+
+    def event_names(self) -> set[str]:
+        return {entry["name"] for entry in self._events.values()}
 
 
 def snake_case(name: str) -> str:

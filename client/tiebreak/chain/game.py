@@ -22,7 +22,7 @@ from tiebreak.chain.errors import (
     TransactionFailed,
 )
 from tiebreak.chain.events import Challenged, Event, JobPosted, Withdrawn
-from tiebreak.chain.node import Log, Node, Receipt
+from tiebreak.chain.node import Log, Node, Receipt, Topic
 from tiebreak.chain.records import Children, Game, Job, LeafOpening, NextRoot, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
@@ -196,13 +196,17 @@ class VerificationGame:
         number: of its games only Challenged, GameOver and ClaimRejected.
         """
         start = self.first_block if from_block is None else from_block
-        logs = self.node.logs(self.address, from_block=start, to_block=to_block)
-        return [
-            event
-            for event in self.decode(logs)
-            if (job is None or getattr(event, "job", None) == job)
-            and (game is None or getattr(event, "game", None) == game)
-        ]
+        name, number = ("job", job) if job is not None else ("game", game)
+        if number is None:
+            return self.decode(self.node.logs(self.address, from_block=start, to_block=to_block))
+        # The node selects, so that nobody can bury a game under the events of others.
+        found: list[Log] = []
+        for place, kinds in self._abi.events_about(name).items():
+            topics: list[Topic] = [kinds, *([None] * (place - 1)), number.to_bytes(32, "big")]
+            found += self.node.logs(self.address, from_block=start, to_block=to_block, topics=topics)
+        found.sort(key=lambda log: (log.block, log.index))
+        both = job is not None and game is not None
+        return [event for event in self.decode(found) if not both or getattr(event, "game", None) == game]
 
     def decode(self, logs: Iterable[Log]) -> list[Event]:
         """The contract's own events among `logs`, for example those of a receipt."""

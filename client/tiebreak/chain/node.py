@@ -16,6 +16,10 @@ LOG_RANGE = 2_000
 """Blocks asked for at once; hosted nodes allow between 500 and 10,000."""
 
 
+Topic = bytes | tuple[bytes, ...] | None
+"""What an event's topic has to be: this one, one of these, or anything."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """`timestamp` in seconds since 1970; `base_fee` in wei per gas."""
@@ -153,12 +157,12 @@ class Node:
         *,
         from_block: int,
         to_block: int | None = None,
-        topics: Sequence[bytes | None] = (),
+        topics: Sequence[Topic] = (),
     ) -> list[Log]:
         """All events of a contract in the order in which they happened, from `from_block` up to `to_block` (the newest
         confirmed block if None), both included.
 
-        `topics[i]`, if not None, must be the event's i-th topic (32 bytes).
+        `topics[i]`, if not None, must be, or hold, the event's i-th topic (32 bytes).
         """
         last = self.head().number - self.confirmations
         last = last if to_block is None else min(to_block, last)
@@ -198,14 +202,12 @@ class Node:
             answers.quantity(block.get("baseFeePerGas", "0x0"), "a base fee", 2**128),
         )
 
-    def _logs_between(
-        self, address: ChecksumAddress, first: int, until: int, topics: Sequence[bytes | None]
-    ) -> list[Log]:
+    def _logs_between(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic]) -> list[Log]:
         wanted = {
             "address": address,
             "fromBlock": hex(first),
             "toBlock": hex(until),
-            "topics": [None if topic is None else "0x" + topic.hex() for topic in topics],
+            "topics": [_wanted_topic(topic) for topic in topics],
         }
         try:
             answer = self._ask("eth_getLogs", wanted)
@@ -218,9 +220,7 @@ class Node:
             return lower + self._logs_between(address, middle + 1, until, topics)
         logs = [_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not _is_removed(item)]
         for log in logs:
-            matches = all(
-                topic is None or (i < len(log.topics) and log.topics[i] == topic) for i, topic in enumerate(topics)
-            )
+            matches = all(_fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
             if log.address != address or not first <= log.block <= until or not matches:
                 raise InvalidAnswer(f"{self.name} gave events that were not asked for: use another node.")
         return logs
@@ -257,6 +257,18 @@ def _call(to: ChecksumAddress | None, data: bytes, sender: ChecksumAddress | Non
     if sender is not None:
         call["from"] = sender
     return call
+
+
+def _wanted_topic(topic: Topic) -> object:
+    if topic is None:
+        return None
+    return "0x" + topic.hex() if isinstance(topic, bytes) else ["0x" + one.hex() for one in topic]
+
+
+def _fits(found: tuple[bytes, ...], topic: Topic) -> bool:
+    if topic is None:
+        return True
+    return bool(found) and found[0] in ((topic,) if isinstance(topic, bytes) else topic)
 
 
 def _is_removed(item: object) -> bool:
