@@ -18,11 +18,7 @@ from roundlog.arithmetic import adjacent, round_interval
 from roundlog.log import Decision, Entries
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import Marked, mark, pick, resolve
-
-MARGIN = 4
-"""An honest entry lies within guard * d of a boundary on the trainer's machine, so within (guard + 2) d here; the
-rest covers that the two machines compute d itself in FP64."""
+from roundlog.rounding.resolve import AUDITOR_REACH, Marked, mark, pick, resolve
 
 
 class FindingKind(enum.StrEnum):
@@ -106,10 +102,10 @@ class Follower:
         at = position.clamp(max=max(len(decisions) - 1, 0))
         decision = decisions[at] if len(decisions) else torch.zeros_like(at)
         value = values[at] if len(values) else torch.zeros_like(marked.low)
-        two = adjacent(marked.low, marked.high)
+        two = adjacent(*round_interval(marked.y, marked.d, self.guard + AUDITOR_REACH))
         by_value = decision == int(Decision.VALUE)
         logged = torch.where(by_value, value, torch.where(decision == int(Decision.UP), marked.high, marked.low))
-        # Up and down name the two sides of the one boundary near y; a value must be one of the candidates.
+        # Up and down name the two sides of the one boundary within reach; a value must be one of the candidates.
         possible = torch.where(by_value, (value >= marked.low) & (value <= marked.high), two)
         sampled = torch.from_numpy(self.generator.random(len(marked.indices)) < self.share).to(found.device)
         follow = found & possible & ~sampled
@@ -146,12 +142,14 @@ class Follower:
             return
         indices, decision, value = logged[elsewhere], decisions[elsewhere], values[elsewhere]
         certain = rounded.reshape(-1)[indices]
-        low, high = round_interval(y.reshape(-1)[indices], pick(d.expand(y.shape), indices), float(self.guard + MARGIN))
+        low, high = round_interval(
+            y.reshape(-1)[indices], pick(d.expand(y.shape), indices), float(self.guard + AUDITOR_REACH)
+        )
         self._report(index, indices[low == high], FindingKind.FORGED, "it is not near a rounding boundary")
         says_high, by_value = decision == int(Decision.UP), decision == int(Decision.VALUE)
-        # Where the wide interval holds several boundaries, up and down cannot be told apart, and do not matter.
+        # Up and down are for elements with one boundary within reach, and then they say what the value is.
         contradicts = torch.where(
-            by_value, value != certain, adjacent(low, high) & (torch.where(says_high, high, low) != certain)
+            by_value, value != certain, ~adjacent(low, high) | (torch.where(says_high, high, low) != certain)
         )
         self._report(
             index,

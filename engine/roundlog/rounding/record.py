@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from roundlog.arithmetic import adjacent
+from roundlog.arithmetic import adjacent, round_interval
 from roundlog.log import Decision, Entries
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import mark, resolve
+from roundlog.rounding.resolve import TRAINER_REACH, mark, resolve
 
 
 class Recorder:
@@ -42,7 +42,7 @@ class Recorder:
             return rounded
         values = resolve(operator, inputs, attributes, marked)
         rounded.view(-1)[marked.indices] = values
-        two = adjacent(marked.low, marked.high)
+        two = adjacent(*round_interval(marked.y, marked.d, self.guard + TRAINER_REACH))
         decision = torch.where(values == marked.high, int(Decision.UP), int(Decision.DOWN))
         decision = torch.where(two, decision, int(Decision.VALUE))
         self.entries[index] = Entries(

@@ -11,6 +11,15 @@ from roundlog.arithmetic import round_interval
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 
+AUDITOR_REACH = 4
+"""An honest entry lies within guard * d of a boundary on the trainer's machine, so within (guard + 2) d on the
+auditor's; what is beyond that covers that the two machines compute d itself in FP64. The auditor's reach is
+(guard + AUDITOR_REACH) d."""
+
+TRAINER_REACH = 7
+"""A trainer writes up or down only where (guard + TRAINER_REACH) d holds a single boundary. That interval contains
+the auditor's reach, so the auditor always knows which boundary is meant, and an entry can be wrong in one way only."""
+
 
 class Rounding(Protocol):
     """How an executor turns the approximations of inexact operators into FP32 values."""

@@ -62,10 +62,10 @@ def sum_case(seed: int):
 
 def exp_case(seed: int):
     torch.manual_seed(seed)
-    return operator("exp"), [torch.randn(500)], {}
+    return operator("exp"), [torch.randn(4000)], {}
 
 
-CASES = {"matmul": (matmul_case, 2.0**20), "sum": (sum_case, 2.0**18), "exp": (exp_case, 2.0**20)}
+CASES = {"matmul": (matmul_case, 2.0**16), "sum": (sum_case, 2.0**18), "exp": (exp_case, 2.0**18)}
 
 
 def truth(op, inputs, attributes):
@@ -158,13 +158,10 @@ def test_a_bent_decision_outside_the_ambiguous_set_is_found_without_any_sample(n
     ambiguous = {f.element for f in follower.findings}
     certain = [p for p, index in enumerate(entries.indices) if int(index) not in ambiguous]
     assert len(certain) > 5
-    found = 0
     for position in certain[:40]:
         result, findings, _ = audited(op, inputs, attributes, bend(entries, position), width=wide)
         assert torch.equal(bits(result), bits(right))
-        found += [f.element for f in findings] == [int(entries.indices[position])]
-    # A decision is only undetectable where the wide interval holds several boundaries: and then it has no effect.
-    assert found >= 0.8 * len(certain[:40])
+        assert [f.element for f in findings] == [int(entries.indices[position])]
 
 
 def test_an_entry_far_from_every_boundary_is_forged() -> None:
@@ -220,7 +217,7 @@ def test_a_logged_negative_zero_never_gets_into_a_result() -> None:
 
 def test_the_secret_sample_finds_bent_decisions_at_the_promised_rate() -> None:
     op, inputs, attributes = exp_case(5)
-    width = 2.0**22
+    width = 2.0**18
     _, entries = trained(op, inputs, attributes, width=width)
     bent = entries
     for position in range(len(entries)):
