@@ -1,6 +1,6 @@
 """The verification game as a party plays it: what it knows, and the one move that this forces. No chain, no files."""
 
-from tiebreak.game.leaves import Leaves, Path
+from tiebreak.game.leaves import Leaves, Place
 from tiebreak.game.moves import (
     Bisect,
     ClaimTimeout,
@@ -26,7 +26,7 @@ __all__ = [
     "Need",
     "OpenLevel",
     "Over",
-    "Path",
+    "Place",
     "ReleaseBond",
     "RevealLeaf",
     "Wait",

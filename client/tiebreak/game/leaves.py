@@ -8,9 +8,9 @@ from roundlog.commitments import MerkleTree
 
 from tiebreak.chain.records import NO_CHILDREN, Children, LeafOpening, NextRoot
 
-Path = tuple[int, ...]
+Place = tuple[int, ...]
 """Where a tree hangs: the disputed leaf of every level above it. The tree at () is the claim itself, the one at (i,)
-is over the steps of interval i; a deeper level has a longer path and nothing else that is new.
+is over the steps of interval i; a deeper level has a longer place and nothing else that is new.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiebreak.chain.records import Children, LeafOpening, NextRoot, Outcome, Side
-from tiebreak.game.leaves import Path
+from tiebreak.game.leaves import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ Move = Bisect | OpenLevel | RevealLeaf | ClaimTimeout | ReleaseBond
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The tree at `path` is needed before a move can be made; ask again with it."""
+    """The tree at `place` is needed before a move can be made; ask again with it."""
 
-    path: Path
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)

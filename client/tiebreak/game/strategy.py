@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tiebreak.chain.records import Game, Outcome, Phase, Side
-from tiebreak.game.leaves import Leaves, Path
+from tiebreak.game.leaves import Leaves, Place
 from tiebreak.game.moves import (
     Bisect,
     ClaimTimeout,
@@ -23,7 +23,7 @@ from tiebreak.game.moves import (
     Wait,
 )
 
-Trees = Mapping[Path, Leaves]
+Trees = Mapping[Place, Leaves]
 
 
 def next_move(game: Game, side: Side, trees: Trees, now: int) -> Decision:
@@ -69,31 +69,31 @@ def forced_move(game: Game, side: Side, trees: Trees) -> Bisect | OpenLevel | Re
     Call it only while that side's clock runs.
     """
     level = game.current
-    path = place_of(game)
-    leaves = trees.get(path)
+    place = place_of(game)
+    leaves = trees.get(place)
     if leaves is None:
-        return Need(path)
+        return Need(place)
     if len(leaves) != level.leaf_count or leaves.root != level.roots[side]:
         return Helpless(f"the {side.name.lower()}'s root at level {level.level.name} is not over the states at hand")
 
     if game.phase is Phase.BISECTION:
-        place = level.index >> level.height
-        opened = leaves.children(level.height, place)
+        node = level.index >> level.height
+        opened = leaves.children(level.height, node)
         # The leftmost half that differs: what lies before it is agreed.
         half = 0 if opened.left != level.revealed.left else 1
-        return Bisect(opened, leaves.children(level.height - 1, 2 * place + half))
+        return Bisect(opened, leaves.children(level.height - 1, 2 * node + half))
 
     leaf = leaves.open(level.index, level.agreed_before)
     if level.level.is_last:
         return RevealLeaf(side, leaf)
-    below = trees.get((*path, level.index))
+    below = trees.get((*place, level.index))
     if below is None:
-        return Need((*path, level.index))
+        return Need((*place, level.index))
     if below.payloads[-1] != leaf.payload:
         return Helpless(f"leaf {level.index} at level {level.level.name} does not follow from the states below it")
     return OpenLevel(side, leaf, below.as_next_root())
 
 
-def place_of(game: Game) -> Path:
-    """Path of the tree in which the game is now: the disputed leaf of every level above."""
+def place_of(game: Game) -> Place:
+    """Place of the tree in which the game is now: the disputed leaf of every level above."""
     return tuple(level.index for level in game.levels[:-1])

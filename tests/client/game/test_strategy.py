@@ -49,9 +49,9 @@ class Party:
 
     def decide(self, model: ContractModel, side: Side) -> Decision:
         while isinstance(decision := next_move(model.view(), side, self.known, model.now), Need):
-            self.asked.append(decision.path)
-            (interval,) = decision.path
-            self.known[decision.path] = Leaves(self.steps[interval])
+            self.asked.append(decision.place)
+            (interval,) = decision.place
+            self.known[decision.place] = Leaves(self.steps[interval])
         return decision
 
 

@@ -1,0 +1,93 @@
+"""Fetching what others have published. All of it is hostile until it is shown to be what the chain says it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from roundlog import job as engine
+from roundlog.commitments import state_root
+from roundlog.program import Program
+from roundlog.spec import SpecError
+from roundlog.storage import StorageError, load_tensors
+
+from tiebreak.chain.records import Job
+from tiebreak.chain.spec import spec_hash
+from tiebreak.roles.station import Station
+from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
+
+_NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
+"""A CID names its bytes for good, so content that is refused for these reasons will be refused for ever."""
+
+_HEADER_BYTES_A_TENSOR = 1024
+
+
+class Refused(Exception):
+    """Content, or a whole job, that this role will not work with. The message is one sentence."""
+
+
+def fetch_job(station: Station, posted: Job, room: Path) -> engine.Job:
+    """The job that the chain names, fetched unless it is there already.
+
+    Raises Refused for a job that is not the posted one or larger than the station's limits, StoreError when its files
+    cannot be had at present."""
+    limits = station.limits
+    try:
+        posted.spec.training.validate()
+    except SpecError as error:
+        raise Refused(f"the posted spec cannot be followed: {error}") from error
+    if posted.spec.training.steps > limits.steps:
+        raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
+    directory = room / "job"
+    if directory.exists():
+        try:
+            return _read_job(station, posted, directory)
+        except Refused:
+            shutil.rmtree(directory)  # damaged since it was fetched; the store has it whole
+    try:
+        station.store.get_directory(posted.job_cid, directory, max_bytes=limits.job_bytes)
+    except _NEVER_BETTER as error:
+        raise Refused(f"the job's files are not acceptable: {error}") from error
+    job = _read_job(station, posted, directory)
+    return job
+
+
+def _read_job(station: Station, posted: Job, directory: Path) -> engine.Job:
+    try:
+        job = engine.Job.read(directory, engine.Limits(memory_bytes=station.limits.memory_bytes))
+    except engine.JobError as error:
+        raise Refused(str(error)) from error
+    if spec_hash(job.spec, posted.spec.referee) != posted.spec_hash:
+        raise Refused(f"the files at {posted.job_cid} are those of another job than the posted one")
+    return job
+
+
+def fetch_log(station: Station, posted: Job, room: Path) -> Path | None:
+    """The directory of the trainer's logs; None if they cannot be had. An audit needs no log, so nothing is raised."""
+    directory = room / "log"
+    if directory.exists():
+        return directory
+    try:
+        station.store.get_directory(posted.claim.log_cid, directory, max_bytes=station.limits.log_bytes)
+    except (StoreError, OSError):
+        return None
+    return directory
+
+
+def fetch_state(station: Station, cid: str, program: Program, root: bytes, path: Path) -> list[torch.Tensor]:
+    """The state with this state root, from a file that somebody offers; it is left at `path`.
+
+    Raises Refused if the file holds anything else, StoreError when it cannot be had at present."""
+    path.unlink(missing_ok=True)
+    most = sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
+    try:
+        station.store.get_file(cid, path, max_bytes=most)
+        states = list(load_tensors(path, program.states).values())
+    except (*_NEVER_BETTER, StorageError) as error:
+        path.unlink(missing_ok=True)
+        raise Refused(f"the file at {cid} is not a state of this job: {error}") from error
+    if state_root(states) != root:
+        path.unlink()
+        raise Refused(f"the state at {cid} has another root than 0x{root.hex()}")
+    return states
