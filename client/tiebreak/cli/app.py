@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
-from tiebreak.cli import chain, jobs, logs, training
+from tiebreak.cli import chain, jobs, logs, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 
 app = typer.Typer(
@@ -40,11 +41,17 @@ def root(
 training.register(app)
 chain.register(app)
 app.add_typer(jobs.app, name="job")
+app.add_typer(roles.trainer, name="trainer")
+app.add_typer(roles.auditor, name="auditor")
+app.add_typer(roles.referee, name="referee")
 app.add_typer(logs.app, name="log")
 
 
 def main() -> None:
     """The entry point of the command."""
+    # Read when the kernels' libraries are loaded: threads that wait should sleep, not spin, or two processes on a few
+    # cores take several times as long. No influence on any result.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app()
 
 

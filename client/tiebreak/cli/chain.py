@@ -11,13 +11,12 @@ import typer
 
 from tiebreak.cli import network, options
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.quantities import in_ether, in_time
+from tiebreak.cli.quantities import in_ether
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.records import Game, Job
 
 
 def register(app: typer.Typer) -> None:
@@ -112,17 +111,14 @@ def status(
 ) -> None:
     """Show the state of the contract, or of one job and its games."""
     from tiebreak.cli import output
+    from tiebreak.cli.views import show_posted
 
+    if job is not None and account is not None:
+        raise CommandError("a job and an account are too much at once: ask for one of them.")
     who = network.address(account, "the account") if account is not None else None
     game = network.open_game(chain, contract, confirmations, None)
     if job is not None:
-        found = find_job(game, job)
-        games = {number: game.game(number) for number in game.games_of(job)}
-        now = game.node.head().timestamp
-        if json:
-            output.show_json(_plain_job(job, found) | {"games": [_plain_game(n, g) for n, g in games.items()]})
-        else:
-            _show_job(job, found, games, now)
+        show_posted(game, job, with_games=True, as_json=json)
     else:
         head = game.node.head()
         facts = {
@@ -162,114 +158,9 @@ def withdraw(
         output.show_facts("Withdrawn", {"amount": in_ether(amount), "to": signer.address})
 
 
-def find_job(game: VerificationGame, number: int) -> Job:
-    """A job of the contract. Raises CommandError if there is none of that number."""
-    count = game.job_count()
-    if not 1 <= number <= count:
-        raise CommandError(f"there is no job {number}: the contract has {count} so far (`tiebreak job list`).")
-    return game.job(number)
-
-
 def _plain_account(game: VerificationGame, who: ChecksumAddress) -> dict[str, object]:
     return {
         "account": who,
         "balance_wei": str(game.node.balance(who)),
         "credit_wei": str(game.credit_of(who)),
     }
-
-
-def _plain_job(number: int, job: Job) -> dict[str, object]:
-    terms = job.terms
-    return {
-        "job": number,
-        "status": job.status.name,
-        "customer": job.customer,
-        "referee": job.spec.referee,
-        "job_cid": job.job_cid,
-        "spec_hash": job.spec_hash,
-        "steps": job.spec.training.steps,
-        "interval": job.spec.training.interval,
-        "reward_wei": str(terms.reward),
-        "trainer_bond_wei": str(terms.trainer_bond),
-        "challenger_bond_wei": str(terms.challenger_bond),
-        "commit_deadline": job.commit_deadline,
-        "claim": None
-        if not job.claim.committed_at
-        else {
-            "trainer": job.claim.trainer,
-            "checkpoint_root": job.claim.checkpoint_root,
-            "final_state_root": job.claim.final_state_root,
-            "log_cid": job.claim.log_cid,
-            "model_cid": job.claim.model_cid,
-            "challenge_deadline": job.claim.challenge_deadline,
-        },
-        "attestations": job.attestations,
-        "live_games": job.live_games,
-    }
-
-
-def _plain_game(number: int, game: Game) -> dict[str, object]:
-    return {
-        "game": number,
-        "challenger": game.challenger,
-        "phase": game.phase.name,
-        "level": game.current.level.name,
-        "index": game.current.index,
-        "outcome": game.outcome.name,
-        "reason": game.reason.name,
-        "deadlines": {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline},
-    }
-
-
-def _show_job(number: int, job: Job, games: dict[int, Game], now: int) -> None:
-    from tiebreak.cli import output
-
-    terms, claim = job.terms, job.claim
-    facts: dict[str, object] = {
-        "status": job.status.name,
-        "steps": f"{job.spec.training.steps}, a checkpoint every {job.spec.training.interval}",
-        "reward": in_ether(terms.reward),
-        "bonds": f"trainer {in_ether(terms.trainer_bond)}, challenger {in_ether(terms.challenger_bond)}",
-        "customer": job.customer,
-        "referee": job.spec.referee,
-        "files": job.job_cid,
-    }
-    if not claim.committed_at:
-        facts["commit by"] = _deadline(job.commit_deadline, now)
-    else:
-        facts |= {
-            "trainer": claim.trainer,
-            "checkpoint root": claim.checkpoint_root,
-            "log": claim.log_cid,
-            "model": claim.model_cid,
-            "challenge by": _deadline(claim.challenge_deadline, now),
-            "attestations": job.attestations,
-        }
-    output.show_facts(f"Job {number}", facts)
-    if games:
-        output.show_line("")
-        output.show_table(
-            "Games",
-            ["game", "challenger", "phase", "found at", "next move by", "outcome"],
-            [
-                [
-                    number,
-                    game.challenger,
-                    game.phase.name,
-                    f"{game.current.level.name} {game.current.index}",
-                    _next_move(game, now),
-                    f"{game.outcome.name} ({game.reason.name})" if game.outcome else "",
-                ]
-                for number, game in games.items()
-            ],
-        )
-
-
-def _next_move(game: Game, now: int) -> str:
-    due = {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline}
-    running = [f"{who}, {_deadline(deadline, now)}" for who, deadline in due.items() if deadline]
-    return "; ".join(running) if not game.outcome else ""
-
-
-def _deadline(instant: int, now: int) -> str:
-    return f"in {in_time(instant - now)}" if instant >= now else f"{in_time(now - instant)} ago"

@@ -1,19 +1,25 @@
-"""`tiebreak job ...`: what a customer posts and what everyone else looks at."""
+"""`tiebreak job ...`: what a customer makes, posts and collects, and what everyone else looks at."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tiebreak.cli import options
+from tiebreak.cli import network, options, quantities, roles
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
     from roundlog.job import Job
 
-app = typer.Typer(no_args_is_help=True, help="Training jobs: make one, post it, look at it.")
+app = typer.Typer(no_args_is_help=True, help="Training jobs: make one, post it, look at it, collect its model.")
+
+_TERMS = "Posting it on the chain"
+
+
+def _time(help: str) -> Any:
+    return typer.Option(parser=quantities.seconds, metavar="TIME", help=help, rich_help_panel=_TERMS)
 
 
 @app.command()
@@ -22,46 +28,208 @@ def create(
         str,
         typer.Argument(
             metavar="TASK",
-            help="my_task.py:function that returns a roundlog.capture.Task, or an example (digits, gpt).",
+            help="my_task.py:function that returns a roundlog.capture.Task, an example (digits, gpt), or the directory "
+            "of a job that is only to be posted.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Directory for the job's files; made, or empty.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Directory for the job's files; made, or empty.")] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the function; repeatable.")
     ] = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    reward: Annotated[
+        int | None,
+        typer.Option(
+            parser=quantities.wei, metavar="AMOUNT", help="Post the job, for this reward.", rich_help_panel=_TERMS
+        ),
+    ] = None,
+    referee: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Who decides what the contract cannot.", rich_help_panel=_TERMS),
+    ] = None,
+    trainer_bond: Annotated[
+        int | None,
+        typer.Option(
+            parser=quantities.wei,
+            metavar="AMOUNT",
+            help="What a wrong trainer loses. [default: the reward]",
+            rich_help_panel=_TERMS,
+        ),
+    ] = None,
+    challenger_bond: Annotated[
+        int | None,
+        typer.Option(
+            parser=quantities.wei,
+            metavar="AMOUNT",
+            help="What a wrong challenger loses. [default: the reward]",
+            rich_help_panel=_TERMS,
+        ),
+    ] = None,
+    trainer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="The only one who may train it. [default: anyone]", rich_help_panel=_TERMS
+        ),
+    ] = None,
+    commit_window: Annotated[int, _time("For trainers to claim it.")] = "7d",  # type: ignore[assignment]  # parsed by typer
+    challenge_window: Annotated[int, _time("For auditors to challenge the claim.")] = "7d",  # type: ignore[assignment]  # parsed by typer
+    clock: Annotated[int, _time("For each side's moves in one game.")] = "1d",  # type: ignore[assignment]  # parsed by typer
+    referee_clock: Annotated[int, _time("For one verdict.")] = "1d",  # type: ignore[assignment]  # parsed by typer
+    directory: roles.Directory = None,
+    keystore: network.Keystore = None,
+    chain: network.Chain = network.DEFAULT_CHAIN,
+    contract: network.Contract = None,
+    store: network.Store = None,
+    confirmations: network.Confirmations = 0,
     json: options.Json = False,
 ) -> None:
-    """Capture a training task and write it as a job: data that others can run without running your code."""
+    """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
     from tiebreak.cli import output
-    from tiebreak.cli.source import load_task
 
+    if reward is None and (referee or trainer or trainer_bond or challenger_bond):
+        raise CommandError("these are terms of a posted job, but there is no --reward to post it with: add one.")
+    if reward is not None and referee is None:
+        raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
+    judge = network.address(referee, "the referee") if referee is not None else None
+    only = network.address(trainer, "the trainer") if trainer is not None else None
+    place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory)
+    if reward is not None:
+        place.contract()  # what cannot be posted is noticed before the work of capturing it
+    job, where = _capture(source, out, setting or [], max_memory)
+    plain: dict[str, object] = {"directory": where} | _plain(job)
+    if not json:
+        output.show_facts(f"Job in {where}", _facts(job))
+    if reward is not None and judge is not None:
+        from tiebreak.chain.records import ANYONE, Terms
+        from tiebreak.cli.notices import Teller
+        from tiebreak.roles.customer import post_job
+
+        terms = Terms(
+            reward=reward,
+            trainer_bond=reward if trainer_bond is None else trainer_bond,
+            challenger_bond=reward if challenger_bond is None else challenger_bond,
+            commit_window=commit_window,
+            challenge_window=challenge_window,
+            clock_allowance=clock,
+            referee_allowance=referee_clock,
+            trainer=only or ANYONE,
+        )
+        with Teller(as_json=False) as teller:
+            station = place.station("customer", None if json else teller)
+            number = post_job(station, where, terms, judge)
+        plain |= {"job": number, "contract": station.contract.address}
+        if not json:
+            output.show_line(f"This is job {number}.")
+    if json:
+        output.show_json(plain)
+
+
+def _capture(source: str, out: Path | None, settings: list[str], max_memory: int) -> tuple[Job, Path]:
+    """The job of a task, written to `out`; or the job that is in a directory already."""
+    if Path(source).is_dir():
+        from tiebreak.cli.training import read_job
+
+        if out is not None or settings:
+            raise CommandError(f"{source} is a job already: leave --out and --set away.")
+        strangers = sorted({path.name for path in Path(source).iterdir()} - _files_of_a_job())
+        if strangers:
+            raise CommandError(f"{source} would be published with {strangers[0]} in it: move that somewhere else.")
+        return read_job(Path(source), max_memory), Path(source)
+    if out is None:
+        raise CommandError("the job needs a directory for its files: name one with --out.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CommandError(f"{out} is not an empty directory: choose another place for the job.")
+    from tiebreak.cli.source import load_task
+
+    task = load_task(source, settings)
     from roundlog.job import Job
 
-    job = Job.from_task(load_task(source, setting or []))
+    job = Job.from_task(task)
     job.write(out)
-    if json:
-        output.show_json(_plain(job) | {"directory": out})
-    else:
-        output.show_facts(f"Job in {out}", _facts(job))
+    return job, out
+
+
+def _files_of_a_job() -> set[str]:
+    from roundlog import job
+
+    return {job.PROGRAM, job.SPEC, job.INITIAL, job.SCHEDULE, job.DATA}
 
 
 @app.command()
 def show(
-    job_directory: options.JobDirectory,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Directory of a job, or the number of a posted one.")],
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    chain: network.Chain = network.DEFAULT_CHAIN,
+    contract: network.Contract = None,
+    confirmations: network.Confirmations = 0,
     json: options.Json = False,
 ) -> None:
     """Check a job and show what it asks for."""
     from tiebreak.cli import output
+
+    if not Path(job).exists() and job.isascii() and job.isdigit():
+        from tiebreak.cli.views import show_posted
+
+        game = network.open_game(chain, contract, confirmations, None)
+        show_posted(game, int(job), with_games=False, as_json=json)
+        return
     from tiebreak.cli.training import read_job
 
-    job = read_job(job_directory, max_memory)
+    found = read_job(Path(job), max_memory)
     if json:
-        output.show_json(_plain(job))
+        output.show_json(_plain(found))
     else:
-        output.show_facts(f"Job in {job_directory}", _facts(job))
+        output.show_facts(f"Job in {job}", _facts(found))
+
+
+@app.command("list")
+def list_jobs(
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="Only those: open, claimed, final, rejected or expired.")
+    ] = None,
+    chain: network.Chain = network.DEFAULT_CHAIN,
+    contract: network.Contract = None,
+    confirmations: network.Confirmations = 0,
+    json: options.Json = False,
+) -> None:
+    """List the posted jobs."""
+    from tiebreak.chain.records import JobStatus
+    from tiebreak.cli.views import show_list
+
+    wanted = None
+    if status is not None:
+        names = [one.name.lower() for one in JobStatus if one]
+        if status.lower() not in names:
+            raise typer.BadParameter(f"{status!r} is none of {', '.join(names)}.", param_hint="--status")
+        wanted = JobStatus[status.upper()]
+    show_list(network.open_game(chain, contract, confirmations, None), wanted, json)
+
+
+@app.command()
+def collect(
+    job: Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number of a job of yours.")],
+    model: Annotated[Path, typer.Option(metavar="FILE", help="Where to put the trained state (safetensors).")],
+    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    directory: roles.Directory = None,
+    poll: roles.Poll = 2.0,
+    keystore: network.Keystore = None,
+    chain: network.Chain = network.DEFAULT_CHAIN,
+    contract: network.Contract = None,
+    store: network.Store = None,
+    confirmations: network.Confirmations = 0,
+    json: options.Json = False,
+) -> None:
+    """Wait for the end of a job; then fetch its model, or the refund."""
+    from tiebreak.roles.role import Role
+    from tiebreak.roles.station import Station
+
+    def make(station: Station) -> Role:
+        from tiebreak.roles.customer import CustomerRole
+
+        return CustomerRole(station, job, model=model)
+
+    place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory)
+    roles.play("customer", place, make, poll, json)
 
 
 def _plain(job: Job) -> dict[str, object]:

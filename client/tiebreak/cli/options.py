@@ -31,6 +31,22 @@ Threads = Annotated[
 ]
 
 
+Device = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="PyTorch device; the result is the same on any.")
+]
+
+VerifyLog = Annotated[
+    float,
+    typer.Option(
+        "--verify-log",
+        parser=quantities.share,
+        metavar="SHARE|all",
+        help="Share of the log's decisions to verify, drawn in secret.",
+    ),
+]
+DEFAULT_VERIFY_LOG = "0.05"
+
+
 def use_threads(count: int | None) -> None:
     """Lets the kernels of this process use so many threads; None leaves it to PyTorch."""
     if count is not None:

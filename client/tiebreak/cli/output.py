@@ -39,6 +39,11 @@ def show_json(content: object) -> None:
     print(json.dumps(content, indent=2, default=_plain))
 
 
+def show_json_line(content: object) -> None:
+    """For programs that read while this one works: one object a line."""
+    print(json.dumps(content, default=_plain), flush=True)
+
+
 def _plain(value: object) -> object:
     return "0x" + value.hex() if isinstance(value, bytes) else str(value)
 
@@ -105,22 +110,37 @@ class Steps:
             errors().print(escape(f"{self.name}: {count} of {self.total} {note}".rstrip()), soft_wrap=True)
 
 
+class OpenProgress:
+    """A progress bar on standard error until `close`; plain lines, few of them, where that is no terminal."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._bar = None
+        if errors().is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=32),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("[dim]{task.fields[note]}"),
+                console=errors(),
+            )
+            self._bar.start()
+        self.steps = Steps(name, total, self._bar)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
 @contextmanager
 def progress(name: str, total: int) -> Iterator[Steps]:
-    """A progress bar on standard error; plain lines, few of them, where that is no terminal."""
-    if not errors().is_terminal:
-        yield Steps(name, total, None)
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=32),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
-        console=errors(),
-    ) as bar:
-        yield Steps(name, total, bar)
+    """The progress of one long part."""
+    bar = OpenProgress(name, total)
+    try:
+        yield bar.steps
+    finally:
+        bar.close()
 
 
 def size(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import options, quantities
+from tiebreak.cli import options
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def train(
         Path, typer.Option("--run", help="Directory of the run: checkpoints and log. A killed run carries on.")
     ],
     keep_every: options.KeepEvery = 1,
+    device: options.Device = "cpu",
     threads: options.Threads = None,
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     json: options.Json = False,
@@ -46,7 +47,7 @@ def train(
     started = time.monotonic()
     with output.progress("training", job.spec.steps) as bar:
         last = _Last(bar)
-        result = Trainer(job, run, keep_every=keep_every, on_step=last).run()
+        result = Trainer(job, run, keep_every=keep_every, device=device, on_step=last).run()
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -79,10 +80,7 @@ def audit(
     log: Annotated[
         Path | None, typer.Option("--log", help="The trainer's log; without it the audit is slower.")
     ] = None,
-    verify_log: Annotated[
-        float,
-        typer.Option(parser=quantities.share, metavar="SHARE|all", help="Share of the logged decisions to verify."),
-    ] = "0.05",  # type: ignore[assignment]  # parsed by typer
+    verify_log: options.VerifyLog = options.DEFAULT_VERIFY_LOG,  # type: ignore[assignment]  # parsed by typer
     claim: Annotated[
         str | None,
         typer.Option(
@@ -92,6 +90,7 @@ def audit(
         ),
     ] = None,
     keep_every: options.KeepEvery = 1,
+    device: options.Device = "cpu",
     threads: options.Threads = None,
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     json: options.Json = False,
@@ -116,7 +115,9 @@ def audit(
         )
     started = time.monotonic()
     with output.progress("auditing", job.spec.steps) as bar:
-        result = Auditor(job, run, log_dir=log, verify_log=verify_log, keep_every=keep_every, on_step=_Last(bar)).run()
+        result = Auditor(
+            job, run, log_dir=log, verify_log=verify_log, keep_every=keep_every, device=device, on_step=_Last(bar)
+        ).run()
     agrees, first_wrong = compare(result, claimed)
     forged = any(finding.kind is FindingKind.FORGED for finding in result.findings)
     if json:

@@ -1,0 +1,82 @@
+"""Shows what a role tells: lines for people, JSON lines for programs, a progress bar for long work."""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+from typing import Any
+
+from rich.markup import escape
+
+from tiebreak.chain.errors import printable
+from tiebreak.cli import output
+from tiebreak.roles.notices import Notice, What
+
+_STYLES = {What.SENT: "green", What.WARNING: "yellow"}
+
+
+class Teller:
+    """Give its `tell` to a station. Leave the `with` block to end the last progress bar."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._bar: output.OpenProgress | None = None
+        self._doing = ""
+
+    def tell(self, notice: Notice) -> None:
+        """Shows one notice."""
+        if self._as_json:
+            print(json.dumps(plain(notice)), flush=True)
+            return
+        if notice.what is What.STEP:
+            self._step(notice)
+            return
+        self._end_bar()
+        about = " ".join(
+            f"{name} {value}" for name, value in (("job", notice.job), ("game", notice.game)) if value is not None
+        )
+        gas = f" [dim]({notice.receipt.gas_used:,} gas)[/]" if notice.receipt is not None else ""
+        style = _STYLES.get(notice.what, "default")
+        output.results().print(
+            f"[dim]{notice.role} {about}[/]  [{style}]{escape(printable(notice.text))}[/]{gas}", soft_wrap=True
+        )
+        output.flush()
+
+    def _step(self, notice: Notice) -> None:
+        name = f"{notice.role}: {notice.text}"
+        if self._bar is None or self._doing != name:
+            self._end_bar()
+            self._bar = output.OpenProgress(name, notice.total)
+            self._doing = name
+        note = f"loss {notice.loss:.4f}" if notice.loss is not None else ""
+        self._bar.steps.done(notice.done, note)
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def __enter__(self) -> Teller:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_bar()
+
+
+def plain(notice: Notice) -> dict[str, Any]:
+    """A notice for programs."""
+    about: dict[str, Any] = {"role": notice.role, "what": notice.what.value, "text": printable(notice.text)}
+    about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
+    if notice.what is What.STEP:
+        about |= {"done": notice.done, "total": notice.total, "loss": notice.loss}
+    if notice.receipt is not None:
+        receipt = notice.receipt
+        about |= {
+            "transaction": "0x" + receipt.transaction.hex(),
+            "block": receipt.block,
+            "gas": receipt.gas_used,
+            "fee_wei": str(receipt.fee),
+        }
+    return about

@@ -1,0 +1,218 @@
+"""`tiebreak trainer run`, `auditor run`, `referee run` and `job collect`: the processes that take part in jobs."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiebreak.cli import network, options
+from tiebreak.cli.failures import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eth_account.signers.local import LocalAccount
+
+    from tiebreak.chain.game import VerificationGame
+    from tiebreak.cli.notices import Teller
+    from tiebreak.roles.role import Role
+    from tiebreak.roles.station import Station
+
+trainer = typer.Typer(no_args_is_help=True, help="Train jobs and claim their rewards.")
+auditor = typer.Typer(no_args_is_help=True, help="Repeat claimed trainings, and challenge those that are wrong.")
+referee = typer.Typer(no_args_is_help=True, help="Decide disputes that have come down to one step.")
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help="Where this role keeps its work. By default a folder of the user's."),
+]
+Poll = Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Time between two looks at the chain.")]
+Job = Annotated[
+    int | None, typer.Option("--job", min=1, metavar="JOB", help="Number of one job; ends when it is over.")
+]
+
+
+@trainer.callback()
+@auditor.callback()
+@referee.callback()
+def _group() -> None:
+    """Keeps `run` a command of its own."""
+
+
+@trainer.command("run")
+def run_trainer(
+    job: Job = None,
+    every: Annotated[bool, typer.Option("--all", help="Train every open job, until interrupted.")] = False,
+    keep_every: options.KeepEvery = 1,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    directory: Directory = None,
+    poll: Poll = 2.0,
+    keystore: network.Keystore = None,
+    chain: network.Chain = network.DEFAULT_CHAIN,
+    contract: network.Contract = None,
+    store: network.Store = None,
+    confirmations: network.Confirmations = 0,
+    json: options.Json = False,
+) -> None:
+    """Train, publish, claim, and defend the claim until it is paid. Killed at any moment, it carries on."""
+    if (job is None) != every:
+        raise CommandError("say which job to train: --job NUMBER, or --all for every open one.")
+
+    def make(station: Station) -> Role:
+        from tiebreak.roles.follower import Follower
+        from tiebreak.roles.trainer import TrainerRole
+
+        if job is not None:
+            return TrainerRole(station, job, device=device, keep_every=keep_every)
+        return Follower(
+            station, "trainer", lambda number, _: TrainerRole(station, number, device=device, keep_every=keep_every)
+        )
+
+    options.use_threads(threads)
+    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
+    play("trainer", place, make, poll, json)
+
+
+@auditor.command("run")
+def run_auditor(
+    job: Job = None,
+    verify_log: options.VerifyLog = options.DEFAULT_VERIFY_LOG,  # type: ignore[assignment]  # parsed by typer
+    use_log: Annotated[
+        bool, typer.Option("--use-log/--no-log", help="Follow the trainer's log, or do without.")
+    ] = True,
+    keep_every: options.KeepEvery = 1,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    directory: Directory = None,
+    poll: Poll = 2.0,
+    keystore: network.Keystore = None,
+    chain: network.Chain = network.DEFAULT_CHAIN,
+    contract: network.Contract = None,
+    store: network.Store = None,
+    confirmations: network.Confirmations = 0,
+    json: options.Json = False,
+) -> None:
+    """Audit one job, or all of them until interrupted; attest to what is right, challenge what is wrong."""
+
+    def make(station: Station) -> Role:
+        from tiebreak.roles.auditor import AuditorRole
+        from tiebreak.roles.follower import Follower
+
+        def role(number: int) -> AuditorRole:
+            return AuditorRole(
+                station, number, verify_log=verify_log, use_log=use_log, device=device, keep_every=keep_every
+            )
+
+        return role(job) if job is not None else Follower(station, "auditor", lambda number, _: role(number))
+
+    options.use_threads(threads)
+    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
+    play("auditor", place, make, poll, json)
+
+
+@referee.command("run")
+def run_referee(
+    offer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CID", help="A state that a party offers, to start from if it is the agreed one."),
+    ] = None,
+    threads: options.Threads = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    directory: Directory = None,
+    poll: Poll = 2.0,
+    keystore: network.Keystore = None,
+    chain: network.Chain = network.DEFAULT_CHAIN,
+    contract: network.Contract = None,
+    store: network.Store = None,
+    confirmations: network.Confirmations = 0,
+    json: options.Json = False,
+) -> None:
+    """Answer every game that calls this account, until interrupted."""
+
+    def make(station: Station) -> Role:
+        from tiebreak.roles.referee import RefereeRole
+
+        return RefereeRole(station, offers=offer or [])
+
+    options.use_threads(threads)
+    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
+    play("referee", place, make, poll, json)
+
+
+class Place:
+    """Where a role works, as its options say."""
+
+    def __init__(
+        self,
+        keystore: Path | None,
+        chain: str,
+        contract: str | None,
+        store: str | None,
+        confirmations: int,
+        directory: Path | None,
+        max_memory: int,
+    ) -> None:
+        self._network = (chain, contract, confirmations)
+        self._keystore, self._store = keystore, store
+        self._directory, self._max_memory = directory, max_memory
+        self._opened: tuple[VerificationGame, LocalAccount] | None = None
+
+    def contract(self) -> tuple[VerificationGame, LocalAccount]:
+        """The contract, and the account that writes to it. Raises CommandError, ChainError."""
+        if self._opened is None:
+            signer = network.account(self._keystore)
+            self._opened = network.open_game(*self._network, signer), signer
+        return self._opened
+
+    def station(self, role: str, teller: Teller | None) -> Station:
+        """Everything that a role is given. Raises CommandError, ChainError, StoreError."""
+        from tiebreak.chain.sender import Sender
+        from tiebreak.roles.notices import ignore
+        from tiebreak.roles.station import Limits, Station
+
+        contract, signer = self.contract()
+        directory = self._directory
+        if directory is None:
+            from platformdirs import user_data_path
+
+            directory = user_data_path("tiebreak") / role / signer.address
+        directory.mkdir(parents=True, exist_ok=True)
+        return Station(
+            contract=contract,
+            sender=Sender(contract.node, signer),
+            store=network.open_content(self._store),
+            directory=directory,
+            limits=Limits(memory_bytes=self._max_memory),
+            notify=teller.tell if teller is not None else ignore,
+        )
+
+
+def play(name: str, place: Place, make: Callable[[Station], Role], poll: float, as_json: bool) -> None:
+    """Lets a role work until it has finished. The first interrupt lets it stop in good order."""
+    from tiebreak.cli import output
+    from tiebreak.cli.notices import Teller
+
+    with Teller(as_json=as_json) as teller:
+        role = make(place.station(name, teller))
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if role.stop.is_set():
+                raise KeyboardInterrupt
+            role.stop.set()
+
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGTERM, stop)
+        progress = role.run(poll=poll)
+    if as_json:
+        output.show_json_line({"role": name, "what": "ended", "text": progress.state, "finished": progress.finished})
+    elif progress.finished:
+        output.show_line(f"Done: {progress.state}.")
+    if not progress.finished:
+        raise KeyboardInterrupt

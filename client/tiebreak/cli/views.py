@@ -1,0 +1,159 @@
+"""Posted jobs and their games, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tiebreak.cli.failures import CommandError
+from tiebreak.cli.quantities import in_ether, in_time
+
+if TYPE_CHECKING:
+    from tiebreak.chain.game import VerificationGame
+    from tiebreak.chain.records import Game, Job, JobStatus
+
+
+def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
+    """One job; with its games if asked. Raises CommandError if there is no such job."""
+    from tiebreak.cli import output
+
+    job = find_job(game, number)
+    games = {one: game.game(one) for one in game.games_of(number)} if with_games else {}
+    if as_json:
+        shown = {"games": [_plain_game(one, found) for one, found in games.items()]} if with_games else {}
+        output.show_json(_plain_job(number, job) | shown)
+    else:
+        _show_job(number, job, games, game.node.head().timestamp)
+
+
+def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -> None:
+    """All jobs, or those of one status."""
+    from tiebreak.cli import output
+
+    jobs = {number: game.job(number) for number in range(1, game.job_count() + 1)}
+    chosen = {number: job for number, job in jobs.items() if wanted is None or job.status is wanted}
+    if as_json:
+        output.show_json([_plain_job(number, job) for number, job in chosen.items()])
+    elif not chosen:
+        output.show_line("There are no such jobs." if jobs else "There are no jobs yet.")
+    else:
+        output.show_table(
+            "Jobs",
+            ["job", "status", "steps", "reward", "trainer's bond", "challenger's bond", "games"],
+            [
+                [
+                    number,
+                    job.status.name,
+                    job.spec.training.steps,
+                    in_ether(job.terms.reward),
+                    in_ether(job.terms.trainer_bond),
+                    in_ether(job.terms.challenger_bond),
+                    job.game_count,
+                ]
+                for number, job in chosen.items()
+            ],
+        )
+
+
+def find_job(game: VerificationGame, number: int) -> Job:
+    """A job of the contract. Raises CommandError if there is none of that number."""
+    count = game.job_count()
+    if not 1 <= number <= count:
+        raise CommandError(f"there is no job {number}: the contract has {count} so far (`tiebreak job list`).")
+    return game.job(number)
+
+
+def _plain_job(number: int, job: Job) -> dict[str, object]:
+    terms = job.terms
+    return {
+        "job": number,
+        "status": job.status.name,
+        "customer": job.customer,
+        "referee": job.spec.referee,
+        "job_cid": job.job_cid,
+        "spec_hash": job.spec_hash,
+        "steps": job.spec.training.steps,
+        "interval": job.spec.training.interval,
+        "reward_wei": str(terms.reward),
+        "trainer_bond_wei": str(terms.trainer_bond),
+        "challenger_bond_wei": str(terms.challenger_bond),
+        "commit_deadline": job.commit_deadline,
+        "claim": None
+        if not job.claim.committed_at
+        else {
+            "trainer": job.claim.trainer,
+            "checkpoint_root": job.claim.checkpoint_root,
+            "final_state_root": job.claim.final_state_root,
+            "log_cid": job.claim.log_cid,
+            "model_cid": job.claim.model_cid,
+            "challenge_deadline": job.claim.challenge_deadline,
+        },
+        "attestations": job.attestations,
+        "live_games": job.live_games,
+    }
+
+
+def _plain_game(number: int, game: Game) -> dict[str, object]:
+    return {
+        "game": number,
+        "challenger": game.challenger,
+        "phase": game.phase.name,
+        "level": game.current.level.name,
+        "index": game.current.index,
+        "outcome": game.outcome.name,
+        "reason": game.reason.name,
+        "deadlines": {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline},
+    }
+
+
+def _show_job(number: int, job: Job, games: dict[int, Game], now: int) -> None:
+    from tiebreak.cli import output
+
+    terms, claim = job.terms, job.claim
+    facts: dict[str, object] = {
+        "status": job.status.name,
+        "steps": f"{job.spec.training.steps}, a checkpoint every {job.spec.training.interval}",
+        "reward": in_ether(terms.reward),
+        "bonds": f"trainer {in_ether(terms.trainer_bond)}, challenger {in_ether(terms.challenger_bond)}",
+        "customer": job.customer,
+        "referee": job.spec.referee,
+        "files": job.job_cid,
+    }
+    if not claim.committed_at:
+        facts["commit by"] = _deadline(job.commit_deadline, now)
+    else:
+        facts |= {
+            "trainer": claim.trainer,
+            "checkpoint root": claim.checkpoint_root,
+            "log": claim.log_cid,
+            "model": claim.model_cid,
+            "challenge by": _deadline(claim.challenge_deadline, now),
+            "attestations": job.attestations,
+        }
+    output.show_facts(f"Job {number}", facts)
+    if games:
+        output.show_line("")
+        output.show_table(
+            "Games",
+            ["game", "challenger", "phase", "found at", "next move by", "outcome"],
+            [
+                [
+                    number,
+                    game.challenger,
+                    game.phase.name,
+                    f"{game.current.level.name} {game.current.index}",
+                    _next_move(game, now),
+                    f"{game.outcome.name} ({game.reason.name})" if game.outcome else "",
+                ]
+                for number, game in games.items()
+            ],
+        )
+
+
+def _next_move(game: Game, now: int) -> str:
+    due = {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline}
+    running = [f"{who}, {_deadline(deadline, now)}" for who, deadline in due.items() if deadline]
+    return "; ".join(running) if not game.outcome else ""
+
+
+def _deadline(instant: int, now: int) -> str:
+    return f"in {in_time(instant - now)}" if instant >= now else f"{in_time(now - instant)} ago"
