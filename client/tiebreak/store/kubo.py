@@ -153,7 +153,8 @@ class KuboStore:
             # Not through the client library: it reads an answer to its end, however long that is.
             with requests.post(
                 f"{self._url}/api/v0/block/get",
-                params={"arg": str(cid)},
+                # The daemon gives up before we do, so that absent content is told from an absent daemon.
+                params={"arg": str(cid), "timeout": f"{int(900 * self._timeout)}ms"},
                 headers={"Accept-Encoding": "identity"},
                 stream=True,
                 timeout=self._timeout,
