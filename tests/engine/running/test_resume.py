@@ -1,0 +1,122 @@
+"""A killed process carries on to the same root; a directory that is not its own is left alone."""
+
+import random
+import shutil
+import signal
+import time
+
+import pytest
+from processes import finish, start
+from roundlog.auditor import Auditor
+from roundlog.job import Job
+from roundlog.replay import referee_step, replay_interval, replay_state
+from roundlog.run import RunError
+from roundlog.trainer import Trainer
+from tasks import conv_task, linear_task
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("trained")
+    Job.from_task(conv_task(steps=12, interval=2)).write(directory / "job")
+    job = Job.read(directory / "job")
+    return directory, job, Trainer(job, directory / "run").run()
+
+
+@pytest.mark.parametrize("role", ["train", "audit"])
+def test_a_process_killed_at_any_moment_carries_on_to_the_same_root(role: str, trained, tmp_path) -> None:
+    directory, _, result = trained
+    rng = random.Random(role)
+    kills = 0
+    for _ in range(6):
+        arguments = [role, directory / "job", tmp_path / "run", *([result.log_dir, 1.0] if role == "audit" else [])]
+        process = start("one thread", *arguments)
+        # Wait until it is somewhere in the middle of the steps, then kill it without warning.
+        assert process.stderr is not None
+        for _ in range(rng.randint(1, 3)):
+            process.stderr.readline()
+        time.sleep(rng.random() * 0.03)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+    assert kills >= 3
+    last = finish(start("one thread", *arguments))
+    assert last == {"root": result.checkpoint_root.hex(), "findings": []}
+    if role == "train":
+        for path in result.log_dir.iterdir():
+            assert (tmp_path / "run" / "log" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_finished_run_is_not_run_again(trained, tmp_path) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    steps = []
+    again = Trainer(job, tmp_path / "run", on_step=steps.append).run()
+    assert steps == []
+    assert again.checkpoint_root == result.checkpoint_root
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
+def test_a_damaged_checkpoint_is_computed_again(damage: str, trained, tmp_path) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "00000012.safetensors"
+    data = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    else:
+        data[-5] ^= 1
+        path.write_bytes(data if damage == "flip" else data[:-9])
+    assert Trainer(job, tmp_path / "run").run().checkpoint_root == result.checkpoint_root
+
+
+def test_a_torn_record_of_roots_is_computed_again(trained, tmp_path) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    roots = tmp_path / "run" / "roots"
+    roots.write_bytes(roots.read_bytes()[:-40])
+    assert Trainer(job, tmp_path / "run").run().checkpoint_root == result.checkpoint_root
+
+
+def test_checkpoints_may_be_kept_every_few_intervals(trained, tmp_path) -> None:
+    _, job, result = trained
+    run = Trainer(job, tmp_path / "run", keep_every=4).run()
+    assert run.checkpoint_root == result.checkpoint_root
+    kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["00000008.safetensors", "00000012.safetensors"]
+    assert replay_interval(job, tmp_path / "run", 4)[-1] == result.state_roots[4]
+
+
+def test_an_interval_is_replayed_to_the_committed_root(trained) -> None:
+    directory, job, result = trained
+    for interval in (0, 3, 5):
+        roots = replay_interval(job, directory / "run", interval)
+        assert len(roots) == 2
+        assert roots[-1] == result.state_roots[interval]
+    with pytest.raises(ValueError, match="interval 6 is not one of them"):
+        replay_interval(job, directory / "run", 6)
+
+
+def test_a_referee_gets_one_step_right_from_the_state_before_it(trained, tmp_path) -> None:
+    directory, job, _ = trained
+    before = replay_state(job, directory / "run", 7)
+    assert referee_step(job, before, 7, tmp_path / "referee") == replay_interval(job, directory / "run", 3)[1]
+
+
+def test_a_directory_of_another_job_is_refused(trained, tmp_path) -> None:
+    directory, _, _ = trained
+    Job.from_task(linear_task()).write(tmp_path / "job")
+    other = Job.read(tmp_path / "job")
+    with pytest.raises(RunError, match="the run of another job"):
+        Trainer(other, directory / "run")
+
+
+def test_two_processes_cannot_share_a_directory(trained, tmp_path) -> None:
+    _, job, _ = trained
+
+    def second(event) -> None:
+        if event.step == 1:
+            with pytest.raises(RunError, match="in use by another process"):
+                Auditor(job, tmp_path / "run").run()
+
+    Auditor(job, tmp_path / "run", on_step=second).run()
