@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-pragma solidity ^0.8.30;
+pragma solidity 0.8.37;
 
 /// @notice A hash inside a Merkle tree: a leaf, an inner node or a root. A payload (for example a state root, which is itself the
 ///         root of another tree) is a plain `bytes32` and becomes a `Node` only through `Merkle.leaf`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-pragma solidity ^0.8.30;
+pragma solidity 0.8.37;
 
 /// @notice Seconds since the Unix epoch, as `block.timestamp` gives them. Zero stands for "never".
 type Timestamp is uint64;
@@ -8,7 +8,6 @@ type Timestamp is uint64;
 type Duration is uint64;
 
 using {isLater as >, isNotLater as <=} for Timestamp global;
-using {isLonger as >} for Duration global;
 using Time for Timestamp global;
 using Time for Duration global;
 
@@ -18,10 +17,6 @@ function isLater(Timestamp a, Timestamp b) pure returns (bool) {
 
 function isNotLater(Timestamp a, Timestamp b) pure returns (bool) {
     return Timestamp.unwrap(a) <= Timestamp.unwrap(b);
-}
-
-function isLonger(Duration a, Duration b) pure returns (bool) {
-    return Duration.unwrap(a) > Duration.unwrap(b);
 }
 
 /// @title Instants and durations that cannot be mixed up

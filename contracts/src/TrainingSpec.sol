@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-pragma solidity ^0.8.30;
+pragma solidity 0.8.37;
 
 /// @notice Everything that decides the bits of a training run. `specHash = keccak256(abi.encode(spec))`; all fields are static, so
 ///         the preimage is exactly seventeen 32-byte words in this order.

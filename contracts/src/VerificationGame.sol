@@ -173,8 +173,7 @@ contract VerificationGame is IVerificationGame {
         Bisection storage search = game.levels[level].search;
         (Side mover, uint64 index, uint8 height) = (search.turn, search.index, search.height);
         stopClock(game, gameId, mover);
-        bool wentLeft = search.advance(opened, next);
-        emit Bisected(gameId, level, mover, index, height, wentLeft, opened, next);
+        emit Bisected(gameId, level, mover, index, height, search.advance(opened, next), opened, next);
         if (height == 1) leafFound(job, game, gameId, level);
         else startClock(game, mover.other());
     }

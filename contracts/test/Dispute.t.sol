@@ -84,17 +84,21 @@ contract DisputeTest is GameTest {
 
         uint256 expected = firstDisputableStep(honest, wrong);
         uint256 moves = play(id, claimed, challenged);
-        GameView memory shown = game.getGame(id);
-        vm.assertEq(shown.levels[0].index * interval + shown.levels[1].index, expected, "the disputed step");
-        vm.assertEq(shown.agreed, expected == 0 ? INITIAL_STATE : honest.states[expected - 1], "the agreed state before it");
-        vm.assertEq(shown.levels[1].payloads[0], claimed.states[expected], "the trainer's claim");
-        vm.assertEq(shown.levels[1].payloads[1], challenged.states[expected], "the challenger's claim");
         uint256 bisections = log2(Trees.width(steps / interval)) + log2(Trees.width(interval));
         vm.assertEq(moves, bisections + 4, "no move more than the depths and the openings");
+        assertDisputed(id, expected, claimed, challenged);
 
         adjudicate(id, honest.states[expected]);
         assertOver(id, trainerIsHonest ? Outcome.TRAINER_WON : Outcome.CHALLENGER_WON, Reason.VERDICT);
         assertJob(job, trainerIsHonest ? JobStatus.CLAIMED : JobStatus.REJECTED);
+    }
+
+    function assertDisputed(GameId id, uint256 expected, Run memory claimed, Run memory challenged) private view {
+        GameView memory shown = game.getGame(id);
+        vm.assertEq(shown.levels[0].index * claimed.interval + shown.levels[1].index, expected, "the disputed step");
+        vm.assertEq(shown.agreed, expected == 0 ? INITIAL_STATE : claimed.states[expected - 1], "the agreed state before it");
+        vm.assertEq(shown.levels[1].payloads[0], claimed.states[expected], "the trainer's claim");
+        vm.assertEq(shown.levels[1].payloads[1], challenged.states[expected], "the challenger's claim");
     }
 
     /// @dev The oracle: checkpoint after checkpoint, then step after step.

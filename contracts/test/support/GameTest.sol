@@ -235,6 +235,15 @@ abstract contract GameTest is Test {
         }
     }
 
+    /// @notice The move that `side` owes, if it owes one.
+    function stepOf(GameId id, Side side, Run memory run) internal returns (bool moved) {
+        GameView memory shown = game.getGame(id);
+        if (shown.phase == Phase.BISECTION && current(shown).turn == side) bisect(id, run);
+        else if (shown.phase == Phase.OPENING && !current(shown).opened[uint8(side)]) open(id, side, run);
+        else return false;
+        return true;
+    }
+
     /// @notice The next move of whichever side owes one. Nothing in phases REFEREE and OVER.
     function step(GameId id, Run memory claimed, Run memory challenged) internal returns (bool moved) {
         GameView memory shown = game.getGame(id);
@@ -302,7 +311,7 @@ abstract contract GameTest is Test {
     }
 
     /// @dev A typed instant from a plain one.
-    function instant(uint256 time) internal pure returns (Timestamp) {
-        return Timestamp.wrap(uint64(time));
+    function instant(uint256 seconds_) internal pure returns (Timestamp) {
+        return Timestamp.wrap(uint64(seconds_));
     }
 }

