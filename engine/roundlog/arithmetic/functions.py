@@ -1,11 +1,10 @@
-"""Correctly rounded elementary functions of one FP32 number, by raising the precision until the rounding is
-decided (Ziv's strategy), with mpmath's interval arithmetic as the judge."""
+"""Correctly rounded elementary functions of one FP32 number, by raising mpmath's precision until both ends of an
+interval around its value round alike (Ziv's strategy)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
 from functools import lru_cache
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -17,18 +16,20 @@ _START_BITS = 80
 _LIMIT_BITS = 4096
 _GUARD_BITS = 12
 
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "exp": mpmath.exp,
-    "expm1": mpmath.expm1,
-    "log": mpmath.log,
-    "log1p": mpmath.log1p,
-    "tanh": mpmath.tanh,
-    "erf": mpmath.erf,
-    "sin": mpmath.sin,
-    "cos": mpmath.cos,
-}
-"""The functions by name. Each is evaluated by mpmath at a working precision; mpmath documents these as accurate to
+FUNCTIONS = ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos")
+"""The functions by mpmath's names, which are evaluated at a working precision; mpmath documents these as accurate to
 within the last few bits, of which `_GUARD_BITS` are given up."""
+
+
+class _Local(threading.local):
+    """mpmath's precision is a global variable: another thread that changed it would change our bits. So every thread
+    has a context of its own here."""
+
+    def __init__(self) -> None:
+        self.context = mpmath.mp.clone()
+
+
+_local = _Local()
 
 
 def round_function(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -47,8 +48,9 @@ def _round_one(name: str, x: float) -> float:
         return special
     bits = _START_BITS
     while bits <= _LIMIT_BITS:
-        with mpmath.workprec(bits):
-            value = FUNCTIONS[name](mpmath.mpf(x))
+        context = _local.context
+        context.prec = bits
+        value = getattr(context, name)(context.mpf(x))
         sign, mantissa, exponent, _ = value._mpf_
         # Keep `bits` bits, and widen by the guard: the exact value lies strictly between the two ends.
         shift = max(0, bits + 8 - int(mantissa).bit_length())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import warnings
 from fractions import Fraction
 
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import binary32 as ieee
 from oracle.functions import FUNCTIONS as SERIES
-from roundlog.arithmetic import FUNCTIONS, round_function
+from roundlog.arithmetic import FUNCTIONS, functions, round_function
 
 INFINITY, NAN = float("inf"), float("nan")
 
@@ -162,3 +164,30 @@ def test_the_series_agree_with_mpmath_to_300_bits(name: str) -> None:
         if in_domain(name, argument) and argument != 0:
             ours, theirs = SERIES[name](Fraction(argument)), by_mpmath(name, Fraction(argument))
             assert abs(ours - theirs) <= abs(theirs) / 2**300
+
+
+def test_other_threads_that_use_mpmath_change_nothing() -> None:
+    x = np.random.default_rng(4).uniform(-9, 9, 2000).astype(np.float32)
+    alone = round_function("exp", x)
+    functions._round_one.cache_clear()
+    stop = threading.Event()
+
+    def disturb() -> None:
+        while not stop.is_set():
+            for _ in range(50):
+                mpmath.mp.prec = 20
+            round_function("tanh", x[:1])
+            functions._round_one.cache_clear()
+
+    interval, precision = sys.getswitchinterval(), mpmath.mp.prec
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        disturbed = round_function("exp", x)
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+        mpmath.mp.prec = precision
+    assert disturbed.tobytes() == alone.tobytes()
