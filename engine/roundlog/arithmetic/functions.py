@@ -21,15 +21,10 @@ FUNCTIONS = ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos")
 within the last few bits, of which `_GUARD_BITS` are given up."""
 
 
-class _Local(threading.local):
-    """mpmath's precision is a global variable: another thread that changed it would change our bits. So every thread
-    has a context of its own here."""
-
-    def __init__(self) -> None:
-        self.context = mpmath.mp.clone()
-
-
-_local = _Local()
+_context = mpmath.mp.clone()
+_lock = threading.Lock()
+"""mpmath's precision is a global variable, and its caches of constants are not safe for threads: another thread could
+change our bits. So we have a context of our own here, and one thread in it at a time."""
 
 
 def round_function(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -48,9 +43,9 @@ def _round_one(name: str, x: float) -> float:
         return special
     bits = _START_BITS
     while bits <= _LIMIT_BITS:
-        context = _local.context
-        context.prec = bits
-        value = getattr(context, name)(context.mpf(x))
+        with _lock:
+            _context.prec = bits
+            value = getattr(_context, name)(_context.mpf(x))
         sign, mantissa, exponent, _ = value._mpf_
         # Keep `bits` bits, and widen by the guard: the exact value lies strictly between the two ends.
         shift = max(0, bits + 8 - int(mantissa).bit_length())
