@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from roundlog.arithmetic import check_machine
 from roundlog.operators import Direct, Inexact, Kind, Source, StepInputs, check, operator
 from roundlog.program import Program
 from roundlog.rounding import Rounding
@@ -33,6 +34,7 @@ class Executor:
         self.program = program
         self._operators = [operator(node.op) for node in program.nodes]
         self._last_uses = program.last_uses()
+        self._checked: set[torch.device] = set()
 
     def run(
         self,
@@ -43,7 +45,11 @@ class Executor:
         """One step. `observe` sees every operator's index and output, in order.
 
         Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants, as in
-        attention masks, may pass through exact operators), ProgramError for an index out of range."""
+        attention masks, may pass through exact operators), ProgramError for an index out of range, MachineError if
+        this process does not compute as IEEE 754 says."""
+        if inputs.device not in self._checked:
+            check_machine(inputs.device)
+            self._checked.add(inputs.device)
         values: list[torch.Tensor | None] = [None] * len(self.program.nodes)
         states: list[torch.Tensor] = []
         loss = torch.zeros(())
