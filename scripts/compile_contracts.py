@@ -26,7 +26,6 @@ CONTRACTS = ("VerificationGame",)
 # The same as in foundry.toml, so that gas measured by forge is the gas of what the client deploys.
 SETTINGS: dict[str, Any] = {
     "evmVersion": "prague",
-    "viaIR": True,
     "optimizer": {"enabled": True, "runs": 200},
     "metadata": {"appendCBOR": False, "bytecodeHash": "none"},
 }
