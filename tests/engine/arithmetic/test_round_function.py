@@ -195,7 +195,7 @@ def test_other_threads_that_use_mpmath_change_nothing() -> None:
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_start_at_too_little_precision_only_takes_longer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No FP32 argument needs more than the 80 bits at the start, so the loop is tried from further below.
+    # Hardly any FP32 argument needs more than the 80 bits at the start, so the loop is tried from further below.
     monkeypatch.setattr(functions, "_START_BITS", 26)
     functions._round_one.cache_clear()
     check(name, np.random.default_rng(5).uniform(-9, 9, 100).astype(np.float32).astype(np.float64).tolist())
