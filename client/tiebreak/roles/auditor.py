@@ -20,6 +20,10 @@ from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 
 
+_FINDINGS_TOLD = 5
+"""The log of a wrong training is wrong almost everywhere after its first wrong step: hundreds of thousands of entries."""
+
+
 class AuditorRole(JobRole):
     """Audits the claim on one job."""
 
@@ -195,9 +199,11 @@ class AuditorRole(JobRole):
         try:
             result = auditor.run()
             roots = result.state_roots
-            for finding in result.findings:
+            for finding in result.findings[:_FINDINGS_TOLD]:
                 where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
                 self.notify_job(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
+            if (more := len(result.findings) - _FINDINGS_TOLD) > 0:
+                self.notify_job(What.COMPUTED, f"the log has {more} more wrong entries")
             for unreadable in result.unreadable:
                 self.notify_job(What.WARNING, f"audited without a log: {unreadable}")
         except RUN_ENDS as error:
