@@ -42,7 +42,6 @@ class Stage:
         self._first_block = scene.node.head().number
         self._children = Children(scene.directory)
         self._started = time.monotonic()
-        self.log_findings = 0
 
     def post(self, job_dir: Any) -> None:
         """The customer, played in this process, posts the job."""
@@ -145,8 +144,6 @@ class Stage:
         self.screen.end_bars(party.name)
         if what == "sent":
             self.screen.line(party.name, text, note=f"{int(notice['gas']):,} gas", is_move="game" in notice)
-        elif what == "computed" and text.startswith("the log is wrong at"):
-            self.log_findings += 1
         elif what in ("computed", "published", "fetched"):
             self.screen.line(party.name, text, is_move="game" in notice)
 

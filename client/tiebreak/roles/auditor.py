@@ -19,9 +19,8 @@ from tiebreak.roles.player import Games, help_along
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 
-
 _FINDINGS_TOLD = 5
-"""The log of a wrong training is wrong almost everywhere after its first wrong step: hundreds of thousands of entries."""
+"""The log of a wrong training is wrong almost everywhere after its first wrong step: hundreds of thousands of times."""
 
 
 class AuditorRole(JobRole):
@@ -68,9 +67,9 @@ class AuditorRole(JobRole):
         return self._step(may_audit=False)
 
     def _step(self, *, may_audit: bool) -> Progress:
-        posted = self.station.contract.job(self.job)
-        if posted.status is JobStatus.NONE:
-            return Progress(finished=True, state=f"there is no job {self.job}")
+        posted = self.posted()
+        if posted is None:
+            return self.no_job()
         if posted.status is JobStatus.EXPIRED:
             return Progress(finished=True, state=f"nobody has committed to job {self.job} in time")
         if posted.status is JobStatus.OPEN:
