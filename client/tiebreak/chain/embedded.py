@@ -10,8 +10,11 @@ import ast
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from eth.abc import ComputationAPI, SignedTransactionAPI, StateAPI
+from eth.estimators.gas import binary_gas_search_intrinsic_tolerance
+from eth.vm.spoof import SpoofTransaction
 from eth_abi.abi import encode as encode_abi
 from eth_tester import EthereumTester, PyEVMBackend
 from eth_tester.exceptions import TransactionFailed
@@ -62,6 +65,7 @@ class EmbeddedChain:
             genesis_state_overrides={"balance": BALANCE},
             hd_path="m/44'/60'/0'/0",
         )
+        backend.chain.gas_estimator = _estimate_gas
         self._tester = EthereumTester(backend=backend)
         provider = EthereumTesterProvider(self._tester)
         # Only the provider's own middleware, which translates between JSON-RPC and eth-tester; none of web3's.
@@ -132,6 +136,29 @@ class EmbeddedChain:
         timestamp = max(wanted, self._latest_timestamp + 1)
         if header.timestamp != timestamp:
             self._chain.header = header.copy(timestamp=timestamp)
+
+
+def _estimate_gas(state: StateAPI, transaction: SignedTransactionAPI) -> int:
+    """Gas with which the transaction succeeds, by two executions where py-evm's own search needs a dozen.
+
+    Raises VMError if no amount is enough."""
+    generous = _execute(state, transaction, state.gas_limit)
+    generous.raise_if_error()
+    used = state.gas_limit - generous.get_gas_remaining()
+    # A call may take 63/64 of what is left (EIP-150), so a transaction needs a little more at hand than it uses.
+    estimate = min(used + used // 16, state.gas_limit)
+    if _execute(state, transaction, estimate).is_error:
+        estimate = binary_gas_search_intrinsic_tolerance(state, transaction)
+    return estimate
+
+
+def _execute(state: StateAPI, transaction: SignedTransactionAPI, gas: int) -> ComputationAPI:
+    snapshot = state.snapshot()
+    try:
+        attempt = cast(SignedTransactionAPI, SpoofTransaction(transaction, gas=gas, gas_price=0))
+        return state.apply_transaction(attempt)
+    finally:
+        state.revert(snapshot)
 
 
 def _revert_data(error: Exception) -> bytes | None:
