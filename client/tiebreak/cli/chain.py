@@ -48,7 +48,7 @@ def devnet(
             accounts = [devnet_account(index) for index in range(ACCOUNTS)]
             game = VerificationGame.deploy(Sender(connect(chain.url), accounts[-1]))
             if json:
-                output.show_json(
+                output.show_json_line(
                     {
                         "kind": chain.kind,
                         "chain": chain.url,

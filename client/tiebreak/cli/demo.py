@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli.failures import ANSWER_IS_NO
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 
 
 def demo(
@@ -20,6 +20,8 @@ def demo(
     """
     if steps % 5:
         raise typer.BadParameter(f"{steps} is not a multiple of 5.", param_hint="--steps")
+    if report is not None and (report.is_dir() or not report.parent.is_dir()):
+        raise CommandError(f"the report {report} cannot be written: name a file in a directory that is there.")
     import json
 
     from rich.console import Console

@@ -61,7 +61,12 @@ def show_facts(title: str, facts: Mapping[str, object]) -> None:
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """For people: a table; columns whose values are all numbers are set flush right."""
     table = Table(
-        title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
+        title=escape(printable(title)),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
     )
     for position, column in enumerate(columns):
         is_number = all(isinstance(row[position], int | float) for row in rows)

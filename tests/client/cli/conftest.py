@@ -1,0 +1,54 @@
+"""A small job, trained once, and a chain with the contract: what the tests of the command line share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from cli_world import Chain, Run, Trained
+from roundlog.examples.digits import digits
+from roundlog.job import Job
+from roundlog.trainer import Trainer
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.devnet import start_devnet
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import connect
+from tiebreak.chain.sender import Sender
+from tiebreak.cli.app import app
+from typer.testing import CliRunner, Result
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the user's environment may decide a test."""
+    import os
+
+    for name in [name for name in os.environ if name.startswith("TIEBREAK_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs a command inside this process, with an environment for it alone."""
+
+    def invoke(*words: object, env: dict[str, str] | None = None, stdin: str = "") -> Result:
+        return CliRunner().invoke(app, [str(word) for word in words], env=env or {}, input=stdin)
+
+    return invoke
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Four steps of a very small net, a checkpoint every two. Read only."""
+    torch.set_num_threads(1)
+    room = tmp_path_factory.mktemp("trained")
+    Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4)).write(room / "job")
+    result = Trainer(Job.read(room / "job"), room / "run").run()
+    return Trained(room / "job", room / "run", result.checkpoint_root)
+
+
+@pytest.fixture(scope="session")
+def chain() -> Iterator[Chain]:
+    with start_devnet(kind="embedded") as devnet:
+        yield Chain(VerificationGame.deploy(Sender(connect(devnet.url), devnet_account(9))), devnet.url)

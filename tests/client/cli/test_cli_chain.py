@@ -1,0 +1,187 @@
+"""Commands that talk to a chain: posting, looking, withdrawing, and everything that can be missing or wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_world import Chain, Run, Trained, refused
+from tiebreak.chain.accounts import create_keystore, devnet_account
+from tiebreak.chain.node import connect
+
+REFEREE = devnet_account(3).address
+REFEREE_ARGUMENTS = ("--reward", "0.5ether", "--referee", REFEREE)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tuple[str, ...]:
+    return ("--store", str(tmp_path / "store"), "--dir", str(tmp_path / "customer"))
+
+
+def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Trained, store: tuple[str, ...]) -> None:
+    terms = (
+        *REFEREE_ARGUMENTS,
+        "--challenger-bond",
+        "20 gwei",
+        "--clock",
+        "90s",
+        "--trainer",
+        devnet_account(1).address,
+    )
+    result = run("job", "create", trained.job, *terms, *store, "--json", env=chain.environment(0))
+    assert result.exit_code == 0, result.stderr
+    number = json.loads(result.stdout)["job"]
+    posted = chain.game.job(number)
+    assert posted.terms.reward == posted.terms.trainer_bond == 5 * 10**17
+    assert posted.terms.challenger_bond == 20 * 10**9
+    assert (posted.terms.clock_allowance, posted.terms.challenge_window) == (90, 7 * 86400)
+    assert posted.terms.trainer == devnet_account(1).address
+    assert posted.spec.referee == REFEREE and posted.customer == devnet_account(0).address
+
+    listed = json.loads(run("job", "list", "--status", "open", "--json", env=chain.environment()).stdout)
+    mine = next(one for one in listed if one["job"] == number)
+    assert mine["job_cid"] == posted.job_cid and mine["reward_wei"] == str(5 * 10**17) and mine["claim"] is None
+    assert json.loads(run("job", "list", "--status", "final", "--json", env=chain.environment()).stdout) == []
+    for words in (("status", number), ("job", "show", number)):
+        shown = run(*words, env=chain.environment()).stdout
+        assert posted.job_cid in shown and "OPEN" in shown and "0.5 ether" in shown
+
+
+def test_a_directory_with_strange_files_is_not_published(
+    run: Run, chain: Chain, trained: Trained, tmp_path: Path, store: tuple[str, ...]
+) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    for path in trained.job.iterdir():
+        (job / path.name).write_bytes(path.read_bytes())
+    (job / "diary.txt").write_text("private")
+    jobs = chain.game.job_count()
+    refused(run("job", "create", job, *REFEREE_ARGUMENTS, *store, env=chain.environment(0)), "diary.txt")
+    assert chain.game.job_count() == jobs
+
+
+def test_the_state_of_the_contract_is_shown(run: Run, chain: Chain) -> None:
+    words = ("status", "--account", devnet_account(7).address, "--json")
+    found = json.loads(run(*words, env=chain.environment()).stdout)
+    assert found["contract"] == chain.game.address and found["jobs"] == chain.game.job_count()
+    assert found["balance_wei"] == str(10_000 * 10**18) and found["credit_wei"] == "0"
+
+
+def test_a_job_that_is_not_there_is_named(run: Run, chain: Chain) -> None:
+    for words in (("status", 4711), ("job", "show", 4711)):
+        refused(run(*words, env=chain.environment()), "there is no job 4711", "job list")
+
+
+def test_withdrawing_nothing_is_an_error_that_costs_nothing(run: Run, chain: Chain) -> None:
+    before = chain.game.node.balance(devnet_account(6).address)
+    refused(run("withdraw", env=chain.environment(6)), "owes nothing", devnet_account(6).address)
+    assert chain.game.node.balance(devnet_account(6).address) == before
+
+
+def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:
+    away = chain.environment(0) | {"TIEBREAK_CHAIN": "http://127.0.0.1:1"}
+    for words in (("status",), ("job", "list"), ("withdraw",), ("trainer", "run", "--job", 1), ("auditor", "run")):
+        refused(run(*words, env=away), "http://127.0.0.1:1", "start the node, or check the address")
+    refused(run("status", "--chain", "nonsense", env=chain.environment()), "http://127.0.0.1:8545")
+
+
+def test_a_contract_that_is_none_is_named(run: Run, chain: Chain) -> None:
+    env = {"TIEBREAK_CHAIN": chain.url}
+    refused(run("status", env=env), "no contract is given", "TIEBREAK_CONTRACT", "devnet")
+    refused(run("status", "--contract", "0x12", env=env), "0x12 is not an address")
+    refused(run("status", "--contract", devnet_account(0).address, env=env), "does not hold this version")
+    mixed = chain.game.address.swapcase().replace("X", "x", 1)
+    if mixed not in (chain.game.address.lower(), chain.game.address.upper()):
+        refused(run("status", "--contract", mixed, env=env), "wrong checksum", "copy it again")
+    assert run("status", "--contract", chain.game.address.lower(), env=env).exit_code == 0
+
+
+def test_a_missing_key_is_asked_for(run: Run, chain: Chain, trained: Trained, store: tuple[str, ...]) -> None:
+    for words in (
+        ("withdraw",),
+        ("trainer", "run", "--job", 1),
+        ("auditor", "run"),
+        ("referee", "run"),
+        ("job", "create", trained.job, *REFEREE_ARGUMENTS, *store),
+        ("job", "collect", 1, "--model", "model"),
+        ("deploy",),
+    ):
+        refused(run(*words, env=chain.environment()), "no account is given", "TIEBREAK_PRIVATE_KEY")
+
+
+def test_a_malformed_key_is_refused_without_showing_it(run: Run, chain: Chain) -> None:
+    secret = "not-a-key-but-still-a-secret"
+    sentence = refused(
+        run("withdraw", env=chain.environment() | {"TIEBREAK_PRIVATE_KEY": secret}), "TIEBREAK_PRIVATE_KEY"
+    )
+    assert secret not in sentence
+
+
+def test_keystores_are_opened_by_password_from_a_prompt_or_the_environment(
+    run: Run, chain: Chain, tmp_path: Path
+) -> None:
+    path = tmp_path / "key.json"
+    create_keystore(path, "open sesame", devnet_account(6))
+    owes = f"owes nothing to {devnet_account(6).address}"
+    words, env = ("withdraw", "--keystore", path), chain.environment()
+    refused(run(*words, env=env | {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}), owes)
+    refused(run(*words, env=env | {"TIEBREAK_KEYSTORE_PASSWORD": "open barley"}), "password does not open", str(path))
+    asked = run(*words, env=env, stdin="open sesame\n")
+    assert asked.exit_code == 1 and owes in asked.stderr
+    assert "Password of" in asked.stderr and "open sesame" not in asked.output
+    path.chmod(path.stat().st_mode | stat.S_IRGRP)
+    env |= {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
+    refused(run(*words, env=env), str(path), "chmod 600")
+    refused(run("withdraw", "--keystore", tmp_path / "none", env=env), str(tmp_path / "none"), "check the path")
+    path.chmod(0o600)
+    path.write_text("{}")
+    refused(run(*words, env=env), "is not a keystore")
+
+
+def test_a_store_that_does_not_answer_is_named(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
+    words = ("job", "create", trained.job, *REFEREE_ARGUMENTS, "--dir", tmp_path, "--store", "/ip4/127.0.0.1/tcp/1")
+    jobs = chain.game.job_count()
+    result = run(*words, env=chain.environment(0))
+    assert result.exit_code == 1 and "127.0.0.1" in result.stderr and "Traceback" not in result.stderr
+    assert chain.game.job_count() == jobs
+
+
+def test_trainers_say_which_job_they_mean(run: Run, chain: Chain) -> None:
+    refused(run("trainer", "run", env=chain.environment(1)), "--job NUMBER, or --all")
+    refused(run("trainer", "run", "--job", 1, "--all", env=chain.environment(1)), "--job NUMBER, or --all")
+
+
+def test_a_contract_can_be_deployed(run: Run, chain: Chain) -> None:
+    result = run("deploy", "--json", env=chain.environment(8))
+    address = json.loads(result.stdout)["contract"]
+    assert run("status", "--contract", address, env={"TIEBREAK_CHAIN": chain.url}).exit_code == 0
+
+
+def test_the_development_chain_runs_until_it_is_told_to_end(run: Run) -> None:
+    command = [sys.executable, "-m", "tiebreak.cli.app", "devnet", "--kind", "embedded", "--port", "0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    found = json.loads(line)
+    key = found["accounts"][0]["private_key"]
+    assert connect(found["chain"]).balance(found["accounts"][0]["address"]) == 10_000 * 10**18
+    env = {"TIEBREAK_CHAIN": found["chain"], "TIEBREAK_CONTRACT": found["contract"]}
+    assert json.loads(run("status", "--json", env=env).stdout)["jobs"] == 0
+    refused(run("withdraw", env=env | {"TIEBREAK_PRIVATE_KEY": key}), "owes nothing")
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (0, "", "")
+    refused(run("status", env=env), "start the node")
+
+
+def test_a_taken_port_is_named(run: Run, chain: Chain) -> None:
+    port = chain.url.rsplit(":", 1)[1]
+    refused(run("devnet", "--kind", "embedded", "--port", port), f"port {port} is taken")
+    refused(run("devnet", "--kind", "gold"), "use auto, anvil or embedded")

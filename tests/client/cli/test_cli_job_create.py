@@ -1,0 +1,138 @@
+"""`job create`: a customer's own Python file becomes a job, or one sentence says where it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_world import Run, refused
+from roundlog.job import Job
+
+TASK = """
+import torch
+from roundlog.capture import Task
+from helper import FACTOR
+
+def loss(model, batch):
+    return ((model(batch["x"]) - batch["y"]) ** 2).mean()
+
+def line(*, steps: int = 4, rate: float = 0.1, negative: bool = False):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    x = torch.randn(32, 2) * (-FACTOR if negative else FACTOR)
+    return Task(
+        model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=rate),
+        dataset={"x": x, "y": x.sum(1, keepdim=True)}, batch_size=4, steps=steps, interval=2, seed=1,
+    )
+
+def number():
+    return 3
+
+def breaks():
+    nothing = 0
+    return 1 / nothing
+
+def sorts():
+    task = line()
+    def strange(model, batch):
+        return torch.sort(model(batch["x"]).flatten())[0].mean()
+    return Task(model=task.model, loss=strange, optimizer=torch.optim.SGD(task.model.parameters(), lr=0.1),
+        dataset=task.dataset, batch_size=4, steps=4, interval=2, seed=1)
+"""
+
+
+def line_of(code: str) -> int:
+    """Where it stands in the file, counted from 1."""
+    return next(number for number, text in enumerate(TASK.splitlines(), 1) if code in text)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "helper.py").write_text("FACTOR = 2.0\n")
+    path = tmp_path / "my_task.py"
+    path.write_text(TASK)
+    return path
+
+
+def test_a_function_of_a_file_becomes_a_job(run: Run, file: Path, tmp_path: Path) -> None:
+    result = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--set", "steps=6", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    job = Job.read(tmp_path / "job")
+    assert found["spec"]["steps"] == job.spec.steps == 6
+    assert found["spec"]["program_root"] == "0x" + job.spec.program_root.hex()
+    assert any(f"my_task.py:{line_of('** 2')}" in node.source for node in job.program.nodes)
+    shown = run("job", "show", tmp_path / "job")
+    assert shown.exit_code == 0 and "0x" + job.spec.run_id.hex() in shown.stdout
+
+
+def test_settings_reach_the_function_with_their_types(run: Run, file: Path, tmp_path: Path) -> None:
+    words = ("job", "create", f"{file}:line")
+    roots = []
+    for number, setting in enumerate(["negative=false", "negative=true", "rate=0.5"]):
+        assert run(*words, "--out", tmp_path / str(number), "--set", setting).exit_code == 0
+        spec = Job.read(tmp_path / str(number)).spec
+        roots.append((spec.data_root, spec.schedule_root))
+    assert len(set(roots)) == 3
+
+
+def test_the_gpt_example_takes_a_text(run: Run, file: Path, tmp_path: Path) -> None:
+    small = ("--set", "steps=2", "--set", "interval=1", "--set", "width=8", "--set", "layers=1", "--set", "context=8")
+    words = ("job", "create", "gpt", "--out", tmp_path / "job", *small)
+    refused(run(*words), "gpt needs a value for text", "--set text=VALUE")
+    refused(run(*words, "--set", f"text={tmp_path / 'nothing'}"), str(tmp_path / "nothing"), "check the path")
+    result = run(*words, "--set", f"text={file}")
+    assert result.exit_code == 0, result.stderr
+    assert Job.read(tmp_path / "job").program.data["tokens"].shape == (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "parts"),
+    [
+        ("nothing", [], ["nothing is no task", "digits, gpt"]),
+        ("{file}", [], ["is no task", "my_task.py:function"]),
+        ("{file}:missing", [], ["has no function missing", "check the name after the colon"]),
+        ("{room}/absent.py:f", [], ["there is no file", "absent.py"]),
+        ("{file}:number", [], ["returns int", "roundlog.capture.Task"]),
+        ("{file}:breaks", [], [f"my_task.py, line {line_of('1 / nothing')}", "ZeroDivisionError", "correct it"]),
+        ("{file}:sorts", [], ["sort", f"my_task.py:{line_of('torch.sort')}"]),
+        ("{file}:line", ["steps=many"], ["steps=many is not a int"]),
+        ("{file}:line", ["colour=red"], ["colour=red sets no parameter", "steps, rate, negative"]),
+        ("{file}:line", ["negative=yes"], ["negative=yes is not a bool"]),
+        ("{file}:line", ["steps=5"], ["5 steps cannot be cut into checkpoints every 2"]),
+        ("{room}/torn.py:f", [], ["torn.py, line 1", "SyntaxError"]),
+        ("{room}/lonely.py:f", [], ["lonely.py, line 2", "ModuleNotFoundError", "no_such_module"]),
+    ],
+)
+def test_what_is_wrong_with_a_task_is_said_in_one_sentence(
+    run: Run, file: Path, tmp_path: Path, source: str, settings: list[str], parts: list[str]
+) -> None:
+    (tmp_path / "torn.py").write_text("def f(:\n")
+    (tmp_path / "lonely.py").write_text("\nimport no_such_module\n")
+    words = [word for setting in settings for word in ("--set", setting)]
+    refused(run("job", "create", source.format(file=file, room=tmp_path), "--out", tmp_path / "job", *words), *parts)
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_job_is_never_written_over_something(run: Run, file: Path, tmp_path: Path) -> None:
+    refused(run("job", "create", f"{file}:line", "--out", tmp_path), f"{tmp_path} is not an empty directory")
+    refused(run("job", "create", f"{file}:line"), "name one with --out")
+
+
+def test_terms_without_a_reward_and_a_reward_without_a_referee_are_refused(
+    run: Run, file: Path, tmp_path: Path
+) -> None:
+    words = ("job", "create", f"{file}:line", "--out", tmp_path / "job")
+    refused(run(*words, "--trainer-bond", "1ether"), "no --reward")
+    refused(run(*words, "--reward", "1ether"), "--referee")
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize(
+    "amount", ["1", "ether", "-1ether", "1.5wei", "1e18wei", "1 dollar", "0.0000000000000000001ether"]
+)
+def test_amounts_without_a_clear_meaning_are_a_matter_of_usage(run: Run, tmp_path: Path, amount: str) -> None:
+    result = run("job", "create", "digits", "--out", tmp_path / "job", f"--reward={amount}")
+    assert result.exit_code == 2
+    assert "is not an amount" in " ".join(result.stderr.replace("│", " ").split())

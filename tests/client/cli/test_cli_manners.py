@@ -1,0 +1,137 @@
+"""How the command line behaves, whatever the command: speed, errors, secrets, terminals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from cli_world import Run, refused
+from tiebreak.cli import output, quantities, training
+from tiebreak.cli.app import app
+
+
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, sub in getattr(command, "commands", {}).items():
+        yield from _commands(sub, (*path, name))
+    yield path, command
+
+
+ALL = list(_commands(typer.main.get_command(app)))
+
+
+def test_all_commands_are_there() -> None:
+    assert {" ".join(path) for path, _ in ALL} >= {
+        *("demo", "job create", "job show", "job list", "job collect", "train", "audit"),
+        *("trainer run", "auditor run", "referee run", "status", "withdraw", "devnet", "deploy", "log inspect"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), ALL, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_every_command_and_option_explains_itself(run: Run, path: tuple[str, ...], command: Any) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0 and "Usage: " in result.stdout
+    for parameter in command.params:
+        assert parameter.name == "help" or getattr(parameter, "help", None), f"{path}: {parameter.name} says nothing"
+
+
+def test_no_option_takes_a_secret() -> None:
+    """What is on a command line is in the shell's history, and visible to every user of the machine."""
+    options = {name for _, command in ALL for parameter in command.params for name in parameter.opts}
+    assert not [
+        name
+        for name in options
+        if any(word in name for word in ("key", "password", "secret", "mnemonic")) and name != "--keystore"
+    ]
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['tiebreak', '--help']\n"
+        "from tiebreak.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code in (0, None)\n"
+        "heavy = {'torch', 'numpy', 'web3', 'eth_account', 'eth_abi', 'sklearn', 'requests', 'roundlog.job'}\n"
+        "heavy &= set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
+    for words in (
+        ("frobnicate",),
+        ("train",),
+        ("train", tmp_path),
+        ("train", tmp_path, "--run", tmp_path, "--nonsense"),
+    ):
+        result = run(*words)
+        assert result.exit_code == 2, words
+        assert "Traceback" not in result.stderr and result.stdout == ""
+
+
+def test_a_traceback_is_shown_only_with_debug(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tiebreak.cli.app"]
+    words = ["train", str(tmp_path / "none"), "--run", str(tmp_path)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TIEBREAK_")}
+    plain = subprocess.run([*command, *words], capture_output=True, text=True, check=False, env=env)
+    assert plain.returncode == 1 and "Traceback" not in plain.stderr
+    for arguments, variables in ((["--debug", *words], env), (words, env | {"TIEBREAK_DEBUG": "1"})):
+        shown = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, env=variables)
+        assert shown.returncode == 1 and "Traceback" in shown.stderr
+
+
+def test_a_defect_asks_to_be_reported(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect\nin two lines")
+
+    monkeypatch.setattr(training, "read_job", fail)
+    refused(
+        run("train", tmp_path, "--run", tmp_path), "RuntimeError: a defect in two lines", "tiebreak --debug", "report"
+    )
+
+
+def test_an_interrupt_says_how_to_carry_on(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "read_job", interrupt)
+    refused(run("train", tmp_path, "--run", tmp_path), "run the same command again to carry on", code=130)
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m tiebreak.cli.app --help | head -c 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+
+
+def test_a_strangers_text_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b[2J\x1b]0;title\x07[red]x[/red]\r\nsecond"
+    output.show_line(hostile)
+    output.show_facts(hostile, {"name": hostile})
+    output.show_table(hostile, ["column"], [[hostile]])
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\x07" not in shown and "\r" not in shown
+    assert shown.count("[red]x[/red]") == 5
+
+
+def test_amounts_and_times_are_exact_in_both_directions() -> None:
+    for text, wei in (("1ether", 10**18), ("0.000000000000000001 ether", 1), ("20gwei", 2 * 10**10), ("7wei", 7)):
+        assert quantities.wei(text) == wei
+    for wei in (0, 1, 10**9, 10**18 + 1, 123456789123456789123):
+        assert quantities.wei(quantities.in_ether(wei)) == wei
+    assert [quantities.seconds(text) for text in ("90s", "1.5m", "24h", "7d")] == [90, 90, 86400, 604800]
+    assert quantities.in_time(93784) == "1d 2h 3m 4s" and quantities.in_time(0) == "0s"
+    assert quantities.memory("16GiB") == 1 << 34

@@ -1,0 +1,239 @@
+"""`train`, `audit` and `job`: results, and what becomes of everything that can be wrong with files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from cli_world import Run, Trained, refused
+from roundlog.examples.digits import digits
+from roundlog.job import Job
+from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.trainer import Trainer, log_header, log_path
+
+
+def test_train_prints_the_checkpoint_root(run: Run, trained: Trained, tmp_path: Path) -> None:
+    result = run("train", trained.job, "--run", tmp_path, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex()
+    assert found["log_bytes"] == sum(path.stat().st_size for path in (trained.run / "log").iterdir())
+    assert Path(found["final_state"]).is_file()
+
+
+def test_train_shows_people_the_same_root(run: Run, trained: Trained, tmp_path: Path) -> None:
+    assert "0x" + trained.root.hex() in run("train", trained.job, "--run", tmp_path).stdout
+
+
+def test_a_run_that_was_done_already_gives_the_same_answer(run: Run, trained: Trained, tmp_path: Path) -> None:
+    first, second = (json.loads(run("train", trained.job, "--run", tmp_path, "--json").stdout) for _ in range(2))
+    assert first["checkpoint_root"] == second["checkpoint_root"] == "0x" + trained.root.hex()
+    assert second["loss"] is None
+
+
+def test_another_process_on_another_machine_audits_to_the_same_root(trained: Trained, tmp_path: Path) -> None:
+    profile = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
+    words = ["audit", trained.job, "--run", tmp_path, "--log", trained.run / "log", "--claim", trained.run, "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tiebreak.cli.app", *map(str, words)],
+        env=os.environ | profile,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex()
+    assert found["agrees"] is True and found["findings"] == [] and found["unreadable"] == []
+
+
+def test_a_killed_training_carries_on_to_the_same_root(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    Job.from_task(digits(steps=40, interval=2, batch_size=16, width=4)).write(job)
+    command = [sys.executable, "-m", "tiebreak.cli.app", "train", str(job), "--run", str(tmp_path / "run"), "--json"]
+    roots = tmp_path / "run" / "roots"
+    victim = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while victim.poll() is None and not (roots.exists() and roots.stat().st_size >= 64):
+        time.sleep(0.01)
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL, "the training ended before it could be killed"
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    torch.set_num_threads(1)
+    whole = Trainer(Job.read(job), tmp_path / "whole").run()
+    assert json.loads(done.stdout)["checkpoint_root"] == "0x" + whole.checkpoint_root.hex()
+
+
+def test_a_claim_of_another_root_is_answered_with_exit_code_3(run: Run, trained: Trained, tmp_path: Path) -> None:
+    wrong = bytes([trained.root[0] ^ 1, *trained.root[1:]])
+    result = run("audit", trained.job, "--run", tmp_path, "--claim", "0x" + wrong.hex(), "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["agrees"] is False
+
+
+def test_the_first_wrong_checkpoint_of_a_run_is_named(run: Run, trained: Trained, tmp_path: Path) -> None:
+    claim = tmp_path / "claim"
+    claim.mkdir()
+    roots = bytearray((trained.run / "roots").read_bytes())
+    roots[32] ^= 1
+    (claim / "roots").write_bytes(roots)
+    result = run("audit", trained.job, "--run", tmp_path / "audit", "--claim", claim)
+    assert result.exit_code == 3
+    assert "WRONG" in result.stdout
+    assert "checkpoint 2 of 2: steps 2 to 3" in result.stdout
+
+
+def test_every_forged_decision_is_named_with_operator_and_line(run: Run, trained: Trained, tmp_path: Path) -> None:
+    """One decision turned round: all others stay as they were, and with `all` exactly this one is found."""
+    job = Job.read(trained.job)
+    log = tmp_path / "log"
+    shutil.copytree(trained.run / "log", log)
+    header = log_header(job, 1)
+    sizes = [node.type.numel for node in job.program.nodes]
+    with LogReader(log_path(log, 1), header, sizes) as reader:
+        steps = {step: dict(reader.step(step)) for step in (2, 3)}
+    operator, entries = next((op, e) for op, e in steps[3].items() if (e.decisions != int(Decision.VALUE)).any())
+    place = int((entries.decisions != int(Decision.VALUE)).argmax())
+    turned = entries.decisions.copy()
+    turned[place] = int(Decision.UP) + int(Decision.DOWN) - turned[place]
+    steps[3][operator] = Entries(entries.indices, turned, entries.values)
+    log_path(log, 1).unlink()
+    with LogWriter(log_path(log, 1), header) as writer:
+        for step, found in steps.items():
+            writer.append(step, found)
+
+    words = ("audit", trained.job, "--run", tmp_path / "a", "--log", log, "--verify-log", "all")
+    result = run(*words, "--json")
+    assert result.exit_code == 3
+    found = json.loads(result.stdout)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex(), "a forged log must not change the result"
+    assert [(one["step"], one["operator"], one["element"]) for one in found["findings"]] == [
+        (3, operator, int(entries.indices[place]))
+    ]
+    assert "digits.py:" in found["findings"][0]["described"]
+    assert job.program.describe(operator) in run(*words).stdout
+
+
+def test_a_truncated_log_is_reported_and_the_audit_goes_without_it(run: Run, trained: Trained, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    shutil.copytree(trained.run / "log", log)
+    path = log_path(log, 1)
+    path.write_bytes(path.read_bytes()[:-10])
+    result = run("audit", trained.job, "--run", tmp_path / "audit", "--log", log, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex()
+    assert len(found["unreadable"]) == 1 and str(path) in found["unreadable"][0]
+
+
+def test_paths_that_are_not_there_are_named(run: Run, trained: Trained, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    for words in (
+        ("train", nowhere, "--run", tmp_path),
+        ("audit", nowhere, "--run", tmp_path),
+        ("job", "show", nowhere),
+    ):
+        refused(run(*words), f"there is no job directory {nowhere}", "job create")
+    refused(run("audit", trained.job, "--run", tmp_path / "a", "--log", nowhere), f"no directory of logs {nowhere}")
+    refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", nowhere), "neither a root", str(nowhere))
+    refused(run("log", "inspect", nowhere), str(nowhere))
+
+
+def test_a_file_instead_of_a_directory_is_named(run: Run, trained: Trained, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    refused(run("train", file, "--run", tmp_path / "r"), f"there is no job directory {file}")
+    refused(run("train", trained.job, "--run", file), str(file), "check the path")
+    refused(run("job", "create", "digits", "--out", file), f"{file} is not an empty directory")
+
+
+@pytest.mark.parametrize(
+    "name", ["program.json", "spec.json", "initial.safetensors", "schedule.safetensors", "data.safetensors"]
+)
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
+def test_a_damaged_job_is_refused_in_one_sentence(
+    run: Run, trained: Trained, tmp_path: Path, name: str, damage: str
+) -> None:
+    job = tmp_path / "job"
+    shutil.copytree(trained.job, job)
+    content = bytearray((job / name).read_bytes())
+    if damage == "missing":
+        (job / name).unlink()
+    elif damage == "cut":
+        (job / name).write_bytes(content[: len(content) // 2])
+    else:
+        # The last byte of a tensor, a digit of the program, a digit of a root: nothing of it goes unnoticed.
+        place = len(content) - 1
+        if name.endswith(".json"):
+            place = content.index(b"0x") + 20 if name == "spec.json" else content.rindex(b"1")
+        content[place] ^= 1
+        (job / name).write_bytes(content)
+    refused(run("train", job, "--run", tmp_path / "run"), str(job))
+
+
+def test_a_job_that_needs_too_much_memory_is_left_alone(run: Run, trained: Trained, tmp_path: Path) -> None:
+    words = ("train", trained.job, "--run", tmp_path / "run", "--max-memory", "0.1MB")
+    refused(run(*words), "more than the 100000 allowed", "raise the limit")
+
+
+def test_the_run_of_another_job_is_not_touched(run: Run, trained: Trained, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
+    before = {path: path.read_bytes() for path in trained.run.rglob("*") if path.is_file()}
+    refused(run("train", other, "--run", trained.run), str(trained.run), "another job", "choose an empty directory")
+    assert before == {path: path.read_bytes() for path in trained.run.rglob("*") if path.is_file()}
+
+
+def test_an_unfinished_run_cannot_be_a_claim(run: Run, trained: Trained, tmp_path: Path) -> None:
+    claim = tmp_path / "claim"
+    claim.mkdir()
+    (claim / "roots").write_bytes((trained.run / "roots").read_bytes()[:32])
+    refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", claim), "1 of 2 checkpoints")
+    (claim / "roots").write_bytes(b"torn")
+    refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", claim), "whole roots of 32 bytes")
+
+
+@pytest.mark.parametrize("share", ["1.5", "-0.1", "nan", "most"])
+def test_a_share_that_is_none_is_a_matter_of_usage(run: Run, trained: Trained, tmp_path: Path, share: str) -> None:
+    result = run("audit", trained.job, "--run", tmp_path, "--verify-log", share)
+    assert result.exit_code == 2
+    assert "neither a share between 0 and 1" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_log_can_be_inspected_with_the_names_of_the_job(run: Run, trained: Trained) -> None:
+    result = run("log", "inspect", trained.run / "log", "--job", trained.job, "--json")
+    assert result.exit_code == 0
+    files = json.loads(result.stdout)
+    assert [one["first_step"] for one in files] == [0, 2]
+    operators = [operator for one in files for step in one["steps"] for operator in step["operators"]]
+    assert any("conv2d, digits.py:" in operator["described"] for operator in operators)
+    assert sum(one["bytes"] for one in files) == sum(path.stat().st_size for path in (trained.run / "log").iterdir())
+    shown = run("log", "inspect", trained.run / "log").stdout
+    assert "00000001.rlog" in shown and files[0]["root"] in shown
+
+
+def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "00000000.rlog"
+    content = bytearray(log_path(trained.run / "log", 0).read_bytes())
+    path.write_bytes(content[:-7])
+    refused(run("log", "inspect", path), f"{path}: byte ")
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refused(run("log", "inspect", path), f"{path}: byte ")
+    path.write_bytes(b"not a log")
+    refused(run("log", "inspect", tmp_path), str(path))
+    path.unlink()
+    refused(run("log", "inspect", tmp_path), f"{tmp_path} holds no .rlog files")
+
+
+def test_the_log_of_another_job_is_not_mixed_up(run: Run, trained: Trained, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
+    refused(run("log", "inspect", trained.run / "log", "--job", other), "the log of another job")

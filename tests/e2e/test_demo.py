@@ -1,0 +1,139 @@
+"""The demo, as a newcomer starts it; and that it would not call a failure a success."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tiebreak.cli.app import app
+from tiebreak.demo import play
+from tiebreak.demo.machines import A, B
+from tiebreak.demo.report import Account, Check, Contrast, Report, Story
+from tiebreak.demo.screen import Screen, ether, shortened
+from typer.testing import CliRunner
+
+ETHER = 10**18
+
+
+def _play(tmp_path: Path, *words: str) -> tuple[dict[str, Any], str]:
+    file = tmp_path / "report.json"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TIEBREAK_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tiebreak.cli.app", "demo", "--report", str(file), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return json.loads(file.read_text()), done.stdout
+
+
+def _check(report: dict[str, Any], shown: str, steps: int) -> None:
+    assert report["ok"] is True and report["steps"] == steps
+    hashes = report["plain_pytorch"]["trained"]
+    assert len(set(hashes.values())) == 2, "plain PyTorch has to differ between the machines"
+    honest, poisoned, alarms = report["stories"]
+    assert [one["verdict"] for one in (honest, poisoned, alarms)] == ["FINAL", "REJECTED", "FINAL"]
+    assert honest["root"] == alarms["root"] != poisoned["root"]
+    assert honest["rounds"] == 0 and poisoned["rounds"] > 0 and alarms["rounds"] > poisoned["rounds"]
+    moved = [{one["name"]: int(one["moved_wei"]) for one in story["accounts"]} for story in (honest, poisoned, alarms)]
+    assert moved == [
+        {"customer": -ETHER, "trainer": ETHER, "auditor": 0, "referee": 0},
+        {"customer": ETHER, "trainer": -2 * ETHER, "auditor": ETHER, "referee": 0},
+        {"customer": 0, "trainer": 2 * ETHER, "lying auditor": -ETHER, "silent auditor": -ETHER, "referee": 0},
+    ]
+    for story in (honest, poisoned, alarms):
+        assert story["gas"] > 0 and story["log_bytes"] > 0
+        for one in story["accounts"]:
+            assert int(one["after_wei"]) - int(one["before_wei"]) == int(one["moved_wei"]) - int(one["fees_wei"])
+        assert len(story["checks"]) >= 7 and all(check["ok"] for check in story["checks"])
+    assert any(f"step {steps // 2 + 2}, the poisoned one" in check["text"] for check in poisoned["checks"])
+    assert "✗" not in shown and "\x1b" not in shown, "piped output has no colours and no bars"
+    assert shown.splitlines()[-1].startswith("Everything went as it should, in ")
+
+
+def test_the_demo_ends_as_it_should(tmp_path: Path) -> None:
+    report, shown = _play(tmp_path, "--steps", "20")
+    _check(report, shown, 20)
+
+
+@pytest.mark.slow
+def test_the_whole_demo_ends_as_it_should(tmp_path: Path) -> None:
+    report, shown = _play(tmp_path)
+    _check(report, shown, 60)
+
+
+def test_the_number_of_steps_has_to_fit_the_checkpoints() -> None:
+    result = CliRunner().invoke(app, ["demo", "--steps", "12"])
+    assert result.exit_code == 2 and "not a multiple of 5" in result.stderr
+
+
+def test_a_report_that_cannot_be_written_is_noticed_before_anything_is_played(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere" / "report.json"):
+        result = CliRunner().invoke(app, ["demo", "--report", str(place)])
+        assert result.exit_code == 1 and str(place) in result.stderr and result.stdout == ""
+
+
+def _good() -> Report:
+    checks = [Check("as expected", 1, 1)]
+    stories = [
+        Story(number=n, title=f"story {n}", verdict="FINAL", accounts=[Account("a", 5, 3, 1)], checks=list(checks))
+        for n in (1, 2, 3)
+    ]
+    contrast = Contrast(trained={A.name: "a" * 64, B.name: "b" * 64}, checks=checks)
+    return Report(machines={}, steps=60, interval=5, contrast=contrast, stories=stories)
+
+
+def _spoilt() -> list[Report]:
+    wrong = Check("as expected", 1, 2)
+    story, contrast, nothing, missing = (_good() for _ in range(4))
+    story.stories[1].checks.append(wrong)
+    contrast.contrast = replace(contrast.contrast, checks=[wrong])
+    nothing.stories[2].checks.clear()
+    del missing.stories[2]
+    return [story, contrast, nothing, missing]
+
+
+@pytest.mark.parametrize("report", _spoilt(), ids=["a story", "the contrast", "no expectation", "a story left out"])
+def test_one_unmet_expectation_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, report: Report) -> None:
+    monkeypatch.setattr(play, "play", lambda *_, **__: report)
+    result = CliRunner().invoke(app, ["demo", "--report", str(tmp_path / "report.json")])
+    assert result.exit_code == 3
+    assert json.loads((tmp_path / "report.json").read_text())["ok"] is False
+
+
+def test_a_report_that_is_as_it_should_be_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(play, "play", lambda *_, **__: _good())
+    assert CliRunner().invoke(app, ["demo"]).exit_code == 0
+
+
+def test_the_table_marks_what_failed_and_fits_80_columns(tmp_path: Path) -> None:
+    for report in [_good(), *_spoilt()]:
+        with (tmp_path / "table").open("w") as file:
+            Screen(Console(file=file, width=80)).table(report)
+        text = (tmp_path / "table").read_text()
+        assert max(map(len, text.splitlines())) <= 80
+        assert ("Everything went as it should" in text) == report.ok
+
+
+def test_a_machine_is_not_changed_by_the_environment_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "ONEDNN_MAX_CPU_ISA"):
+        monkeypatch.setenv(name, "something else")
+    decided = {name: value for name, value in A.environment().items() if value == "something else"}
+    assert decided == {} and "ATEN_CPU_CAPABILITY" not in A.environment()
+    assert {name: B.environment()[name] for name in B.variables} == dict(B.variables)
+
+
+def test_long_names_are_shortened_and_amounts_are_exact() -> None:
+    root = "0x" + "0123456789abcdef" * 4
+    assert shortened(f"root {root} paid 3000000000000000000 wei") == "root 01234567… paid 3 ether"
+    assert [ether(value) for value in (ETHER, -ETHER // 2, 0, 1)] == ["+1", "-0.5", "+0", "+0.000000000000000001"]
