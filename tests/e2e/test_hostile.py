@@ -23,6 +23,7 @@ from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.customer import CustomerRole
 from tiebreak.roles.evidence import NO_STATE, Evidence
 from tiebreak.roles.notices import What
+from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.station import Limits
 from tiebreak.roles.trainer import TrainerRole
@@ -101,6 +102,37 @@ def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
     assert progress.finished and "reserved" in progress.state
     assert TrainerRole(world.station("trainer"), 99).step().finished
     assert AuditorRole(world.station("auditor"), 99).step().finished
+
+
+@pytest.mark.parametrize(
+    ("policy", "objection"),
+    [
+        (Policy(referees=frozenset()), "is not among the trusted ones"),
+        (Policy(least_clock=TERMS.clock_allowance + 1), "less than the 5001 needed"),
+        (Policy(most_bond=min(TERMS.trainer_bond, TERMS.challenger_bond) - 1), "is more than"),
+    ],
+    ids=["referee", "clock", "bond"],
+)
+def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) -> None:
+    world.post()
+    refused = TrainerRole(replace(world.station("trainer"), policy=policy), world.job).step()
+    assert refused.finished and objection in refused.state
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
+    auditor = AuditorRole(replace(world.station("auditor"), policy=policy), world.job)
+    progress = auditor.step()
+    assert progress.finished and "wrong" in progress.state and objection in progress.state
+    assert world.contract.job(world.job).game_count == 0
+
+
+def test_terms_just_good_enough_are_taken(world: World) -> None:
+    world.post()
+    policy = Policy(
+        referees=frozenset([world.senders["referee"].address]),
+        least_clock=TERMS.clock_allowance,
+        most_bond=TERMS.trainer_bond,
+    )
+    world.run(TrainerRole(replace(world.station("trainer"), policy=policy), world.job))
+    assert world.status is JobStatus.CLAIMED
 
 
 # ------------------------------------------------------------------------------------------------------- hostile logs

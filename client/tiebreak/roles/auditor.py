@@ -106,6 +106,9 @@ class AuditorRole(JobRole):
         return self._challenge(posted, root)
 
     def _challenge(self, posted: Job, root: bytes) -> Progress:
+        if (objection := self.station.policy.objection(posted, posted.terms.challenger_bond)) is not None:
+            state = f"the claim on job {self.job} is wrong (root 0x{root.hex()}), but not challenged: {objection}"
+            return Progress(finished=True, state=state)
         # A challenge of a former life of this process may still be on its way; two would cost two bonds.
         self.station.sender.settle()
         if self._my_games():

@@ -1,4 +1,4 @@
-"""What every role is given: its view of the chain, its content store, its directory, and how much it will spend."""
+"""What every role is given: its view of the chain, its content store, its directory, and what it will risk."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import Job
 from tiebreak.chain.sender import Sender
 from tiebreak.roles.notices import Notify, ignore
+from tiebreak.roles.policy import Policy
 from tiebreak.store import ContentStore
 
 
@@ -35,6 +36,7 @@ class Station:
     store: ContentStore
     directory: Path
     limits: Limits = field(default_factory=Limits)
+    policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
 
     @property

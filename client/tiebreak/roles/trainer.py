@@ -57,6 +57,8 @@ class TrainerRole(JobRole):
             return self._after_commit(posted, may_train=True)
         if posted.terms.trainer not in (ANYONE, self.station.address):
             return Progress(finished=True, state=f"job {self.job} is reserved for {posted.terms.trainer}")
+        if (objection := self.station.policy.objection(posted, posted.terms.trainer_bond)) is not None:
+            return Progress(finished=True, state=f"job {self.job} is left alone: {objection}")
         if self.station.now() > posted.commit_deadline:
             return Progress(finished=True, state=f"nobody has committed to job {self.job} in time")
         try:

@@ -1,0 +1,32 @@
+"""What a party puts its bond on: the terms of a job are a stranger's, and some of them are traps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eth_typing import ChecksumAddress
+
+from tiebreak.chain.records import Job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """The least that a job has to offer before a bond is paid for it."""
+
+    referees: frozenset[ChecksumAddress] | None = None
+    """Whose verdicts are trusted; None: whoever the job names. A customer may name itself, and take the bond."""
+    least_clock: int = 60
+    """Seconds of thinking time in a game. Below what one replay of an interval and a few blocks take, the right side
+    loses by the clock."""
+    most_bond: int | None = None
+    """Wei; None: whatever the job asks."""
+
+    def objection(self, posted: Job, bond: int) -> str | None:
+        """Why no bond of `bond` wei is put on this job, in one clause; None if nothing is wrong with it."""
+        if self.referees is not None and posted.spec.referee not in self.referees:
+            return f"its referee {posted.spec.referee} is not among the trusted ones"
+        if posted.terms.clock_allowance < self.least_clock:
+            return f"its clocks run {posted.terms.clock_allowance} seconds, less than the {self.least_clock} needed"
+        if self.most_bond is not None and bond > self.most_bond:
+            return f"its bond of {bond} wei is more than the {self.most_bond} allowed"
+        return None
