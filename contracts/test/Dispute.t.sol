@@ -169,8 +169,7 @@ contract DisputeTest is GameTest {
     function playTrees(GameId id, Tree memory claimed, Tree memory challenged) private {
         while (game.getGame(id).phase == Phase.BISECTION) {
             LevelView memory at_ = current(game.getGame(id));
-            (Children memory opened, Children memory next) =
-                nextBisectionIn(at_, at_.turn == Side.TRAINER ? claimed : challenged);
+            (Children memory opened, Children memory next) = nextBisectionIn(at_, at_.turn == Side.TRAINER ? claimed : challenged);
             game.bisect(id, opened, next);
         }
     }

@@ -136,7 +136,9 @@ contract InvariantTest is Test {
         _world.postJob(4);
         _world.commitHonestly(1);
         _world.challengeUnreliably(1, 3);
-        for (uint256 kind = 0; kind < 9; ++kind) _world.cheatSomehow(2, kind, keccak256("junk"));
+        for (uint256 kind = 0; kind < 9; ++kind) {
+            _world.cheatSomehow(2, kind, keccak256("junk"));
+        }
         vm.assertEq(_world.illegalAttempts(), 9, "illegal attempts");
         _world.wait_(6 hours - 1);
         _world.wait_(6 hours - 1);

@@ -2,17 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Side} from "../src/Bisection.sol";
-import {
-    GameId,
-    IVerificationGame,
-    JobId,
-    JobStatus,
-    JobView,
-    Outcome,
-    Phase,
-    Reason,
-    Terms
-} from "../src/IVerificationGame.sol";
+import {GameId, IVerificationGame, JobId, JobStatus, JobView, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
 import {Duration} from "../src/Time.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
@@ -80,7 +70,11 @@ contract JobTest is GameTest {
         vm.assertEq(shown.claim.finalStateRoot, honest.states[59], "final state");
         vm.assertEq(shown.claim.logCid, "bafylog", "log CID");
         vm.assertEq(shown.claim.modelCid, "bafymodel", "model CID");
-        vm.assertEq(keccak256(abi.encode(shown.claim.challengeDeadline)), bytes32(keccak256(abi.encode(START + CHALLENGE_WINDOW))), "deadline");
+        vm.assertEq(
+            keccak256(abi.encode(shown.claim.challengeDeadline)),
+            bytes32(keccak256(abi.encode(START + CHALLENGE_WINDOW))),
+            "deadline"
+        );
     }
 
     function test_specVectorsSharedWithPython_haveTheSameHash() public view {
@@ -88,7 +82,11 @@ contract JobTest is GameTest {
         uint256 count = 0;
         for (; vm.keyExistsJson(json, string.concat("[", vm.toString(count), "]")); ++count) {
             string memory key = string.concat("[", vm.toString(count), "]");
-            vm.assertEq(game.hashSpec(readSpec(json, string.concat(key, ".spec"))), vm.parseJsonBytes32(json, string.concat(key, ".hash")), key);
+            vm.assertEq(
+                game.hashSpec(readSpec(json, string.concat(key, ".spec"))),
+                vm.parseJsonBytes32(json, string.concat(key, ".hash")),
+                key
+            );
         }
         vm.assertGt(count, 2, "the file holds specs");
     }
@@ -137,7 +135,9 @@ contract JobTest is GameTest {
         s = spec(60, 61);
         expectPost(s, t, "cid", outOfRange("interval", 61, 1, 60));
         s = spec(60, 7);
-        expectPost(s, t, "cid", abi.encodeWithSelector(IVerificationGame.IntervalDoesNotDivideSteps.selector, uint64(7), uint64(60)));
+        expectPost(
+            s, t, "cid", abi.encodeWithSelector(IVerificationGame.IntervalDoesNotDivideSteps.selector, uint64(7), uint64(60))
+        );
         s = spec(60, 5);
         s.programRoot = 0;
         expectPost(s, t, "cid", outOfRange("programRoot", 0, 1, type(uint256).max));
@@ -267,9 +267,7 @@ contract JobTest is GameTest {
         commitRun(job, honestRun(60, 5));
         Tree memory tree = checkpointTree(honestRun(60, 5));
         bytes32 state = honestRun(60, 5).states[59];
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.CLAIMED, JobStatus.OPEN)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.CLAIMED, JobStatus.OPEN));
         vm.prank(stranger);
         game.commit{value: TRAINER_BOND}(job, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
     }
@@ -290,9 +288,7 @@ contract JobTest is GameTest {
     function test_theInstantOfTheCommitDeadline_belongsToTheTrainer() public {
         JobId job = post(60, 5);
         later(COMMIT_WINDOW);
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.TooEarly.selector, START + COMMIT_WINDOW, START + COMMIT_WINDOW)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooEarly.selector, START + COMMIT_WINDOW, START + COMMIT_WINDOW));
         game.reclaim(job);
         commitRun(job, honestRun(60, 5));
     }
@@ -311,9 +307,7 @@ contract JobTest is GameTest {
         game.reclaim(job);
         assertCredits(REWARD, 0, 0);
         assertJob(job, JobStatus.EXPIRED);
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.EXPIRED, JobStatus.OPEN)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.EXPIRED, JobStatus.OPEN));
         game.reclaim(job);
     }
 
@@ -380,9 +374,7 @@ contract JobTest is GameTest {
         game.claimTimeout(GameId.wrap(1));
         game.finalize(job);
         assertJob(job, JobStatus.FINAL);
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.FINAL, JobStatus.CLAIMED)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.FINAL, JobStatus.CLAIMED));
         game.finalize(job);
     }
 
@@ -435,7 +427,9 @@ contract JobTest is GameTest {
     function test_gamesOfAJob_arePaged() public {
         JobId job = post(20, 5);
         commitRun(job, honestRun(20, 5));
-        for (uint256 i = 0; i < 5; ++i) challengeRoot(job, auditor, keccak256(abi.encode(i)));
+        for (uint256 i = 0; i < 5; ++i) {
+            challengeRoot(job, auditor, keccak256(abi.encode(i)));
+        }
         vm.assertEq(game.gamesOf(job, 0, 10).length, 5, "all");
         vm.assertEq(game.gamesOf(job, 3, 10).length, 2, "the last two");
         vm.assertEq(game.gamesOf(job, 9, 10).length, 0, "none");
@@ -465,7 +459,9 @@ contract JobTest is GameTest {
         vm.assertEq(game.creditOf(trainer), CHALLENGER_BOND / 2 + CHALLENGER_BOND + TRAINER_BOND / 2, "less than it put in");
     }
 
-    function testFuzz_bondsOfAnySize_areDividedWithoutLosingAWei(uint128 trainerBond, uint128 challengerBond, bool trainerWins) public {
+    function testFuzz_bondsOfAnySize_areDividedWithoutLosingAWei(uint128 trainerBond, uint128 challengerBond, bool trainerWins)
+        public
+    {
         Terms memory t = terms();
         t.trainerBond = uint128(bound(trainerBond, 1, 1 ether));
         t.challengerBond = uint128(bound(challengerBond, 1, 1 ether));
@@ -532,9 +528,7 @@ contract JobTest is GameTest {
             abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, JobId.wrap(5), JobStatus.NONE, JobStatus.OPEN)
         );
         game.getJob(JobId.wrap(5));
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, GameId.wrap(5), Phase.NONE, Phase.BISECTION)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, GameId.wrap(5), Phase.NONE, Phase.BISECTION));
         game.getGame(GameId.wrap(5));
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.BondNotHeld.selector, GameId.wrap(5)));
         game.releaseBond(GameId.wrap(5));

@@ -95,7 +95,9 @@ contract MerkleTest is Test {
         count = bound(count, 1, 70);
         index = bound(index, 0, count - 1);
         bytes32[] memory payloads = new bytes32[](count);
-        for (uint256 i = 0; i < count; ++i) payloads[i] = keccak256(abi.encode(seed, i));
+        for (uint256 i = 0; i < count; ++i) {
+            payloads[i] = keccak256(abi.encode(seed, i));
+        }
         Tree memory tree = Trees.build(payloads);
         _merkle.requireLeaf(Node.wrap(Trees.root(tree)), payloads[index], uint64(index), uint64(count), Trees.proof(tree, index));
         for (uint256 i = 0; i < count; ++i) {
@@ -110,7 +112,9 @@ contract MerkleTest is Test {
 
     function four() private pure returns (bytes32[] memory payloads, Tree memory tree, Node root) {
         payloads = new bytes32[](4);
-        for (uint256 i = 0; i < 4; ++i) payloads[i] = bytes32(i + 1);
+        for (uint256 i = 0; i < 4; ++i) {
+            payloads[i] = bytes32(i + 1);
+        }
         tree = Trees.build(payloads);
         root = Node.wrap(Trees.root(tree));
     }

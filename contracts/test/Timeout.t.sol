@@ -51,9 +51,7 @@ contract TimeoutTest is GameTest {
     function test_aMoveAtTheDeadline_isInTime() public {
         (, GameId id) = dispute(_wrong, _honest);
         later(ALLOWANCE);
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.TooEarly.selector, START + ALLOWANCE, START + ALLOWANCE)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooEarly.selector, START + ALLOWANCE, START + ALLOWANCE));
         game.claimTimeout(id);
         step(id, _wrong, _honest);
         vm.assertEq(remaining(id, Side.CHALLENGER), 0, "used up to the last second");
@@ -66,9 +64,7 @@ contract TimeoutTest is GameTest {
         (, GameId id) = dispute(_wrong, _honest);
         later(ALLOWANCE + 1);
         (Children memory opened, Children memory next) = nextBisection(game.getGame(id), _honest);
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.ClockRanOut.selector, id, Side.CHALLENGER, START + ALLOWANCE)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.ClockRanOut.selector, id, Side.CHALLENGER, START + ALLOWANCE));
         game.bisect(id, opened, next);
     }
 
@@ -116,7 +112,9 @@ contract TimeoutTest is GameTest {
         vm.assertEq(remaining(id, Side.TRAINER), ALLOWANCE - 100, "the trainer's own delay");
     }
 
-    function testFuzz_whoOpensInTime_winsAgainstWhoDoesNot_howeverLateTheClaim(bool trainerOpens, bool atStep, uint256 late) public {
+    function testFuzz_whoOpensInTime_winsAgainstWhoDoesNot_howeverLateTheClaim(bool trainerOpens, bool atStep, uint256 late)
+        public
+    {
         late = bound(late, 1, 3650 days);
         (, GameId id) = dispute(_wrong, _honest);
         playToOpening(id, atStep ? Level.STEP : Level.CHECKPOINT, _wrong, _honest);
@@ -145,9 +143,7 @@ contract TimeoutTest is GameTest {
         assertPhase(id, Phase.OPENING);
         uint256 found = time();
         later(ALLOWANCE - 500);
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.TooEarly.selector, time(), found + ALLOWANCE)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooEarly.selector, time(), found + ALLOWANCE));
         game.claimTimeout(id);
         // The challenger is out and cannot open any more.
         GameView memory shown = game.getGame(id);
@@ -174,17 +170,13 @@ contract TimeoutTest is GameTest {
     function test_whileTheRefereeThinks_noPartysClockRuns() public {
         (, GameId id) = toReferee();
         vm.assertTrue(!running(id, Side.TRAINER) && !running(id, Side.CHALLENGER), "the referee's time is its own");
-        vm.assertEq(
-            Timestamp.unwrap(game.getGame(id).refereeDeadline), time() + REFEREE_ALLOWANCE, "the referee's deadline"
-        );
+        vm.assertEq(Timestamp.unwrap(game.getGame(id).refereeDeadline), time() + REFEREE_ALLOWANCE, "the referee's deadline");
     }
 
     function test_aVerdictAtTheDeadline_isInTime() public {
         (, GameId id) = toReferee();
         later(REFEREE_ALLOWANCE);
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.TooEarly.selector, time(), time())
-        );
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooEarly.selector, time(), time()));
         game.claimTimeout(id);
         adjudicate(id, _honest.states[8]);
         assertOver(id, Outcome.CHALLENGER_WON, Reason.VERDICT);

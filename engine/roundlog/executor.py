@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from roundlog.arithmetic import check_machine
 from roundlog.fusion import Group, compute, plan
 from roundlog.kernels.reducing import all_finite
 from roundlog.operators import Direct, Inexact, Kind, Operator, Source, StepInputs, check, operator
@@ -37,6 +38,7 @@ class Executor:
         self._plan = plan(program)
         self._dead_after = self._deaths()
         self._last_uses = program.last_uses()
+        self._checked: set[torch.device] = set()
 
     def run(
         self,
@@ -48,9 +50,11 @@ class Executor:
         elementwise operators run fused on the CPU, to the same bits.
 
         Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants, as in
-        attention masks, may pass through exact operators), ProgramError for an index out of range."""
-        # A flag of the processor that other code of this process may have set.
-        torch.set_flush_denormal(False)
+        attention masks, may pass through exact operators), ProgramError for an index out of range, MachineError if
+        this process does not compute as IEEE 754 says."""
+        if inputs.device not in self._checked:
+            check_machine(inputs.device)
+            self._checked.add(inputs.device)
         running = _Step(self.program, self._operators, inputs, rounding)
         if observe is None and inputs.device.type == "cpu":
             for item, dead in zip(self._plan, self._dead_after, strict=True):

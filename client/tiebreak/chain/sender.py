@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-GAS_MARGIN = 1.25
-"""Gas limit over gas estimate: the state may change a little before the transaction is included."""
+GAS_MARGIN = 2.0
+"""Gas limit over gas estimate: the state may change before the transaction is included. The second opening of a level
+costs nearly twice as much as the first, and both sides send theirs at the same time."""
 
 _TRIES = 8
 _PAUSE = 1.0  # seconds between questions, a fraction of a block's time on public chains

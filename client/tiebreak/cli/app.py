@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import chain, jobs, logs, roles, training
+from tiebreak.cli import chain, demo, jobs, logs, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ def root(
     """Options of every command. `debug` is read by OneSentenceErrors."""
 
 
+app.command()(demo.demo)
 training.register(app)
 chain.register(app)
 app.add_typer(jobs.app, name="job")

@@ -96,8 +96,8 @@ class CustomerRole(JobRole):
             case JobStatus.FINAL:
                 if not may_fetch:
                     return Progress(state="the model waits to be fetched")
-                self.withdraw()
-                return Progress(acted=True, finished=True, state=self._fetch_model(posted))
+                acted = self.withdraw()
+                return Progress(acted=acted, finished=True, state=self._fetch_model(posted))
         return Progress(acted=self.withdraw(), finished=True, state=f"job {self.job} is {posted.status.name}: refunded")
 
     def _watch(self, posted: Job) -> Progress:

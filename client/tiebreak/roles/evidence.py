@@ -41,7 +41,7 @@ class Evidence:
         device: torch.device | str = "cpu",
     ) -> None:
         self.job = job
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._batches = batches
         self._device = device
         self._known: dict[Place, Leaves] = {(): Leaves(state_roots)}
@@ -76,11 +76,11 @@ class Evidence:
 
     def state_before(self, step: int) -> list[torch.Tensor]:
         """The state before a step, executed again from the newest kept checkpoint. Raises one of RUN_ENDS."""
-        return replay_state(self.job, self._run_dir, step, batches=self._batches)
+        return replay_state(self.job, self.run_dir, step, batches=self._batches)
 
     def _step_roots(self, interval: int) -> list[bytes]:
         """The state roots after every step of an interval."""
-        run = Run(self.job, self._run_dir, batches=self._batches, device=self._device)
+        run = Run(self.job, self.run_dir, batches=self._batches, device=self._device)
         size = self.job.spec.interval
         wanted = range(interval * size, (interval + 1) * size)
         done, states = run.newest(interval)

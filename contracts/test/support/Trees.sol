@@ -47,7 +47,9 @@ library Trees {
     /// @notice A tree over any leaf hashes at all, also over such as a cheat would make.
     function fromLeaves(bytes32[] memory leaves, uint64 count) internal pure returns (Tree memory tree) {
         uint256 rows = 1;
-        for (uint256 size = leaves.length; size > 1; size /= 2) ++rows;
+        for (uint256 size = leaves.length; size > 1; size /= 2) {
+            ++rows;
+        }
         tree.count = count;
         tree.rows = new bytes32[][](rows);
         tree.rows[0] = leaves;

@@ -110,12 +110,11 @@ contract World is GameTest {
         if (found) moveSide(id, trainers ? Side.TRAINER : Side.CHALLENGER);
     }
 
-    function moveSide(uint256 id, Side side) private {
+    function moveSide(uint256 id, Side side) private returns (bool moved) {
         GameView memory shown = game.getGame(GameId.wrap(id));
-        if (instant(time()) > shown.deadlines[uint8(side)]) return;
-        if (stepOf(GameId.wrap(id), side, side == Side.TRAINER ? runOfTrainer(challenges[id].job) : runOfChallenger(id))) {
-            ++challenges[id].moves;
-        }
+        if (instant(time()) > shown.deadlines[uint8(side)]) return false;
+        moved = stepOf(GameId.wrap(id), side, side == Side.TRAINER ? runOfTrainer(challenges[id].job) : runOfChallenger(id));
+        if (moved) ++challenges[id].moves;
     }
 
     /// @notice Time goes by; whoever is honest has answered before.
@@ -127,8 +126,9 @@ contract World is GameTest {
     function answerHonestly() public {
         for (uint256 id = 1; id <= game.gameCount(); ++id) {
             uint256 job = challenges[id].job;
-            if (claims[job].honest) moveSide(id, Side.TRAINER);
-            if (challenges[id].honest) moveSide(id, Side.CHALLENGER);
+            // A move that finds the leaf is followed by an opening that the same side owes, hence the loops.
+            if (claims[job].honest) while (moveSide(id, Side.TRAINER)) {}
+            if (challenges[id].honest) while (moveSide(id, Side.CHALLENGER)) {}
             judge(id);
         }
     }
@@ -223,7 +223,7 @@ contract World is GameTest {
 
     /// @notice Everybody goes on until nothing is left to do, and takes its money.
     function finish() external {
-        for (uint256 round = 0; round < 40; ++round) {
+        for (uint256 round = 0; round < 3; ++round) {
             answerHonestly();
             later(ALLOWANCE);
         }
@@ -261,7 +261,9 @@ contract World is GameTest {
 
     function credits() external view returns (uint256 sum) {
         address[7] memory all = accounts();
-        for (uint256 i = 0; i < all.length; ++i) sum += game.creditOf(all[i]);
+        for (uint256 i = 0; i < all.length; ++i) {
+            sum += game.creditOf(all[i]);
+        }
     }
 
     function funds() external view returns (uint256) {

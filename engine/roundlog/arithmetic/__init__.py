@@ -5,6 +5,16 @@ Nothing here knows of operators or programs. One rule beyond IEEE 754: a result 
 
 from roundlog.arithmetic.functions import FUNCTIONS, round_function
 from roundlog.arithmetic.interval import adjacent, round_f32, round_interval
+from roundlog.arithmetic.machine import MachineError, check_machine
 from roundlog.arithmetic.sums import round_sums
 
-__all__ = ["FUNCTIONS", "adjacent", "round_f32", "round_function", "round_interval", "round_sums"]
+__all__ = [
+    "FUNCTIONS",
+    "MachineError",
+    "adjacent",
+    "check_machine",
+    "round_f32",
+    "round_function",
+    "round_interval",
+    "round_sums",
+]

@@ -15,6 +15,10 @@ class Bound(ABC):
     def at(self, indices: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """f64[n]: d of the elements with these flat indices, whose approximations are y (f64[n])."""
 
+    def whole(self, y: torch.Tensor) -> torch.Tensor:
+        """f64, d of every element of the output y."""
+        return self.at(torch.arange(y.numel(), device=y.device), y.reshape(-1)).reshape(y.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class ProductBound(Bound):

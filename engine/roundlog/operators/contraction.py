@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from roundlog.arithmetic import round_sums
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.operators.bound import Bound, ProductBound
-from roundlog.operators.reduction import SLACK, gamma
+from roundlog.operators.reduction import SLACK, check_terms, gamma
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -56,7 +56,9 @@ class Contraction(Inexact):
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32, DType.F32)
-        shape = self.output_shape((inputs[0].shape, inputs[1].shape), attributes)
+        shapes = inputs[0].shape, inputs[1].shape
+        shape = self.output_shape(shapes, attributes)
+        check_terms(self.terms(shapes, attributes))
         return TensorType(shape, DType.F32)
 
     def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:

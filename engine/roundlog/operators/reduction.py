@@ -29,8 +29,11 @@ from roundlog.operators.registry import (
 )
 from roundlog.program import DType, ProgramError, TensorType
 
+MAX_TERMS = 2**30
+"""The longest sum that the bounds are proven for."""
+
 SLACK = 1.0 + 2.0**-20
-"""Bounds are themselves computed in FP64, each by sums of fewer than 2^30 terms: this covers their rounding."""
+"""Bounds are themselves computed in FP64, by sums of at most MAX_TERMS terms: this covers their rounding."""
 
 
 def gamma(terms: int) -> float:
@@ -38,6 +41,12 @@ def gamma(terms: int) -> float:
     each erring by u relatively (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2)."""
     n = max(terms - 1, 0) * UNIT_F64
     return n / (1 - n) * SLACK
+
+
+def check_terms(terms: int) -> None:
+    """Raises ProgramError for a sum that is longer than its bound is proven for."""
+    if terms > MAX_TERMS:
+        raise ProgramError(f"sums {terms} terms, more than the {MAX_TERMS} that its error bound is proven for")
 
 
 def reduced(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -54,6 +63,7 @@ class Sum(Inexact):
         need_inputs(inputs, DType.F32)
         need_attributes(attributes, dims=tuple)
         dims = axes(attributes, len(inputs[0].shape))
+        check_terms(prod(inputs[0].shape[dim] for dim in dims))
         return TensorType(reduced(inputs[0].shape, dims), DType.F32)
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
@@ -123,6 +133,7 @@ class ScatterAdd(Inexact):
         )
         if not fits or size < 0:
             raise ProgramError(f"cannot scatter {x} by {index} along axis {dim}")
+        check_terms(x.shape[dim])
         return TensorType((*x.shape[:dim], size, *x.shape[dim + 1 :]), DType.F32)
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:

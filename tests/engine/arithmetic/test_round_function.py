@@ -191,3 +191,21 @@ def test_other_threads_that_use_mpmath_change_nothing() -> None:
         sys.setswitchinterval(interval)
         mpmath.mp.prec = precision
     assert disturbed.tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_start_at_too_little_precision_only_takes_longer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Hardly any FP32 argument needs more than the 80 bits at the start, so the loop is tried from further below.
+    monkeypatch.setattr(functions, "_START_BITS", 26)
+    functions._round_one.cache_clear()
+    check(name, np.random.default_rng(5).uniform(-9, 9, 100).astype(np.float32).astype(np.float64).tolist())
+    functions._round_one.cache_clear()
+
+
+def test_a_value_that_the_precision_does_not_decide_is_an_error_and_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "_START_BITS", 26)
+    monkeypatch.setattr(functions, "_LIMIT_BITS", 26)
+    functions._round_one.cache_clear()
+    with pytest.raises(ArithmeticError, match="not decided"):
+        round_function("exp", np.linspace(1, 2, 50, dtype=np.float32))
+    functions._round_one.cache_clear()

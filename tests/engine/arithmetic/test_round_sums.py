@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle import binary32 as ieee
 from roundlog.arithmetic import round_sums, sums
@@ -146,23 +146,29 @@ def test_the_double_double_sum_lies_within_its_error_and_its_low_part_is_low(k: 
             assert abs(rest) <= UNIT * abs(h)
 
 
+EDGES = [sign | edge for edge in (0, 1, 2, 0x7FFFFF, 0x800000, 0x3F800000, ieee.LARGEST) for sign in (0, ieee.SIGN)]
+
+
 @given(
-    st.integers(0, 2**32 - 1).filter(ieee.is_finite),
+    st.one_of(st.sampled_from(EDGES), st.integers(0, 2**32 - 1).filter(ieee.is_finite)),
     st.sampled_from([0, 1, -1]),
-    st.integers(-400, -50),
+    st.sampled_from([1, -1]),
+    st.one_of(st.integers(-400, -50), st.integers(-54, -50)),
     st.integers(-400, -50),
     st.floats(-1, 1),
     st.floats(0, 1),
 )
+@example(ieee.LARGEST, 1, -1, -50, -49, 0.0, 1.0)
+@example(ieee.LARGEST | ieee.SIGN, -1, -1, -50, -49, 0.0, 1.0)
 @settings(max_examples=400, deadline=None)
 def test_a_decided_double_double_rounds_alike_at_both_ends_of_its_error(
-    pattern: int, side: int, offset: int, error_exponent: int, low_part: float, error_part: float
+    pattern: int, side: int, towards: int, offset: int, error_exponent: int, low_part: float, error_part: float
 ) -> None:
     # Start on a boundary of FP32 or on a number, and move away by a relative 2^offset.
     number = ieee.value(pattern)
     half = Fraction(2) ** (max((pattern >> 23 & 0xFF) - 150, -149) - 1)
     scale = float(max(abs(number), Fraction(2) ** -149))
-    high = float(number + side * half) + scale * 2.0**offset
+    high = float(number + side * half) + towards * (1 if number >= 0 else -1) * scale * 2.0**offset
     low = low_part * abs(high) * 2.0**-53
     error = error_part * scale * 2.0**error_exponent
     arrays = [np.array([x]) for x in (high, low, error)]

@@ -247,9 +247,9 @@ def test_a_program_is_refused_where(what: str, change: Callable[[Document], None
     document = small()
     change(document)
     text = canonical(document)
-    start = time.perf_counter()
+    start = time.process_time()
     assert named in refused(text)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 @pytest.mark.parametrize(
@@ -284,9 +284,9 @@ def test_a_program_is_refused_where(what: str, change: Callable[[Document], None
     ids=range(25),
 )
 def test_a_text_that_is_not_exactly_a_program_in_canonical_form_is_refused(text: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     refused(text)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def _programs_of_one(op: str) -> list[tuple[list[TensorType], dict[str, Any]]]:
@@ -373,49 +373,48 @@ def _mutated(document: Any, rng: Random) -> Any:
     return document
 
 
+def _refused_or_valid(text: bytes) -> None:
+    start = time.process_time()
+    try:
+        program = load(text)
+    except ProgramError as error:
+        assert str(error).isprintable()
+    else:
+        assert to_json(program) == text
+    assert time.process_time() - start < 2.0
+
+
 @given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
-@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_mutated_program_is_refused_or_valid(rng: Random, changes: int, large: bool) -> None:
     document = json.loads(TEXT) if large else small()
     for _ in range(changes):
         document = _mutated(document, rng)
-    text = canonical(document)
-    try:
-        program = load(text)
-    except ProgramError as error:
-        assert str(error).isprintable()
-    else:
-        assert to_json(program) == text
+    _refused_or_valid(canonical(document))
 
 
 @given(st.integers(0, len(TEXT) - 1), st.binary(max_size=3), st.integers(0, 3))
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150, deadline=None)
 def test_flipped_bytes_are_refused_or_valid(place: int, inserted: bytes, removed: int) -> None:
-    text = TEXT[:place] + inserted + TEXT[place + removed :]
-    try:
-        program = load(text)
-    except ProgramError as error:
-        assert str(error).isprintable()
-    else:
-        assert to_json(program) == text
+    _refused_or_valid(TEXT[:place] + inserted + TEXT[place + removed :])
 
 
 def test_checking_a_program_of_terabytes_allocates_none_of_them() -> None:
-    document = small()
     side = 2**20
-    for index, shape in ((0, [side, side]), (1, [side, side]), (3, [side, side]), (7, [side, side]), (8, [side, side])):
-        document["nodes"][index][SHAPE] = shape
-    document["nodes"][4:4] = [
-        ["expand", [3], {"shape": [side, side]}, "f32", [side, side]],
-        ["constant", [], {"bits": [0]}, "f32", [side, side]],
-        ["add", [4, 5], {}, "f32", [side, side]],
-        ["exp", [6], {}, "f32", [side, side]],
-        ["uniform", [], {"stream": 0}, "f32", [side, side]],
-        ["iota", [], {"start": 0, "step": 1}, "i64", [2**40]],
+    huge = "f32", [side, side]
+    nodes: list[list[Any]] = [
+        ["state", [], {"slot": 0}, *huge],
+        ["matmul", [0, 0], {}, *huge],
+        ["constant", [], {"bits": [0]}, *huge],
+        ["add", [1, 2], {}, *huge],
+        ["exp", [3], {}, *huge],
+        ["uniform", [], {"stream": 0}, *huge],
+        ["iota", [], {"start": 0, "step": 1}, "i64", [side * side]],
+        ["constant", [], {"bits": [0]}, "f32", []],
+        ["loss", [7], {}, "f32", []],
+        ["store", [4], {"slot": 0}, *huge],
     ]
-    document["sources"] += ["net.py:9"] * 6
-    for index in (10, 11, 12):
-        document["nodes"][index][INPUTS] = [document["nodes"][index][INPUTS][0] + 6 if index > 10 else 3]
+    document = {**small(), "nodes": nodes, "sources": [""] * len(nodes), "states": ["w"], "data": [], "schedule": []}
     text = canonical(document)
     tracemalloc.start()
     try:

@@ -138,6 +138,8 @@ REFUSED = [
     ("add", [(2, 3), (2,)], {}),
     ("add", [(0,), (2,)], {}),
     ("sum", [(2, 3)], {"dims": (2,)}),
+    ("sum", [(2**16, 2**14 + 1)], {"dims": (0, 1)}),  # longer than the bounds are proven for
+    ("matmul", [(1, 2**30 + 1), (2**30 + 1, 1)], None),
     ("max_pool_index", [(1, 1, 2, 9)], {"kernel": (2, 2), "padding": (1, 1), "dilation": (3, 1)}),  # taps at -1 and 2
     ("max_pool_index", [(1, 1, 0, 2)], {"kernel": (2, 2), "padding": (1, 1)}),
     ("max_pool_index", [(0, 1, 2, 2)], {"kernel": (2, 2)}),

@@ -1,0 +1,56 @@
+"""A party that breaks the rules, as a process: KIND JOB STEP, then --dir, --poll and --json as for `tiebreak ... run`.
+
+Chain, contract, store and key are in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiebreak.cli import options, quantities, roles
+
+if TYPE_CHECKING:
+    from tiebreak.roles.role import Role
+    from tiebreak.roles.station import Station
+
+
+class Kind(StrEnum):
+    POISON = "poison"
+    """A trainer who trains one step on wrong labels."""
+    LIE = "lie"
+    """An auditor who makes up all states from one step on."""
+    VANISH = "vanish"
+    """The same, who falls silent after one move."""
+
+
+def play(
+    kind: Kind,
+    job: int,
+    step: Annotated[int, typer.Argument(help="Where the rules are broken, counted from 0.")],
+    directory: roles.Directory = None,
+    poll: roles.Poll = 1.0,
+    json: options.Json = False,
+) -> None:
+    """Takes part in a job, dishonestly."""
+
+    def make(station: Station) -> Role:
+        from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced
+
+        if kind is Kind.POISON:
+            return PoisoningTrainer(station, job, poisoned_step=step)
+        if kind is Kind.VANISH:
+            station = silenced(station, moves=1)
+        return LyingAuditor(station, job, first_wrong_step=step)
+
+    names = ("TIEBREAK_CHAIN", "TIEBREAK_CONTRACT", "TIEBREAK_STORE")
+    chain, contract, store = (os.environ[name] for name in names)
+    place = roles.Place(None, chain, contract, store, 0, directory, quantities.memory(options.DEFAULT_MEMORY))
+    roles.play("trainer" if kind is Kind.POISON else "auditor", place, make, poll, json)
+
+
+if __name__ == "__main__":
+    typer.run(play)

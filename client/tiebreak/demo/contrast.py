@@ -1,0 +1,46 @@
+"""The problem, shown: the same training by plain PyTorch, in two fresh processes on two machines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tiebreak.demo.machines import A, B, Machine
+from tiebreak.demo.processes import Children
+from tiebreak.demo.report import Check, Contrast
+from tiebreak.demo.screen import Screen
+from tiebreak.demo.stage import PATIENCE
+
+
+def play(contrast: Contrast, children: Children, screen: Screen, job_dir: Path, steps: int) -> None:
+    """Trains twice and compares. Raises ProcessFailed."""
+    said: dict[str, dict[str, str]] = {A.name: {}, B.name: {}}
+
+    def hear(machine: Machine, line: str) -> None:
+        name, _, value = line.partition(" ")
+        if name == "step":
+            screen.bar(machine.name, "plain training", int(value) + 1, steps)
+        else:
+            said[machine.name][name] = value
+        if name == "trained":
+            screen.line(machine.name, f"plain PyTorch trains to {value[:16]}…")
+
+    command = [sys.executable, "-m", "tiebreak.demo.plain", str(job_dir)]
+    for machine in (A, B):
+        children.start(machine.name, command, machine.environment(), lambda line, machine=machine: hear(machine, line))  # type: ignore[misc]
+        screen.bar(machine.name, "plain training", 0, steps)
+    children.listen(lambda: children.ended({A.name, B.name}), patience=PATIENCE)
+    contrast.initial = {name: words.get("initial", "") for name, words in said.items()}
+    contrast.trained = {name: words.get("trained", "") for name, words in said.items()}
+    contrast.checks = [
+        Check(
+            "both machines have started from the same parameters", contrast.initial[A.name], contrast.initial[B.name]
+        ),
+        Check(
+            "and have ended in different ones: nobody can audit this by repeating it",
+            "two results",
+            "two results" if len(set(contrast.trained.values())) == 2 else "one result",
+        ),
+    ]
+    for check in contrast.checks:
+        screen.check(check)

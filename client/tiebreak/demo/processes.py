@@ -1,0 +1,133 @@
+"""The demo's other processes: started with an environment of their own, heard line by line, ended by their ids."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+_SECONDS_TO_END = 10.0
+_SECONDS_BETWEEN_QUESTIONS = 0.1
+
+
+class ProcessFailed(Exception):
+    """A process of the demo ended as it should not; the message has the last thing that it said."""
+
+
+class Child:
+    """One process. `name` is for people; `heard` gets every line that it prints."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        inbox: queue.Queue[tuple[Child, str | None]],
+        heard: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.heard = heard
+        self.ended = False
+        # A file and not a pipe: nobody reads it while the process runs, and a full pipe would stop it.
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            env=dict(environment),
+            cwd=directory,
+            text=True,
+            encoding="utf-8",
+        )
+        self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
+        self._reader.start()
+
+    def _read(self, inbox: queue.Queue[tuple[Child, str | None]]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            inbox.put((self, line.rstrip("\n")))
+        inbox.put((self, None))
+
+    def complaints(self) -> str:
+        """The last line of its standard error."""
+        self._complaints.seek(0)
+        lines = self._complaints.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(_SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._reader.join()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._complaints.close()
+
+
+class Children:
+    """All processes of one part of the demo. Leaving the `with` block ends whichever still run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._inbox: queue.Queue[tuple[Child, str | None]] = queue.Queue()
+        self._all: list[Child] = []
+
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], heard: Callable[[str], None]
+    ) -> Child:
+        child = Child(name, command, environment, self._directory, self._inbox, heard)
+        self._all.append(child)
+        return child
+
+    def listen(self, done: Callable[[], bool], *, patience: float) -> None:
+        """Passes on what the processes print until `done`, which is asked a few times a second.
+
+        Raises ProcessFailed: one of them fails, or `patience` seconds pass."""
+        deadline = time.monotonic() + patience
+        next_question = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= next_question:
+                if done():
+                    return
+                next_question = time.monotonic() + _SECONDS_BETWEEN_QUESTIONS
+            if now > deadline:
+                names = ", ".join(child.name for child in self._all)
+                raise ProcessFailed(f"nothing came of {names} in {patience:.0f} seconds: try again on a calmer machine")
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        try:
+            child, line = self._inbox.get(timeout=_SECONDS_BETWEEN_QUESTIONS)
+        except queue.Empty:
+            return
+        if line is not None:
+            child.heard(line)
+            return
+        child.ended = True
+        if child.process.wait() != 0:
+            raise ProcessFailed(f"the {child.name} failed: {child.complaints()}")
+
+    def ended(self, names: set[str]) -> bool:
+        """Whether the processes of these names have ended, and all that they printed was passed on."""
+        return all(child.ended for child in self._all if child.name in names)
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self._all:
+            child.end()

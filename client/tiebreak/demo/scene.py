@@ -1,0 +1,102 @@
+"""Where the stories play: a fresh chain with the contract, a content store, and the parties with their accounts."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from eth_account.signers.local import LocalAccount
+from eth_typing import ChecksumAddress
+
+from tiebreak.chain.accounts import KEY_VARIABLE, devnet_account
+from tiebreak.chain.devnet import start_devnet
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import connect
+from tiebreak.chain.sender import Sender
+from tiebreak.demo.machines import A, B, Machine
+from tiebreak.roles.notices import Notify
+from tiebreak.roles.station import Station
+from tiebreak.store import open_store
+
+POLL = "0.2"
+"""Seconds between two looks at the chain, for parties that share it with nobody."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Party:
+    """Somebody with an account, and the machine on which this party's process runs."""
+
+    name: str
+    account: LocalAccount
+    machine: Machine
+
+    @property
+    def address(self) -> ChecksumAddress:
+        address: ChecksumAddress = self.account.address
+        return address
+
+
+class Scene:
+    """An embedded chain, served on the loopback interface so that other processes can use it, and all the rest in
+    `directory`. Leaving the `with` block ends the chain."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._chain = start_devnet(kind="embedded")
+        self.node = connect(self._chain.url)
+        self.contract = VerificationGame.deploy(Sender(self.node, devnet_account(9)))
+        self.customer = Party("customer", devnet_account(0), A)
+        self.trainer = Party("trainer", devnet_account(1), A)
+        self.auditor = Party("auditor", devnet_account(2), B)
+        self.referee = Party("referee", devnet_account(3), A)
+        self.liar = Party("lying auditor", devnet_account(4), B)
+        self.silent = Party("silent auditor", devnet_account(5), B)
+
+    def environment(self, party: Party) -> dict[str, str]:
+        """The environment of a party's process: its machine's profile, its key, and where everything is."""
+        return party.machine.environment() | {
+            KEY_VARIABLE: "0x" + bytes(party.account.key).hex(),
+            "TIEBREAK_CHAIN": self._chain.url,
+            "TIEBREAK_CONTRACT": self.contract.address,
+            "TIEBREAK_STORE": str(self.directory / "store"),
+        }
+
+    def command(self, party: Party, *words: str) -> list[str]:
+        """`tiebreak ...` for a party."""
+        return [sys.executable, "-m", "tiebreak.cli.app", *words, *self.manner(party)]
+
+    def manner(self, party: Party) -> list[str]:
+        return ["--dir", str(self.room(party)), "--poll", POLL, "--json"]
+
+    def room(self, party: Party) -> Path:
+        """The party's own directory."""
+        return self.directory / party.name.replace(" ", "-")
+
+    def station(self, party: Party, notify: Notify) -> Station:
+        """For a party that is played in this process."""
+        sender = Sender(self.node, party.account)
+        self.room(party).mkdir(parents=True, exist_ok=True)
+        return Station(
+            contract=self.contract.by(sender),
+            sender=sender,
+            store=open_store(self.directory / "store"),
+            directory=self.room(party),
+            notify=notify,
+        )
+
+    def pass_time(self, until: int) -> None:
+        """Moves the chain's clock to just after an instant."""
+        self.node.advance_time(max(0, until - self.node.head().timestamp) + 1)
+
+    def close(self) -> None:
+        self._chain.close()
+
+    def __enter__(self) -> Scene:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,161 @@
+"""One story as it is played: its processes, what they say, what they spend, and what their balances were before."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from tiebreak.chain.events import Challenged
+from tiebreak.chain.records import Game, Job, Terms
+from tiebreak.cli.notices import plain
+from tiebreak.demo.processes import Children
+from tiebreak.demo.report import Account, Check, Story
+from tiebreak.demo.scene import Party, Scene
+from tiebreak.demo.screen import Screen
+from tiebreak.roles.customer import CustomerRole, post_job
+from tiebreak.roles.notices import Notice
+
+PATIENCE = 600.0
+"""Seconds after which a part of a story has failed, whatever the machine."""
+
+_ETHER = 10**18
+TERMS = Terms(
+    reward=_ETHER,
+    trainer_bond=2 * _ETHER,
+    challenger_bond=_ETHER,
+    commit_window=3600,
+    challenge_window=7 * 86400,
+    clock_allowance=3600,
+    referee_allowance=3600,
+)
+
+
+class Stage:
+    """Used in a `with` block, which ends all processes of the story."""
+
+    def __init__(self, scene: Scene, screen: Screen, story: Story, parties: Sequence[Party]) -> None:
+        self.scene, self.screen, self.story = scene, screen, story
+        self.job = 0
+        self._parties = parties
+        self._before = {party.name: scene.node.balance(party.address) for party in parties}
+        self._fees = dict.fromkeys(self._before, 0)
+        self._children = Children(scene.directory)
+        self._started = time.monotonic()
+        self.log_findings = 0
+
+    def post(self, job_dir: Any) -> None:
+        """The customer, played in this process, posts the job."""
+        customer = self.scene.customer
+        station = self.scene.station(customer, self._tell_of(customer))
+        self.job = post_job(station, job_dir, TERMS, self.scene.referee.address)
+
+    def collect(self) -> str:
+        """The customer fetches the model, or the refund; returns how it ended."""
+        customer = self.scene.customer
+        station = self.scene.station(customer, self._tell_of(customer))
+        progress = CustomerRole(station, self.job, model=self.scene.directory / f"model-{self.job}.safetensors").run()
+        return progress.state
+
+    def start(self, party: Party, command: Sequence[str]) -> None:
+        """Starts a party's process on its machine."""
+        self._children.start(party.name, command, self.scene.environment(party), lambda line: self._heard(party, line))
+        self.screen.waiting(party.name, "starting")
+
+    def act(self, party: Party, kind: str, step: int) -> None:
+        """Starts a party that breaks the rules."""
+        words = (kind, str(self.job), str(step))
+        self.start(party, [sys.executable, "-m", "tiebreak.demo.actor", *words, *self.scene.manner(party)])
+
+    def until(self, done: Callable[[Job], bool]) -> None:
+        """Lets the processes work until the job on the chain is in the wanted state. Raises ProcessFailed."""
+        contract = self.scene.contract
+        self._children.listen(lambda: done(contract.job(self.job)), patience=PATIENCE)
+
+    def until_ended(self, *parties: Party) -> None:
+        """Lets the processes work until those of the parties have ended by themselves. Raises ProcessFailed."""
+        self._children.listen(lambda: self._children.ended({party.name for party in parties}), patience=PATIENCE)
+
+    def game_of(self, party: Party) -> tuple[int, Game] | None:
+        """The party's game in this story, if it has challenged."""
+        for number in self.scene.contract.games_of(self.job):
+            game = self.scene.contract.game(number)
+            if game.challenger == party.address:
+                return number, game
+        return None
+
+    def expect(self, text: str, expected: Any, observed: Any) -> None:
+        check = Check(text, expected, observed)
+        self.story.checks.append(check)
+        self.screen.check(check)
+
+    def settle(self, moved: dict[Party, int]) -> None:
+        """Reads the end from the chain. moved: what the contract should have paid to each party, net, in wei."""
+        scene, story = self.scene, self.story
+        job = scene.contract.job(self.job)
+        story.root = job.claim.checkpoint_root
+        story.verdict = job.status.name
+        story.rounds = sum(self._moves(game) for game in scene.contract.games_of(self.job))
+        story.log_bytes = sum(path.stat().st_size for path in self.run_of(scene.trainer, "run").glob("log/*.rlog"))
+        for party in self._parties:
+            account = Account(
+                party.name, self._before[party.name], scene.node.balance(party.address), self._fees[party.name]
+            )
+            story.accounts.append(account)
+        # To the wei: a balance has changed by what the contract moved, less the fees of the party's own transactions.
+        self.expect(
+            "every balance has moved as the rules say, to the wei",
+            {party.name: moved.get(party, 0) for party in self._parties},
+            {account.name: account.moved for account in story.accounts},
+        )
+        self.expect("the contract keeps nothing", 0, scene.node.balance(scene.contract.address))
+        story.seconds = time.monotonic() - self._started
+
+    def run_of(self, party: Party, kind: str) -> Any:
+        """Directory of a party's run in this story: `run` of a trainer, `audit` or `alone` of an auditor."""
+        posted = self.scene.contract.job(self.job)
+        return self.scene.room(party) / f"job-{self.job}-{posted.spec_hash.hex()[:16]}" / kind
+
+    def _moves(self, game: int) -> int:
+        """Transactions of a game after its challenge."""
+        events = self.scene.contract.events(game=game)
+        challenge = {event.transaction for event in events if isinstance(event, Challenged)}
+        return len({event.transaction for event in events} - challenge)
+
+    def _heard(self, party: Party, line: str) -> None:
+        try:
+            notice = json.loads(line)
+        except ValueError:
+            return  # the actor's own libraries may print; nothing depends on it
+        if isinstance(notice, dict):
+            self._told(party, notice)
+
+    def _tell_of(self, party: Party) -> Callable[[Notice], None]:
+        return lambda notice: self._told(party, plain(notice))
+
+    def _told(self, party: Party, notice: dict[str, Any]) -> None:
+        what, text = notice.get("what"), str(notice.get("text", "")).replace(f"{self.scene.directory}/", "")
+        self.screen.stop_waiting(party.name)
+        if what == "step":
+            self.screen.bar(party.name, text, int(notice["done"]), int(notice["total"]))
+        elif what == "sent":
+            self.story.gas += int(notice["gas"])
+            self.story.transactions += 1
+            self._fees[party.name] += int(notice["fee_wei"])
+            self.screen.line(party.name, text, note=f"{int(notice['gas']):,} gas")
+        elif what == "computed" and text.startswith("the log is wrong at"):
+            self.log_findings += 1
+        elif what in ("computed", "published", "fetched"):
+            self.screen.line(party.name, text)
+
+    def __enter__(self) -> Stage:
+        self._children.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._children.__exit__(kind, error, trace)

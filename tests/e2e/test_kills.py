@@ -1,0 +1,200 @@
+"""Processes that die at the worst instants, by SIGKILL, and carry on as if nothing had happened."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Timer
+from typing import NoReturn
+
+import pytest
+from roundlog.job import Job
+from tiebreak.chain.devnet import start_devnet
+from tiebreak.chain.node import Node, connect
+from tiebreak.chain.records import JobStatus, Outcome
+from tiebreak.demo.dishonest import PoisoningTrainer
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.customer import post_job
+from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.referee import RefereeRole
+from tiebreak.roles.role import JobRole
+from tiebreak.roles.station import Station
+from tiebreak.roles.trainer import TrainerRole
+from world import TERMS, World, linear_task
+
+FORK = multiprocessing.get_context("fork")
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def at_step(number: int) -> Callable[[Station], Station]:
+    """Dies after a training step."""
+
+    def notify(notice: Notice) -> None:
+        if notice.what is What.STEP and notice.done == number:
+            die()
+
+    return lambda station: replace(station, notify=notify)
+
+
+def at_notice(text: str) -> Callable[[Station], Station]:
+    """Dies when the role says something."""
+
+    def notify(notice: Notice) -> None:
+        if text in notice.text:
+            die()
+
+    return lambda station: replace(station, notify=notify)
+
+
+def at_sending(number: int) -> Callable[[Station], Station]:
+    """Dies after the node has got the `number`-th transaction (from 1), before anybody hears of it."""
+
+    class DyingNode(Node):
+        left = number
+
+        def send_raw(self, signed: bytes) -> bytes:
+            result = super().send_raw(signed)
+            self.left -= 1
+            if not self.left:
+                die()
+            return result
+
+    def rewire(station: Station) -> Station:
+        station.sender._node = DyingNode(station.contract.node._transport)
+        return station
+
+    return rewire
+
+
+def lives_until(make: Callable[[Station], JobRole], station: Station, doom: Callable[[Station], Station]) -> None:
+    """Runs a role in a process of its own until that kills itself."""
+
+    def live() -> None:
+        role = make(doom(station))
+        while not role.step().finished:
+            pass
+
+    process = FORK.Process(target=live)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with start_devnet() as devnet:
+        yield World(connect(devnet.url), tmp_path)
+
+
+def test_a_trainer_killed_at_any_instant_commits_once_and_defends_itself(world: World) -> None:
+    world.post()
+
+    def make(station: Station) -> PoisoningTrainer:
+        return PoisoningTrainer(station, world.job, poisoned_step=8)
+
+    station = world.station("trainer")
+    for doom in (at_step(1), at_step(7), at_step(15), at_notice("published the log"), at_sending(1)):
+        lives_until(make, station, doom)
+    assert world.status is JobStatus.CLAIMED
+
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(auditor)
+    lives_until(make, station, at_sending(1))  # its first bisection
+    world.run(auditor)
+    lives_until(make, station, at_notice("open leaf"))
+    world.run(make(station), auditor, world.referee(), world.customer())
+    assert world.game().outcome is Outcome.CHALLENGER_WON
+    assert [level.index for level in world.game().levels] == [2, 2]
+    assert world.contract_balance() == 0
+
+
+def test_the_root_of_a_killed_trainer_is_that_of_one_who_was_not(world: World) -> None:
+    world.post()
+    for doom in (at_step(4), at_step(11)):
+        lives_until(lambda station: TrainerRole(station, world.job), world.station("trainer"), doom)
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(TrainerRole(world.station("trainer"), world.job), auditor)
+    assert world.contract.job(world.job).attestations == 1
+
+
+def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world: World) -> None:
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=8)
+    world.run(trainer)
+
+    def make(station: Station) -> AuditorRole:
+        return AuditorRole(station, world.job)
+
+    station = world.station("auditor")
+    for doom in (
+        at_step(2),
+        at_notice("without the trainer's log"),
+        at_notice("is not the claimed one"),
+        at_sending(1),
+    ):
+        lives_until(make, station, doom)
+    assert world.contract.job(world.job).game_count == 1
+    lives_until(make, station, at_sending(1))
+    world.run(trainer)
+    lives_until(make, station, at_notice("open leaf"))
+    world.run(make(station), trainer, world.referee(), world.customer())
+    assert world.contract.job(world.job).game_count == 1
+    assert world.game().outcome is Outcome.CHALLENGER_WON
+    assert world.node.balance(world.senders["auditor"].address) > world.before["auditor"]
+
+
+def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World) -> None:
+    """The process died between sending and hearing of it, and its transaction still waits when the next one starts."""
+    world.post()
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=8))
+    transport = world.node._transport
+    if "anvil" not in str(transport.request("web3_clientVersion", [])):
+        pytest.skip("only anvil holds transactions back")
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    lives_until(lambda station: AuditorRole(station, world.job), world.station("auditor"), at_notice("not the claimed"))
+    transport.request("evm_setAutomine", [False])
+    lives_until(lambda station: AuditorRole(station, world.job), world.station("auditor"), at_sending(1))
+    assert world.contract.job(world.job).game_count == 0
+    timer = Timer(1.5, lambda: (transport.request("evm_mine", []), transport.request("evm_setAutomine", [True])))
+    timer.start()
+    world.run(auditor)
+    timer.join()
+    assert world.contract.job(world.job).game_count == 1
+
+
+def test_a_referee_killed_while_it_works_decides_all_the_same(world: World) -> None:
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=13)
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(trainer, auditor)
+    station = world.station("referee")
+    for doom in (at_step(5), at_step(11), at_sending(1)):
+        lives_until(RefereeRole, station, doom)  # type: ignore[arg-type]
+    assert world.game().outcome is Outcome.CHALLENGER_WON
+
+
+def test_a_customer_killed_while_posting_pays_one_reward(world: World) -> None:
+    Job.from_task(linear_task()).write(world.root / "files")
+    station = world.station("customer")
+    referee = world.senders["referee"].address
+
+    def post() -> None:
+        post_job(at_sending(1)(station), world.root / "files", TERMS, referee)
+
+    process = FORK.Process(target=post)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert world.contract.job_count() == 1
+    assert post_job(world.station("customer"), world.root / "files", TERMS, referee) == 1
+    assert world.contract.job_count() == 1
+    # Posting the same job again on purpose is another matter.
+    assert post_job(world.station("customer"), world.root / "files", TERMS, referee) == 2

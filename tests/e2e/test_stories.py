@@ -1,0 +1,279 @@
+"""Whole stories from the posted job to the last withdrawal: who wins, at which step, and every wei."""
+
+from __future__ import annotations
+
+import pytest
+from roundlog.commitments import state_root
+from roundlog.job import Job
+from roundlog.storage import load_tensors
+from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.demo.dishonest import (
+    FabricatingTrainer,
+    LogForgingTrainer,
+    LyingAuditor,
+    PoisoningTrainer,
+    cheating,
+    silenced,
+)
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.trainer import TrainerRole
+from world import TERMS, World, conv_task, linear_task
+
+REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
+
+
+def half(bond: int) -> int:
+    return bond // 2
+
+
+def rest(bond: int) -> int:
+    return bond - bond // 2
+
+
+REJECTED_GAINS = {"customer": rest(TRAINER_BOND), "trainer": -TRAINER_BOND, "auditor": half(TRAINER_BOND)}
+
+
+def disputed(world: World, game: int = 1) -> tuple[int, ...]:
+    return tuple(level.index for level in world.game(game).levels)
+
+
+def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(world: World) -> None:
+    world.post(conv_task())
+    trainer, auditor = (
+        TrainerRole(world.station("trainer"), world.job),
+        AuditorRole(world.station("auditor"), world.job),
+    )
+    customer = world.customer()
+    world.run(customer, trainer, auditor)
+    assert world.status is JobStatus.CLAIMED
+    assert world.contract.job(world.job).attestations == 1
+    assert auditor.step().finished
+    world.pass_challenge_window()
+    assert customer.step().acted  # anyone may finalize
+    assert trainer.step().finished and customer.step().finished
+    assert world.status is JobStatus.FINAL
+    assert world.gains() == {"customer": -REWARD, "trainer": REWARD}
+    assert world.contract_balance() == 0
+    job = Job.read(world.root / "files")
+    model = load_tensors(world.root / "model.safetensors", job.program.states)
+    assert state_root(model.values()) == world.contract.job(world.job).claim.final_state_root
+
+
+def test_a_poisoned_batch_is_found_at_exactly_its_step(world: World) -> None:
+    poisoned_batch(world, 7)
+
+
+@pytest.mark.parametrize("step", [0, 14])
+def test_the_first_and_the_last_step_are_found_as_well(quick_world: World, step: int) -> None:
+    poisoned_batch(quick_world, step)
+
+
+def poisoned_batch(world: World, step: int) -> None:
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=step)
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    customer = world.customer()
+    world.run(trainer, auditor, world.referee())
+    assert disputed(world) == divmod(step, 3)
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.VERDICT)
+    assert world.status is JobStatus.REJECTED
+    assert all(role.step().finished for role in (trainer, auditor, customer))
+    assert world.gains() == REJECTED_GAINS
+    assert world.contract_balance() == 0
+
+
+def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(world: World) -> None:
+    world.post()
+    trainer = TrainerRole(world.station("trainer"), world.job)
+    liar = LyingAuditor(world.station("auditor"), world.job, first_wrong_step=8)
+    customer = world.customer()
+    world.run(customer, trainer, liar, world.referee())
+    assert disputed(world) == (2, 2)
+    assert world.game().outcome is Outcome.TRAINER_WON
+    world.pass_challenge_window()
+    world.run(trainer, customer)
+    assert world.status is JobStatus.FINAL
+    assert world.gains() == {
+        "customer": -REWARD + rest(CHALLENGER_BOND),
+        "trainer": REWARD + half(CHALLENGER_BOND),
+        "auditor": -CHALLENGER_BOND,
+    }
+    assert world.contract_balance() == 0
+
+
+def test_a_challenger_that_falls_silent_loses_its_bond_by_the_clock(world: World) -> None:
+    silent_challenger(world, 0)
+
+
+@pytest.mark.parametrize("moves", [1, 2, 3])
+def test_it_does_not_matter_when_the_challenger_falls_silent(quick_world: World, moves: int) -> None:
+    silent_challenger(quick_world, moves)
+
+
+def silent_challenger(world: World, moves: int) -> None:
+    world.post()
+    trainer = TrainerRole(world.station("trainer"), world.job)
+    silent = LyingAuditor(silenced(world.station("auditor"), moves=moves), world.job, first_wrong_step=4)
+    world.run(trainer, silent, world.referee())
+    assert world.game().phase in (Phase.BISECTION, Phase.OPENING)
+    waiting = trainer.step()
+    assert not waiting.acted
+    deadline = world.game().deadlines[Side.CHALLENGER]
+    assert waiting.until == deadline + 1
+    world.pass_time(deadline)
+    world.run(trainer)
+    assert (world.game().outcome, world.game().reason) == (Outcome.TRAINER_WON, Reason.TIMEOUT)
+    world.pass_challenge_window()
+    world.run(trainer, world.customer())
+    assert world.gains() == {
+        "customer": -REWARD + rest(CHALLENGER_BOND),
+        "trainer": REWARD + half(CHALLENGER_BOND),
+        "auditor": -CHALLENGER_BOND,
+    }
+
+
+def test_a_trainer_that_falls_silent_loses_the_claim_by_the_clock(world: World) -> None:
+    silent_trainer(world, 0)
+
+
+@pytest.mark.parametrize("moves", [1, 2, 3])
+def test_it_does_not_matter_when_the_trainer_falls_silent(quick_world: World, moves: int) -> None:
+    silent_trainer(quick_world, moves)
+
+
+def silent_trainer(world: World, moves: int) -> None:
+    world.post()
+    trainer = PoisoningTrainer(silenced(world.station("trainer"), moves=moves), world.job, poisoned_step=9)
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(trainer, auditor)
+    world.pass_time(world.game().deadlines[Side.TRAINER])
+    world.run(trainer, auditor, world.customer())
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.TIMEOUT)
+    assert world.status is JobStatus.REJECTED
+    assert world.gains() == REJECTED_GAINS
+
+
+def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: World) -> None:
+    quick_world.post()
+    trainer = FabricatingTrainer(quick_world.station("trainer"), quick_world.job)
+    auditor = AuditorRole(quick_world.station("auditor"), quick_world.job)
+    quick_world.run(trainer, auditor)
+    assert quick_world.said("root at level CHECKPOINT is not over the states at hand")
+    quick_world.pass_time(quick_world.game().deadlines[Side.TRAINER])
+    quick_world.run(auditor, trainer, quick_world.customer())
+    assert quick_world.game().outcome is Outcome.CHALLENGER_WON
+    assert quick_world.gains() == {
+        "customer": rest(TRAINER_BOND),
+        "trainer": -TRAINER_BOND,
+        "auditor": half(TRAINER_BOND),
+    }
+
+
+def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quick_world: World) -> None:
+    quick_world.post()
+    trainer = TrainerRole(quick_world.station("trainer"), quick_world.job)
+    cheat = LyingAuditor(cheating(quick_world.station("auditor")), quick_world.job, first_wrong_step=4)
+    quick_world.run(trainer, cheat)
+    assert quick_world.said("NotTheChildren")
+    assert quick_world.game().current.height == 3  # five checkpoints, and nobody has moved
+    quick_world.pass_time(quick_world.game().deadlines[Side.CHALLENGER])
+    quick_world.run(trainer)
+    assert quick_world.game().outcome is Outcome.TRAINER_WON
+
+
+def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> None:
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=5)
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    customer = world.customer()
+    world.run(trainer, auditor, customer)
+    assert world.game().phase is Phase.REFEREE
+    world.pass_time(world.game().referee_deadline)
+    world.run(auditor, trainer, customer)
+    assert world.game().outcome is Outcome.UNDECIDED
+    assert world.status is JobStatus.REJECTED
+    assert world.gains() == {}
+    assert world.contract_balance() == 0
+
+
+def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_the_claim(world: World) -> None:
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=10)
+    wrong = LyingAuditor(world.station("second"), world.job, first_wrong_step=2)
+    right = AuditorRole(world.station("auditor"), world.job)
+    customer, referee = world.customer(), world.referee()
+    world.run(trainer, wrong, referee, customer)
+    assert disputed(world) == (0, 2)
+    # In this game the poisoned trainer is right, and gets half of the bond.
+    assert world.game().outcome is Outcome.TRAINER_WON
+    assert world.status is JobStatus.CLAIMED
+    world.run(trainer, right, referee, customer)
+    assert disputed(world, 2) == (3, 1)
+    assert world.game(2).outcome is Outcome.CHALLENGER_WON
+    world.run(wrong, right, trainer, customer)
+    assert world.gains() == {
+        "customer": rest(TRAINER_BOND) + rest(CHALLENGER_BOND),
+        "trainer": -TRAINER_BOND + half(CHALLENGER_BOND),
+        "auditor": half(TRAINER_BOND),
+        "second": -CHALLENGER_BOND,
+    }
+    assert world.contract_balance() == 0
+
+
+def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quick_world: World) -> None:
+    quick_world.post()
+    trainer = PoisoningTrainer(quick_world.station("trainer"), quick_world.job, poisoned_step=10)
+    slow = AuditorRole(silenced(quick_world.station("second")), quick_world.job)
+    fast = AuditorRole(quick_world.station("auditor"), quick_world.job)
+    quick_world.run(trainer, slow)
+    quick_world.run(trainer, slow, fast, quick_world.referee())
+    assert quick_world.game(1).outcome is Outcome.VOID
+    assert quick_world.game(2).outcome is Outcome.CHALLENGER_WON
+    quick_world.run(slow, fast, trainer, quick_world.customer())
+    assert quick_world.gains() == {
+        "customer": rest(TRAINER_BOND),
+        "trainer": -TRAINER_BOND,
+        "auditor": half(TRAINER_BOND),
+    }
+    assert quick_world.contract_balance() == 0
+
+
+def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick_world: World) -> None:
+    quick_world.post()
+    trainer = LogForgingTrainer(quick_world.station("trainer"), quick_world.job)
+    auditor = AuditorRole(quick_world.station("auditor"), quick_world.job, verify_log=1.0)
+    quick_world.run(trainer, auditor)
+    assert quick_world.said("the log is wrong at step")
+    assert quick_world.contract.job(quick_world.job).attestations == 1
+
+
+def test_a_forged_log_never_makes_an_honest_claim_look_wrong(quick_world: World) -> None:
+    """The sample of nothing follows every bent decision; the challenge is prevented by the audit without the log."""
+    quick_world.post()
+    trainer = LogForgingTrainer(quick_world.station("trainer"), quick_world.job)
+    auditor = AuditorRole(quick_world.station("auditor"), quick_world.job, verify_log=0.0)
+    quick_world.run(trainer, auditor)
+    assert quick_world.contract.job(quick_world.job).attestations == 1
+    assert quick_world.contract.job(quick_world.job).game_count == 0
+
+
+def test_a_job_to_which_nobody_commits_is_refunded(quick_world: World) -> None:
+    quick_world.post(linear_task(2, 1))
+    customer = quick_world.customer()
+    assert not customer.step().acted
+    quick_world.pass_time(quick_world.contract.job(quick_world.job).commit_deadline)
+    quick_world.run(customer)
+    trainer = TrainerRole(quick_world.station("trainer"), quick_world.job)
+    assert trainer.step().finished
+    assert quick_world.status is JobStatus.EXPIRED
+    assert quick_world.gains() == {}
+
+
+@pytest.mark.parametrize(("steps", "interval"), [(1, 1), (5, 5), (3, 1)])
+def test_trees_of_height_zero_are_disputed_all_the_same(quick_world: World, steps: int, interval: int) -> None:
+    quick_world.post(linear_task(steps, interval))
+    trainer = PoisoningTrainer(quick_world.station("trainer"), quick_world.job, poisoned_step=steps - 1)
+    auditor = AuditorRole(quick_world.station("auditor"), quick_world.job)
+    quick_world.run(trainer, auditor, quick_world.referee())
+    assert disputed(quick_world) == divmod(steps - 1, interval)
+    assert quick_world.game().outcome is Outcome.CHALLENGER_WON

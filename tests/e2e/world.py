@@ -1,0 +1,155 @@
+"""A small world for whole stories: a chain, a store, funded parties, and accounts kept to the wei."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from roundlog.capture import Task
+from roundlog.job import Job
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import Node, Receipt
+from tiebreak.chain.records import Game, JobStatus, Terms
+from tiebreak.chain.sender import Sender
+from tiebreak.roles.customer import CustomerRole, post_job
+from tiebreak.roles.notices import Notice
+from tiebreak.roles.referee import RefereeRole
+from tiebreak.roles.role import Role
+from tiebreak.roles.station import Station
+from tiebreak.store import FolderStore
+from torch import nn
+
+NAMES = ("deployer", "customer", "trainer", "auditor", "second", "referee")
+
+TERMS = Terms(
+    reward=10**16 + 3,
+    trainer_bond=4 * 10**15 + 1,
+    challenger_bond=2 * 10**15 + 1,
+    commit_window=100_000,
+    challenge_window=50_000,
+    clock_allowance=5_000,
+    referee_allowance=7_000,
+)
+"""Odd bonds, so that halves are not equal."""
+
+
+class CountingSender(Sender):
+    """Adds up the fees that the account pays."""
+
+    fees = 0
+
+    def send(self, *arguments: Any, **options: Any) -> Receipt:
+        receipt = super().send(*arguments, **options)
+        self.fees += receipt.fee
+        return receipt
+
+
+def linear_task(steps: int = 15, interval: int = 3) -> Task:
+    torch.manual_seed(5)
+    model = nn.Linear(4, 3)
+    return Task(
+        model=model,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        dataset={"x": torch.randn(11, 4), "y": torch.randint(0, 3, (11,))},
+        batch_size=4,
+        steps=steps,
+        interval=interval,
+        seed=9,
+    )
+
+
+def conv_task(steps: int = 6, interval: int = 2) -> Task:
+    torch.manual_seed(6)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    return Task(
+        model=model,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(9, 1, 4, 4), "y": torch.randint(0, 3, (9,))},
+        batch_size=5,
+        steps=steps,
+        interval=interval,
+        seed=1,
+    )
+
+
+class World:
+    """`job` is the id of the posted job once `post` has been called."""
+
+    def __init__(self, node: Node, root: Path) -> None:
+        self.node = node
+        self.root = root
+        self.store = FolderStore(root / "store")
+        self.senders = {name: CountingSender(node, devnet_account(i)) for i, name in enumerate(NAMES)}
+        self.contract = VerificationGame.deploy(self.senders["deployer"])
+        self.before = {name: self.balance(name) + self.senders[name].fees for name in NAMES}
+        self.notices: list[Notice] = []
+        self.job = 0
+
+    def station(self, name: str) -> Station:
+        return Station(
+            contract=self.contract.by(self.senders[name]),
+            sender=self.senders[name],
+            store=self.store,
+            directory=self.root / name,
+            notify=self.notices.append,
+        )
+
+    def post(self, task: Task | None = None, terms: Terms = TERMS) -> int:
+        Job.from_task(task or linear_task()).write(self.root / "files")
+        referee = self.senders["referee"].address
+        self.job = post_job(self.station("customer"), self.root / "files", terms, referee)
+        return self.job
+
+    def customer(self) -> CustomerRole:
+        return CustomerRole(self.station("customer"), self.job, model=self.root / "model.safetensors")
+
+    def referee(self) -> RefereeRole:
+        return RefereeRole(self.station("referee"))
+
+    def run(self, *roles: Role) -> None:
+        """Lets everybody step in turn until nobody has anything to do."""
+        working = list(roles)
+        for _ in range(100):
+            progress = {role: role.step() for role in working}
+            working = [role for role in working if not progress[role].finished]
+            if not any(seen.acted for seen in progress.values()):
+                return
+        raise AssertionError("the story does not end")
+
+    def pass_time(self, instant: int) -> None:
+        """Makes the chain's next block come right after `instant`."""
+        while (now := self.node.now()) <= instant:
+            self.node.advance_time(instant + 1 - now)
+
+    def pass_challenge_window(self) -> None:
+        self.pass_time(self.contract.job(self.job).claim.challenge_deadline)
+
+    @property
+    def status(self) -> JobStatus:
+        return self.contract.job(self.job).status
+
+    def game(self, game: int = 1) -> Game:
+        return self.contract.game(game)
+
+    def balance(self, name: str) -> int:
+        return self.node.balance(self.senders[name].address)
+
+    def gains(self) -> dict[str, int]:
+        """What everybody has won or lost, fees aside. Nothing is left in the contract once all have withdrawn."""
+        gains = {name: self.balance(name) + self.senders[name].fees - self.before[name] for name in NAMES}
+        return {name: gain for name, gain in gains.items() if gain}
+
+    def contract_balance(self) -> int:
+        return self.node.balance(self.contract.address)
+
+    def said(self, text: str) -> list[Notice]:
+        return [notice for notice in self.notices if text in notice.text]
+
+
+def with_terms(**changes: Any) -> Terms:
+    return replace(TERMS, **changes)
