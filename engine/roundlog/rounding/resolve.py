@@ -62,9 +62,8 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Mar
 
 def mark_by_reference(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """In plain torch, on any device: (rounded, flat indices of the marked elements)."""
-    flat = y.reshape(-1)
-    low, high = round_interval(flat, bound.at(torch.arange(y.numel(), device=y.device), flat), scale)
-    return low.reshape(y.shape), (low != high).nonzero().squeeze(1)
+    low, high = round_interval(y, bound.whole(y), scale)
+    return low, (low != high).reshape(-1).nonzero().squeeze(1)
 
 
 def _mark_by_kernel(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
