@@ -90,9 +90,7 @@ class Executor:
 class _Step:
     """One running step: the values that are alive."""
 
-    def __init__(
-        self, program: Program, operators: list[Operator], inputs: StepInputs, rounding: Rounding
-    ) -> None:
+    def __init__(self, program: Program, operators: list[Operator], inputs: StepInputs, rounding: Rounding) -> None:
         self.values: dict[int, torch.Tensor] = {}
         self.states: list[torch.Tensor] = []
         self.loss = torch.zeros(())

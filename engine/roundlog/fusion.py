@@ -129,7 +129,7 @@ class _Planner:
             else:
                 target, count = count, count + 1
             register[index] = target
-            rows.append([int(_CODES[nodes[index].op]), target, *(sources + [0, 0])[:3]])
+            rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3]])
             for value in set(nodes[index].inputs):
                 if value in inside and last[value] == index and value not in outputs:
                     free.append(register[value])
@@ -141,7 +141,9 @@ class _Planner:
         return Group(tuple(members), tuple(inputs), tuple(outputs), tape)
 
 
-def compute(group: Group, inputs: list[torch.Tensor], shape: tuple[int, ...], dtypes: list[DType]) -> list[torch.Tensor] | None:
+def compute(
+    group: Group, inputs: list[torch.Tensor], shape: tuple[int, ...], dtypes: list[DType]
+) -> list[torch.Tensor] | None:
     """The group's outputs (of these dtypes, on the CPU), or None if a value on the way is not finite: then the
     operators have to be run one by one, to find out which, and whether it may be."""
     size = int(np.prod(shape))

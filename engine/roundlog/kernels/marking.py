@@ -40,9 +40,7 @@ def _product_rows(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _product_indices(
-    y: Any, rows: Any, columns: Any, per: int, factor: float, counts: Any, indices: Any
-) -> None:
+def _product_indices(y: Any, rows: Any, columns: Any, per: int, factor: float, counts: Any, indices: Any) -> None:
     at = 0
     for r in range(y.shape[0]):
         if counts[r] == 0:
@@ -58,8 +56,10 @@ def _product_indices(
 
 
 def mark_product(y: F64, rows: F64, columns: F64, factor: float) -> tuple[F32, I64]:
-    """y: float64[R, C]; rows: float64[R]; columns: float64[Q, C], Q divides R; d[r, c] = rows[r] * columns[r // (R / Q), c].
-    Returns (float32[R, C], int64[n] ascending flat indices of the marked elements)."""
+    """y: float64[R, C]; rows: float64[R]; columns: float64[Q, C], Q divides R.
+
+    d[r, c] = rows[r] * columns[r // (R / Q), c]. Returns (float32[R, C], int64[n] ascending flat indices of the
+    marked elements)."""
     total_rows = y.shape[0]
     per = max(1, total_rows // max(1, columns.shape[0]))
     out = np.empty(y.shape, dtype=np.float32)
@@ -101,9 +101,7 @@ def _flat_blocks(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _flat_indices(
-    y: Any, d: Any, relative: float, absolute: float, factor: float, counts: Any, indices: Any
-) -> None:
+def _flat_indices(y: Any, d: Any, relative: float, absolute: float, factor: float, counts: Any, indices: Any) -> None:
     at = 0
     for block in range(len(counts)):
         if counts[block] == 0:
@@ -120,9 +118,7 @@ def _flat_indices(
 _NO_BOUNDS = np.zeros(0, dtype=np.float64)
 
 
-def mark_flat(
-    y: F64, d: F64 | None, factor: float, *, relative: float = 0.0, absolute: float = 0.0
-) -> tuple[F32, I64]:
+def mark_flat(y: F64, d: F64 | None, factor: float, *, relative: float = 0.0, absolute: float = 0.0) -> tuple[F32, I64]:
     """y: float64[n]; d: float64[n], or None for d = |y| * relative + absolute. Returns as `mark_product`, flat."""
     bounds = _NO_BOUNDS if d is None else d
     out = np.empty(y.shape, dtype=np.float32)

@@ -80,9 +80,7 @@ def _pointer(typingctx: Any, address: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _load(
-    register: Any, address: int, kind: int, inner: int, count: int, first: int, length: int, size: int
-) -> None:
+def _load(register: Any, address: int, kind: int, inner: int, count: int, first: int, length: int, size: int) -> None:
     """Element i of the output reads element (i // inner) % count of the input."""
     if kind == BOOL:
         flags = carray(_pointer(address), count, np.uint8)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 
@@ -27,7 +28,7 @@ def in_parts(work: Callable[[int, int], None], items: int, elements: int) -> Non
             work(0, items)
         return
     edges = [items * i // threads for i in range(threads + 1)]
-    parts = [_pool().submit(work, a, b) for a, b in zip(edges[1:-1], edges[2:], strict=True)]
+    parts = [_pool().submit(work, a, b) for a, b in pairwise(edges[1:])]
     work(edges[0], edges[1])
     for part in parts:
         part.result()

@@ -125,7 +125,7 @@ class MatMul(Contraction):
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         a, b = inputs
         rows = _row_norms(a).reshape(-1) * (gamma(a.shape[-1]) * SLACK)
-        return ProductBound(rows, _column_norms(b).reshape(-1, b.shape[-1]))
+        return ProductBound(rows, _column_norms(b).reshape(prod(b.shape[:-2]), b.shape[-1]))
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         a, b = shapes
