@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 from tiebreak.demo.machines import A, B, Machine
-from tiebreak.demo.processes import Children
+from tiebreak.demo.processes import PATIENCE, Children
 from tiebreak.demo.report import Check, Contrast
 from tiebreak.demo.screen import Screen
-from tiebreak.demo.stage import PATIENCE
 
 
 def play(contrast: Contrast, children: Children, screen: Screen, job_dir: Path, steps: int) -> None:

@@ -1,20 +1,25 @@
-"""The whole demo: the problem, three stories, a table."""
+"""The whole demo: the problem, three stories, a table.
+
+What takes long to import is imported where it is used, so that the first words are on the screen at once.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tiebreak.demo import contrast, stories
+from tiebreak.demo import contrast
 from tiebreak.demo.machines import A, B
 from tiebreak.demo.processes import Children
 from tiebreak.demo.report import Report, Story
-from tiebreak.demo.scene import Scene
 from tiebreak.demo.screen import Screen
-from tiebreak.demo.stage import Stage
+
+if TYPE_CHECKING:
+    from tiebreak.demo.scene import Scene
 
 INTERVAL = 5
 
@@ -27,10 +32,15 @@ def play(console: Console, *, steps: int) -> Report:
     with tempfile.TemporaryDirectory(prefix="tiebreak-demo-") as name:
         directory = Path(name)
         _introduce(screen, steps)
-        job_dir = _make_job(directory / "job", steps)
+        with screen.bars():
+            screen.waiting("customer", "capturing the job")
+            job_dir = _make_job(directory / "job", steps)
+            screen.end_bars("customer")
         screen.heading("The problem: every machine trains to a result of its own")
         with screen.bars(), Children(directory) as children:
             contrast.play(report.contrast, children, screen, job_dir, steps)
+        from tiebreak.demo.scene import Scene
+
         with Scene(directory) as scene:
             _play_stories(scene, screen, report, job_dir)
     report.seconds = time.monotonic() - started
@@ -39,6 +49,9 @@ def play(console: Console, *, steps: int) -> Report:
 
 
 def _play_stories(scene: Scene, screen: Screen, report: Report, job_dir: Path) -> None:
+    from tiebreak.demo import stories
+    from tiebreak.demo.stage import Stage
+
     everyone = [scene.customer, scene.trainer, scene.auditor, scene.referee]
     half = report.steps // 2 + 2
     first = _open(screen, report, "an honest trainer is paid")

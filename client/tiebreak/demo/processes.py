@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+PATIENCE = 600.0
+"""Seconds after which a part of the demo has failed, whatever the machine."""
+
 _SECONDS_TO_END = 10.0
-_SECONDS_BETWEEN_QUESTIONS = 0.1
+_SECONDS_BETWEEN_QUESTIONS = 0.3
 
 
 class ProcessFailed(Exception):

@@ -15,13 +15,15 @@ from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
 from tiebreak.chain.sender import Sender
+from tiebreak.chain.transport import HttpTransport
+from tiebreak.demo.ledger import Spent, transactions
 from tiebreak.demo.machines import A, B, Machine
 from tiebreak.roles.notices import Notify
 from tiebreak.roles.station import Station
 from tiebreak.store import open_store
 
-POLL = "0.2"
-"""Seconds between two looks at the chain, for parties that share it with nobody."""
+POLL = "0.5"
+"""Seconds between two looks at the chain: every look costs its process some milliseconds, on cores that train."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +91,10 @@ class Scene:
     def pass_time(self, until: int) -> None:
         """Moves the chain's clock to just after an instant."""
         self.node.advance_time(max(0, until - self.node.head().timestamp) + 1)
+
+    def spent_since(self, block: int) -> list[Spent]:
+        """All transactions after a block."""
+        return transactions(self.node, HttpTransport(self._chain.url), block + 1)
 
     def close(self) -> None:
         self._chain.close()

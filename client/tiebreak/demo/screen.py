@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tiebreak.chain.errors import printable
 from tiebreak.demo.report import Check, Report
 
 _WHO = 16
-"""Width of the column in which the speaker's name stands."""
+_DOING = 28
+"""Widths of the columns for the speaker's name and for what is being done."""
 
 
 class Screen:
@@ -34,8 +34,9 @@ class Screen:
         """A sentence, wrapped to the width of the terminal."""
         self.console.print(escape(text))
 
-    def line(self, who: str, text: str, *, note: str = "", style: str = "default") -> None:
-        """One thing that somebody did."""
+    def line(self, who: str, text: str, *, note: str = "", is_move: bool = False) -> None:
+        """One thing that somebody did; moves of games are many, and stand back."""
+        style = "dim" if is_move else "default"
         tail = f"  [dim]{escape(note)}[/]" if note else ""
         self.console.print(f"  [cyan]{who:<{_WHO}}[/][{style}]{escape(shortened(text))}[/]{tail}", soft_wrap=True)
 
@@ -57,9 +58,9 @@ class Screen:
     def bars(self) -> Iterator[None]:
         """Within it, `bar` shows progress. Where nobody watches (a file, a pipe) nothing is shown."""
         columns = (
-            TextColumn(f"  [cyan]{{task.fields[who]:<{_WHO}}}[/]{{task.description:<22}}"),
+            TextColumn(f"  [cyan]{{task.fields[who]:<{_WHO}}}[/]{{task.description:<{_DOING}}} "),
             BarColumn(bar_width=30),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]:>7}"),
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
@@ -74,51 +75,60 @@ class Screen:
         if self._bars is None:
             return
         name = f"{who}/{doing}"
+        doing = doing if len(doing) <= _DOING else f"{doing[: _DOING - 1]}…"
         if done >= total:
             if (task := self._tasks.pop(name, None)) is not None:
                 self._bars.remove_task(task)
         elif name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(doing, total=total, completed=done, who=who)
+            self._tasks[name] = self._bars.add_task(
+                doing, total=total, completed=done, who=who, count=f"{done}/{total}"
+            )
         else:
-            self._bars.update(self._tasks[name], completed=done)
+            self._bars.update(self._tasks[name], completed=done, count=f"{done}/{total}")
 
     def waiting(self, who: str, doing: str) -> None:
-        """A bar for work that has begun but cannot tell how far it is; any `bar` of the same speaker replaces it."""
+        """A bar for work that has begun but cannot tell how far it is, until `end_bars`."""
         if self._bars is not None and f"{who}/" not in self._tasks:
-            self._tasks[f"{who}/"] = self._bars.add_task(doing, total=None, who=who)
+            self._tasks[f"{who}/"] = self._bars.add_task(doing, total=None, who=who, count="")
 
-    def stop_waiting(self, who: str) -> None:
-        if self._bars is not None and (task := self._tasks.pop(f"{who}/", None)) is not None:
-            self._bars.remove_task(task)
+    def end_bars(self, who: str) -> None:
+        """The speaker does something else now."""
+        for name in [name for name in self._tasks if name.startswith(f"{who}/")]:
+            task = self._tasks.pop(name)
+            if self._bars is not None:
+                self._bars.remove_task(task)
 
     def table(self, report: Report) -> None:
-        """The end: one row a story."""
+        """The end: one row a story, and below it who has gained and lost."""
         self.console.print()
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        for name in ("story", "root"):
-            table.add_column(name)
-        for name in ("rounds", "gas", "log"):
-            table.add_column(name, justify="right")
-        table.add_column("verdict")
-        table.add_column("balances, in ether")
+        self._row("story", "root", "rounds", "gas", "log, bytes", "verdict", style="dim")
         for story in report.stories:
             mark = "[green]✓[/]" if story.ended_as_it_should else "[bold red]✗[/]"
-            table.add_row(
-                f"{mark} {escape(story.title)}",
-                story.root.hex()[:8],
-                str(story.rounds),
-                f"{story.gas:,}",
-                f"{story.log_bytes:,} B",
-                escape(story.verdict),
-                "\n".join(
-                    f"{account.name:<15}{ether(account.moved):>6}" for account in story.accounts if account.moved
-                ),
-                end_section=True,
-            )
-            if story is not report.stories[-1]:
-                table.add_row()
-        self.console.print(table)
-        self.console.print()
+            numbers = (f"{story.rounds}", f"{story.gas:,}", f"{story.log_bytes:,}")
+            self._row(story.title, story.root.hex()[:8], *numbers, story.verdict, mark=mark)
+            changes = [f"{account.name} {ether(account.moved)}" for account in story.accounts if account.moved]
+            self.console.print(f"  [dim]{', '.join(changes)} ether[/]", soft_wrap=True)
+        hashes = " and ".join(f"{value[:8]} on {name}" for name, value in report.contrast.trained.items())
+        self.console.print(f"\nPlain PyTorch trains to {hashes}.", soft_wrap=True)
+        if report.ok:
+            self.console.print(f"[green]Everything went as it should[/], in {report.seconds:.0f} seconds.")
+        else:
+            self.console.print("[bold red]Not everything went as it should[/]: see the lines marked with ✗.")
+
+    def _row(
+        self,
+        story: str,
+        root: str,
+        rounds: str,
+        gas: str,
+        log: str,
+        verdict: str,
+        *,
+        mark: str = " ",
+        style: str = "default",
+    ) -> None:
+        cells = f"{story:<28}{root:<10}{rounds:>6}{gas:>11}{log:>12}  {verdict}"
+        self.console.print(f"{mark} [{style}]{escape(cells)}[/]", soft_wrap=True)
 
 
 def shortened(text: str) -> str:

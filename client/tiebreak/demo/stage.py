@@ -12,15 +12,12 @@ from typing import Any
 from tiebreak.chain.events import Challenged
 from tiebreak.chain.records import Game, Job, Terms
 from tiebreak.cli.notices import plain
-from tiebreak.demo.processes import Children
+from tiebreak.demo.processes import PATIENCE, Children
 from tiebreak.demo.report import Account, Check, Story
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Screen
 from tiebreak.roles.customer import CustomerRole, post_job
 from tiebreak.roles.notices import Notice
-
-PATIENCE = 600.0
-"""Seconds after which a part of a story has failed, whatever the machine."""
 
 _ETHER = 10**18
 TERMS = Terms(
@@ -42,10 +39,9 @@ class Stage:
         self.job = 0
         self._parties = parties
         self._before = {party.name: scene.node.balance(party.address) for party in parties}
-        self._fees = dict.fromkeys(self._before, 0)
+        self._first_block = scene.node.head().number
         self._children = Children(scene.directory)
         self._started = time.monotonic()
-        self.log_findings = 0
 
     def post(self, job_dir: Any) -> None:
         """The customer, played in this process, posts the job."""
@@ -63,7 +59,7 @@ class Stage:
     def start(self, party: Party, command: Sequence[str]) -> None:
         """Starts a party's process on its machine."""
         self._children.start(party.name, command, self.scene.environment(party), lambda line: self._heard(party, line))
-        self.screen.waiting(party.name, "starting")
+        self.screen.waiting(party.name, "waiting for its turn")
 
     def act(self, party: Party, kind: str, step: int) -> None:
         """Starts a party that breaks the rules."""
@@ -100,11 +96,13 @@ class Stage:
         story.verdict = job.status.name
         story.rounds = sum(self._moves(game) for game in scene.contract.games_of(self.job))
         story.log_bytes = sum(path.stat().st_size for path in self.run_of(scene.trainer, "run").glob("log/*.rlog"))
+        spent = scene.spent_since(self._first_block)
+        story.gas = sum(one.gas for one in spent)
+        story.transactions = len(spent)
         for party in self._parties:
-            account = Account(
-                party.name, self._before[party.name], scene.node.balance(party.address), self._fees[party.name]
-            )
-            story.accounts.append(account)
+            fees = sum(one.fee for one in spent if one.sender == party.address)
+            before, after = self._before[party.name], scene.node.balance(party.address)
+            story.accounts.append(Account(party.name, before, after, fees))
         # To the wei: a balance has changed by what the contract moved, less the fees of the party's own transactions.
         self.expect(
             "every balance has moved as the rules say, to the wei",
@@ -138,18 +136,16 @@ class Stage:
 
     def _told(self, party: Party, notice: dict[str, Any]) -> None:
         what, text = notice.get("what"), str(notice.get("text", "")).replace(f"{self.scene.directory}/", "")
-        self.screen.stop_waiting(party.name)
         if what == "step":
+            if int(notice["done"]) == 1:
+                self.screen.end_bars(party.name)
             self.screen.bar(party.name, text, int(notice["done"]), int(notice["total"]))
-        elif what == "sent":
-            self.story.gas += int(notice["gas"])
-            self.story.transactions += 1
-            self._fees[party.name] += int(notice["fee_wei"])
-            self.screen.line(party.name, text, note=f"{int(notice['gas']):,} gas")
-        elif what == "computed" and text.startswith("the log is wrong at"):
-            self.log_findings += 1
+            return
+        self.screen.end_bars(party.name)
+        if what == "sent":
+            self.screen.line(party.name, text, note=f"{int(notice['gas']):,} gas", is_move="game" in notice)
         elif what in ("computed", "published", "fetched"):
-            self.screen.line(party.name, text)
+            self.screen.line(party.name, text, is_move="game" in notice)
 
     def __enter__(self) -> Stage:
         self._children.__enter__()

@@ -19,6 +19,9 @@ from tiebreak.roles.player import Games, help_along
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 
+_FINDINGS_TOLD = 5
+"""The log of a wrong training is wrong almost everywhere after its first wrong step: hundreds of thousands of times."""
+
 
 class AuditorRole(JobRole):
     """Audits the claim on one job."""
@@ -64,9 +67,9 @@ class AuditorRole(JobRole):
         return self._step(may_audit=False)
 
     def _step(self, *, may_audit: bool) -> Progress:
-        posted = self.station.contract.job(self.job)
-        if posted.status is JobStatus.NONE:
-            return Progress(finished=True, state=f"there is no job {self.job}")
+        posted = self.posted()
+        if posted is None:
+            return self.no_job()
         if posted.status is JobStatus.EXPIRED:
             return Progress(finished=True, state=f"nobody has committed to job {self.job} in time")
         if posted.status is JobStatus.OPEN:
@@ -195,9 +198,11 @@ class AuditorRole(JobRole):
         try:
             result = auditor.run()
             roots = result.state_roots
-            for finding in result.findings:
+            for finding in result.findings[:_FINDINGS_TOLD]:
                 where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
                 self.notify_job(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
+            if (more := len(result.findings) - _FINDINGS_TOLD) > 0:
+                self.notify_job(What.COMPUTED, f"the log has {more} more wrong entries")
             for unreadable in result.unreadable:
                 self.notify_job(What.WARNING, f"audited without a log: {unreadable}")
         except RUN_ENDS as error:

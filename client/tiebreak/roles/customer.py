@@ -80,10 +80,10 @@ class CustomerRole(JobRole):
 
     def _step(self, *, may_fetch: bool) -> Progress:
         contract = self.station.contract
-        posted = contract.job(self.job)
+        posted = self.posted()
+        if posted is None:
+            return self.no_job()
         match posted.status:
-            case JobStatus.NONE:
-                return Progress(finished=True, state=f"there is no job {self.job}")
             case JobStatus.OPEN:
                 if self.station.now() <= posted.commit_deadline:
                     return Progress(state="waiting for a trainer", until=posted.commit_deadline + 1)

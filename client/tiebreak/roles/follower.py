@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tiebreak.chain.errors import ChainError
-from tiebreak.chain.records import Job, JobStatus
+from tiebreak.chain.records import Job
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.role import Interrupted, JobRole, Role
 from tiebreak.roles.station import Station
@@ -44,7 +44,7 @@ class Follower(Role):
         count = self.station.contract.job_count()
         for job_id in range(self._seen + 1, count + 1):
             posted = self.station.contract.job(job_id)
-            role = self._make(job_id, posted) if posted.status is not JobStatus.NONE else None
+            role = self._make(job_id, posted)
             if role is not None:
                 role.stop = self.stop
                 role.patience = self.patience

@@ -11,6 +11,7 @@ from roundlog.run import StepEvent
 
 from tiebreak.chain.errors import ChainError, ContractError
 from tiebreak.chain.node import Receipt
+from tiebreak.chain.records import Job
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.station import Station
 from tiebreak.store import StoreError
@@ -115,9 +116,21 @@ class JobRole(Role):
         super().__init__(station)
         self.job = job
 
+    def posted(self) -> Job | None:
+        """The job as the chain shows it now; None if there is no such job."""
+        try:
+            return self.station.contract.job(self.job)
+        except ContractError as error:
+            if error.name == "WrongJobStatus":
+                return None
+            raise
+
     @abstractmethod
     def attend(self) -> Progress:
         """The part of `step` that cannot wait: moves in games, deadlines, money. Starts no long work."""
+
+    def no_job(self) -> Progress:
+        return Progress(finished=True, state=f"there is no job {self.job}")
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
         self.tell(what, text, job=self.job, game=game)

@@ -50,7 +50,9 @@ class TrainerRole(JobRole):
     # The work.
 
     def step(self) -> Progress:
-        posted = self.station.contract.job(self.job)
+        posted = self.posted()
+        if posted is None:
+            return self.no_job()
         if posted.status is not JobStatus.OPEN:
             return self._after_commit(posted, may_train=True)
         if posted.terms.trainer not in (ANYONE, self.station.address):
@@ -64,14 +66,14 @@ class TrainerRole(JobRole):
         return Progress(acted=self._commit(posted), state="committing")
 
     def attend(self) -> Progress:
-        posted = self.station.contract.job(self.job)
+        posted = self.posted()
+        if posted is None:
+            return self.no_job()
         if posted.status is JobStatus.OPEN:
             return Progress(state="not trained yet")
         return self._after_commit(posted, may_train=False)
 
     def _after_commit(self, posted: Job, *, may_train: bool) -> Progress:
-        if posted.status is JobStatus.NONE:
-            return Progress(finished=True, state=f"there is no job {self.job}")
         if posted.claim.trainer != self.station.address:
             return Progress(finished=True, state=f"job {self.job} was not claimed by this trainer")
         if posted.status is not JobStatus.CLAIMED:

@@ -1,0 +1,25 @@
+"""Time on a quiet chain, where no block comes unless somebody sends something."""
+
+from __future__ import annotations
+
+import threading
+
+from tiebreak.chain.records import JobStatus, Outcome, Reason
+from tiebreak.demo.dishonest import LyingAuditor, silenced
+from tiebreak.roles.trainer import TrainerRole
+from world import World, linear_task, with_terms
+
+
+def test_a_trainer_left_alone_claims_the_timeout_and_its_reward_by_itself(world: World) -> None:
+    world.post(linear_task(2, 1), with_terms(clock_allowance=2, challenge_window=4))
+    trainer = TrainerRole(world.station("trainer"), world.job)
+    world.run(trainer, LyingAuditor(silenced(world.station("auditor")), world.job, first_wrong_step=0))
+    end = threading.Timer(60, trainer.stop.set)
+    end.start()
+    progress = trainer.run(poll=0.2)
+    end.cancel()
+    assert progress.finished
+    assert world.status is JobStatus.FINAL
+    assert (world.game().outcome, world.game().reason) == (Outcome.TRAINER_WON, Reason.TIMEOUT)
+    # Whoever knows the time of the next block sends nothing too early.
+    assert not world.said("TooEarly")

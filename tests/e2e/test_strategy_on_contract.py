@@ -1,0 +1,86 @@
+"""The strategy against the contract itself, with trees of any numbers: no training, every divergence."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from roundlog.spec import TrainingSpec
+from tiebreak.chain.records import Outcome, Phase, Side
+from tiebreak.game import Leaves, Move, Need, next_move
+from tiebreak.roles.player import execute
+from world import TERMS, World
+
+INITIAL = sha256(b"initial").digest()
+
+
+def root(step: int, wrong_from: int | None = None) -> bytes:
+    return sha256(f"{step} {'wrong' if wrong_from is not None and step >= wrong_from else ''}".encode()).digest()
+
+
+def trees(shape: tuple[int, int], wrong_from: int | None) -> dict[tuple[int, ...], Leaves]:
+    intervals, k = shape
+    steps = [[root(i * k + j, wrong_from) for j in range(k)] for i in range(intervals)]
+    return {(): Leaves([row[-1] for row in steps])} | {(i,): Leaves(row) for i, row in enumerate(steps)}
+
+
+def spec(shape: tuple[int, int]) -> TrainingSpec:
+    some = sha256(b"some").digest()
+    return TrainingSpec(
+        steps=shape[0] * shape[1],
+        interval=shape[1],
+        program_root=some,
+        operator_count=1,
+        initial_state_root=INITIAL,
+        state_count=1,
+        data_root=some,
+        data_rows=1,
+        batch_size=1,
+        schedule_root=some,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5)], ids=str)
+@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
+def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape: tuple[int, int], liar: Side) -> None:
+    world = quick_world
+    referee = world.contract.by(world.senders["referee"])
+    contracts = {
+        Side.TRAINER: world.contract.by(world.senders["trainer"]),
+        Side.CHALLENGER: world.contract.by(world.senders["auditor"]),
+    }
+    customer = world.contract.by(world.senders["customer"])
+    for step in range(shape[0] * shape[1]):
+        job, _ = customer.post_job(spec(shape), world.senders["referee"].address, TERMS, "job")
+        known = {liar: trees(shape, step), liar.other: trees(shape, None)}
+        claim = known[Side.TRAINER][()]
+        contracts[Side.TRAINER].commit(
+            job,
+            checkpoint_root=claim.root,
+            final_state_root=claim.payloads[-1],
+            proof=claim.as_next_root().last_leaf_proof,
+            log_cid="log",
+            model_cid="model",
+            bond=TERMS.trainer_bond,
+        )
+        game_id, _ = contracts[Side.CHALLENGER].challenge(
+            job, known[Side.CHALLENGER][()].root, bond=TERMS.challenger_bond
+        )
+        moves = 0
+        while (game := world.contract.game(game_id)).phase is not Phase.REFEREE:
+            moved = False
+            for side in Side:
+                decision = next_move(world.contract.game(game_id), side, known[side], world.node.now())
+                assert not isinstance(decision, Need)
+                if isinstance(decision, Move):
+                    execute(contracts[side], game_id, decision)
+                    moved = True
+                    moves += 1
+            assert moved
+        assert tuple(level.index for level in game.levels) == divmod(step, shape[1])
+        assert game.agreed == (root(step - 1) if step else INITIAL)
+        assert moves == sum((count - 1).bit_length() for count in shape) + 4
+        referee.adjudicate(game_id, root(step))
+        right = Outcome.CHALLENGER_WON if liar is Side.TRAINER else Outcome.TRAINER_WON
+        assert world.contract.game(game_id).outcome is right
