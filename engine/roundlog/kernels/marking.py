@@ -22,7 +22,7 @@ _TWO_UNITS = 2.0 * 2.0**-53
 ZERO = np.float32(0.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _product_rows(
     y: Any, rows: Any, columns: Any, per: int, factor: float, out: Any, counts: Any, start: int, stop: int
 ) -> None:
@@ -39,7 +39,7 @@ def _product_rows(
         counts[r] = marked
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _product_indices(y: Any, rows: Any, columns: Any, per: int, factor: float, counts: Any, indices: Any) -> None:
     at = 0
     for r in range(y.shape[0]):
@@ -76,7 +76,7 @@ def mark_product(y: F64, rows: F64, columns: F64, factor: float) -> tuple[F32, I
 BLOCK = 4096
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _flat_blocks(
     y: Any, d: Any, relative: float, absolute: float, factor: float, out: Any, counts: Any, start: int, stop: int
 ) -> None:
@@ -100,7 +100,7 @@ def _flat_blocks(
         counts[block] = marked
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _flat_indices(y: Any, d: Any, relative: float, absolute: float, factor: float, counts: Any, indices: Any) -> None:
     at = 0
     for block in range(len(counts)):

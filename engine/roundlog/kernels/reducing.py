@@ -17,7 +17,7 @@ _LANES = 16
 _COLUMNS = 512
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sum_rows(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None:
     # Independent lanes, because without fast-math the compiler may not reorder a single running sum.
     s = np.empty(_LANES, dtype=np.float64)
@@ -43,7 +43,7 @@ def _sum_rows(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None
         magnitude[r] = b
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sum_columns(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None:
     for outer in range(start, stop):
         for first in range(0, x.shape[2], _COLUMNS):
@@ -79,7 +79,7 @@ def sum_columns(x: F32) -> tuple[F64, F64]:
     return total, magnitude
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _square_rows(x: Any, energy: Any, start: int, stop: int) -> None:
     s = np.empty(_LANES, dtype=np.float64)
     whole = x.shape[1] - x.shape[1] % _LANES
@@ -98,7 +98,7 @@ def _square_rows(x: Any, energy: Any, start: int, stop: int) -> None:
         energy[r] = a
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _square_columns(x: Any, energy: Any, start: int, stop: int) -> None:
     for outer in range(start, stop):
         for r in range(x.shape[1]):
@@ -134,7 +134,7 @@ def square_columns(x: F32) -> F64:
 _CHECKED = 1 << 14
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _count_not_finite(x: Any, limit: Any, counts: Any, start: int, stop: int) -> None:
     for block in range(start, stop):
         bad = 0

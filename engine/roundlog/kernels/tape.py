@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
 from roundlog.kernels.threads import in_parts
 
@@ -69,7 +70,7 @@ class Tape:
     registers: int
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _pointer(typingctx: Any, address: Any) -> Any:
     """An integer as a pointer: the only way to hand a compiled loop a list of arrays of different kinds."""
 
@@ -79,15 +80,18 @@ def _pointer(typingctx: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+pointer_to: Any = _pointer
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _load(register: Any, address: int, kind: int, inner: int, count: int, first: int, length: int, size: int) -> None:
     """Element i of the output reads element (i // inner) % count of the input."""
     if kind == BOOL:
-        flags = carray(_pointer(address), count, np.uint8)
+        flags = carray(pointer_to(address), count, np.uint8)
         for j in range(length):
             register[j] = np.float32(flags[((first + j) // inner) % count])
         return
-    x = carray(_pointer(address), count, np.float32)
+    x = carray(pointer_to(address), count, np.float32)
     if count == size:
         for j in range(length):
             register[j] = x[first + j]
@@ -111,7 +115,7 @@ def _load(register: Any, address: int, kind: int, inner: int, count: int, first:
             j += run
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _run(code: int, d: Any, a: Any, b: Any, c: Any, n: int) -> None:
     one, zero = np.float32(1.0), np.float32(0.0)
     if code == ADD:
@@ -170,7 +174,7 @@ def _run(code: int, d: Any, a: Any, b: Any, c: Any, n: int) -> None:
             d[j] = a[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _is_new(result: Any, a: Any, b: Any, length: int, limit: Any) -> bool:
     """Whether some element is NaN, or infinite although its operands are not."""
     for j in range(length):
@@ -180,7 +184,7 @@ def _is_new(result: Any, a: Any, b: Any, length: int, limit: Any) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _blocks(
     instructions: Any,
     inputs: Any,
@@ -218,11 +222,11 @@ def _blocks(
             register_number, address, kind = outputs[slot]
             register = space[register_number]
             if kind == BOOL:
-                flags = carray(_pointer(address), size, np.uint8)
+                flags = carray(pointer_to(address), size, np.uint8)
                 for j in range(length):
                     flags[first + j] = np.uint8(register[j] != np.float32(0.0))
             else:
-                y = carray(_pointer(address), size, np.float32)
+                y = carray(pointer_to(address), size, np.float32)
                 for j in range(length):
                     y[first + j] = register[j]
 
