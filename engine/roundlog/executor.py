@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from roundlog.arithmetic import check_machine
-from roundlog.operators import Direct, Inexact, Kind, Source, StepInputs, check, operator
+from roundlog.fusion import Group, compute, plan
+from roundlog.kernels.reducing import all_finite
+from roundlog.operators import Direct, Inexact, Kind, Operator, Source, StepInputs, check, operator
 from roundlog.program import Program
 from roundlog.rounding import Rounding
 
@@ -33,6 +35,8 @@ class Executor:
         check(program)
         self.program = program
         self._operators = [operator(node.op) for node in program.nodes]
+        self._plan = plan(program)
+        self._dead_after = self._deaths()
         self._last_uses = program.last_uses()
         self._checked: set[torch.device] = set()
 
@@ -42,7 +46,8 @@ class Executor:
         rounding: Rounding,
         observe: Callable[[int, torch.Tensor], None] | None = None,
     ) -> StepResult:
-        """One step. `observe` sees every operator's index and output, in order.
+        """One step. `observe` sees every operator's index and output, in program order; without it, chains of exact
+        elementwise operators run fused on the CPU, to the same bits.
 
         Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants, as in
         attention masks, may pass through exact operators), ProgramError for an index out of range, MachineError if
@@ -50,36 +55,91 @@ class Executor:
         if inputs.device not in self._checked:
             check_machine(inputs.device)
             self._checked.add(inputs.device)
-        values: list[torch.Tensor | None] = [None] * len(self.program.nodes)
-        states: list[torch.Tensor] = []
-        loss = torch.zeros(())
-        for index, (node, op) in enumerate(zip(self.program.nodes, self._operators, strict=True)):
-            arguments = [value for i in node.inputs if (value := values[i]) is not None]
-            if isinstance(op, Inexact):
-                result = rounding.round(index, op, arguments, node.attributes)
-            elif isinstance(op, Direct):
-                result = op.compute(arguments, node.attributes)
+        running = _Step(self.program, self._operators, inputs, rounding)
+        if observe is None and inputs.device.type == "cpu":
+            for item, dead in zip(self._plan, self._dead_after, strict=True):
+                if isinstance(item, Group):
+                    running.compute_group(item)
+                else:
+                    running.compute(item)
+                running.forget(dead)
+        else:
+            for index in range(len(self.program.nodes)):
+                running.compute(index)
+                if observe is not None:
+                    observe(index, running.values[index])
+                running.forget(self._last_uses.get(index, []))
+        return StepResult(states=running.states, loss=float(running.loss))
+
+    def _deaths(self) -> list[list[int]]:
+        """For every item of the plan, the values that nobody needs after it."""
+        last: dict[int, int] = {}
+        for position, item in enumerate(self._plan):
+            if isinstance(item, Group):
+                touched = [*item.inputs, *item.outputs]
             else:
-                assert isinstance(op, Source)
-                result = op.load(node.attributes, node.type, inputs)
-            if result.dtype == torch.float32 and (op.kind in (Kind.EXACT, Kind.INEXACT) or node.op == "store"):
-                self._stop_if_not_finite(inputs.step, index, result, arguments, op.kind == Kind.EXACT)
-            if observe is not None:
-                observe(index, result)
-            values[index] = result
-            if node.op == "store":
-                states.append(result)
-            elif node.op == "loss":
-                loss = result
-            for dead in self._last_uses.get(index, ()):
-                values[dead] = None
-        return StepResult(states=states, loss=float(loss))
+                touched = [item, *self.program.nodes[item].inputs]
+            for value in touched:
+                last[value] = position
+        deaths: list[list[int]] = [[] for _ in self._plan]
+        for value, position in last.items():
+            deaths[position].append(value)
+        return deaths
+
+
+class _Step:
+    """One running step: the values that are alive."""
+
+    def __init__(self, program: Program, operators: list[Operator], inputs: StepInputs, rounding: Rounding) -> None:
+        self.values: dict[int, torch.Tensor] = {}
+        self.states: list[torch.Tensor] = []
+        self.loss = torch.zeros(())
+        self._program = program
+        self._operators = operators
+        self._inputs = inputs
+        self._rounding = rounding
+
+    def forget(self, values: Sequence[int]) -> None:
+        for value in values:
+            del self.values[value]
+
+    def compute(self, index: int) -> None:
+        """Operator `index`, by itself. Raises NonFiniteError."""
+        node, op = self._program.nodes[index], self._operators[index]
+        arguments = [self.values[value] for value in node.inputs]
+        if isinstance(op, Inexact):
+            result = self._rounding.round(index, op, arguments, node.attributes)
+        elif isinstance(op, Direct):
+            result = op.compute(arguments, node.attributes)
+        else:
+            assert isinstance(op, Source)
+            result = op.load(node.attributes, node.type, self._inputs)
+        if result.dtype == torch.float32 and (op.kind in (Kind.EXACT, Kind.INEXACT) or node.op == "store"):
+            self._stop_if_not_finite(index, result, arguments, op.kind == Kind.EXACT)
+        self.values[index] = result
+        # Stores stand at the end of a program, in the order of the state's slots.
+        if node.op == "store":
+            self.states.append(result)
+        elif node.op == "loss":
+            self.loss = result
+
+    def compute_group(self, group: Group) -> None:
+        """A group of exact elementwise operators at once; one by one if something in it is not finite."""
+        nodes = self._program.nodes
+        inputs = [self.values[value] for value in group.inputs]
+        shape = nodes[group.nodes[0]].type.shape
+        results = compute(group, inputs, shape, [nodes[value].type.dtype for value in group.outputs])
+        if results is not None:
+            self.values.update(zip(group.outputs, results, strict=True))
+            return
+        for index in group.nodes:
+            self.compute(index)
+        self.forget([index for index in group.nodes if index not in group.outputs])
 
     def _stop_if_not_finite(
-        self, step: int, index: int, result: torch.Tensor, arguments: list[torch.Tensor], lets_infinity_pass: bool
+        self, index: int, result: torch.Tensor, arguments: list[torch.Tensor], lets_infinity_pass: bool
     ) -> None:
-        # One read decides the usual case: a sum is finite only if every element is.
-        if bool(result.sum().isfinite()):
+        if _all_finite(result):
             return
         bad = ~result.isfinite()
         if lets_infinity_pass and any(x.is_floating_point() and bool(x.isinf().any()) for x in arguments):
@@ -88,6 +148,14 @@ class Executor:
         if len(where):
             element = int(where[0])
             raise NonFiniteError(
-                f"step {step}: {self.program.describe(index)} gives {float(result.reshape(-1)[element])} at element "
-                f"{element}: lower the learning rate, clip the gradients, or look at the data of this step"
+                f"step {self._inputs.step}: {self._program.describe(index)} gives "
+                f"{float(result.reshape(-1)[element])} at element {element}: lower the learning rate, clip the "
+                "gradients, or look at the data of this step"
             )
+
+
+def _all_finite(x: torch.Tensor) -> bool:
+    if x.device.type == "cpu" and x.is_contiguous():
+        return all_finite(x.reshape(-1).numpy())
+    # A sum is finite only if every element is; the rare overflow of a sum is sorted out by the caller.
+    return bool(x.sum().isfinite())

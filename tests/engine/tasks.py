@@ -2,9 +2,8 @@
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from roundlog.capture import Task
+from torch import nn
 
 
 class ConvNet(nn.Module):

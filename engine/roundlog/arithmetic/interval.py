@@ -21,8 +21,14 @@ def round_interval(y: torch.Tensor, d: torch.Tensor, scale: float = 1.0) -> tupl
     The ends are computed outwards: the subtraction itself errs by at most u*|y -+ d|, which the added multiple
     of |y| covers. Rounding is monotone, so equal results mean that every number of the interval rounds there.
     """
-    reach = torch.add(d * (scale * (1 + 2.0**-40)), y.abs(), alpha=2 * UNIT_F64)
+    # Two operations, never one with a factor: torch may contract that to FMA, on some machines.
+    reach = d * interval_factor(scale) + y.abs() * (2 * UNIT_F64)
     return round_f32(y - reach), round_f32(y + reach)
+
+
+def interval_factor(scale: float) -> float:
+    """`scale`, widened for the rounding of its product with d."""
+    return scale * (1 + 2.0**-40)
 
 
 def ordinal(x: torch.Tensor) -> torch.Tensor:

@@ -43,27 +43,29 @@ def _double_double_sum(terms: F64) -> tuple[F64, F64, F64]:
     """(high, low, error): the sum of each row lies within `error` of high + low, and |low| <= u*|high|.
 
     A TwoSum (Knuth) is exact, so the sum of a row is the root of its pairwise tree plus all the rounding errors of
-    the tree. Those, k - 1 of them, add up to at most u * ceil(log2 k) * S in magnitude, S = sum |terms|, and adding
-    them in FP64 errs by at most gamma_k of that.
+    the tree. Adding those, fewer than k + ceil(log2 k) of them, errs by at most gamma of that number times the sum of
+    their magnitudes; where they are all zero, the sum is exact.
     """
     k = terms.shape[1]
     depth = max(1, (k - 1).bit_length())
     level = terms
     errors = np.zeros(terms.shape[0])
-    magnitude = np.abs(terms).sum(axis=1)
+    magnitude = np.zeros(terms.shape[0])
     while level.shape[1] > 1:
         if level.shape[1] % 2:
             level = np.concatenate([level, np.zeros((level.shape[0], 1))], axis=1)
         a, b = level[:, 0::2], level[:, 1::2]
         s = a + b
         t = s - a
-        errors = errors + ((a - (s - t)) + (b - t)).sum(axis=1)
+        rounding = (a - (s - t)) + (b - t)
+        errors = errors + rounding.sum(axis=1)
+        magnitude = magnitude + np.abs(rounding).sum(axis=1)
         level = s
     total = level[:, 0]
     high = total + errors
     t = high - total
     low = (total - (high - t)) + (errors - t)
-    error = (4.0 * (k + depth) * depth) * UNIT_F64**2 * magnitude
+    error = (2.0 * (k + depth)) * UNIT_F64 * magnitude
     return high, low, error
 
 
@@ -84,12 +86,15 @@ def _round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDAr
     to_above = (above - high) - low
     slack = error + 4 * UNIT_F64 * (np.abs(low) + np.minimum(np.abs(high - below), np.abs(above - high)) * UNIT_F64)
     undecided = ~((np.abs(to_below) > slack) & (np.abs(to_above) > slack))
+    # Nothing is left to add to an exact FP64 number: its conversion is the answer, on a tie too.
+    exact = (error == 0.0) & (low == 0.0)
     rounded = np.where(
         to_below < 0,
         np.nextafter(nearest, np.float32(-np.inf)),
         np.where(to_above < 0, np.nextafter(nearest, np.float32(np.inf)), nearest),
     )
     undecided |= ~np.isfinite(nearest)
+    undecided &= ~exact
     return (rounded + np.float32(0.0)).astype(np.float32), undecided
 
 

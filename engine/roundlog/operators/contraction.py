@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from roundlog.arithmetic import round_sums
+from roundlog.kernels.reducing import square_columns, square_rows
+from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.reduction import SLACK, check_terms, gamma
 from roundlog.operators.registry import (
     Attributes,
@@ -74,10 +76,30 @@ class Contraction(Inexact):
         return torch.from_numpy(values).to(a.device)
 
 
-def _norm(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    """Euclidean norm in FP64 over those axes, kept as axes of size 1. FP32 inputs cannot overflow it."""
-    norm: torch.Tensor = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float64)
-    return norm
+def _row_norms(x: torch.Tensor) -> torch.Tensor:
+    """f32[..., K] -> f64[...]: Euclidean norms over the last axis. FP32 inputs cannot overflow FP64."""
+    if x.device.type != "cpu":
+        norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
+        return norm
+    if x.ndim >= 2 and not x.is_contiguous() and x.mT.is_contiguous():
+        return _column_norms(x.mT)
+    flat = x.contiguous().reshape(prod(x.shape[:-1]), x.shape[-1])
+    return torch.from_numpy(square_rows(flat.numpy())).sqrt_().reshape(x.shape[:-1])
+
+
+def _column_norms(x: torch.Tensor) -> torch.Tensor:
+    """f32[..., K, B] -> f64[..., B]: Euclidean norms over the last axis but one."""
+    return _column_energies(x).sqrt_()
+
+
+def _column_energies(x: torch.Tensor) -> torch.Tensor:
+    """f32[..., K, B] -> f64[..., B]: sums of squares over the last axis but one."""
+    if x.device.type != "cpu":
+        return x.to(torch.float64).square().sum(-2)
+    if not x.is_contiguous() and x.mT.is_contiguous():
+        return _row_norms(x.mT).square()
+    flat = x.contiguous().reshape(prod(x.shape[:-2]), *x.shape[-2:])
+    return torch.from_numpy(square_columns(flat.numpy())).reshape(*x.shape[:-2], x.shape[-1])
 
 
 @register
@@ -100,11 +122,10 @@ class MatMul(Contraction):
         a, b = inputs
         return a.to(torch.float64) @ b.to(torch.float64)
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         a, b = inputs
-        if a.shape[-1] == 0:
-            return torch.zeros((), dtype=torch.float64, device=a.device)
-        return (_norm(a, (-1,)) * (gamma(a.shape[-1]) * SLACK)) * _norm(b, (-2,))
+        rows = _row_norms(a).reshape(-1) * (gamma(a.shape[-1]) * SLACK)
+        return ProductBound(rows, _column_norms(b).reshape(prod(b.shape[:-2]), b.shape[-1]))
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         a, b = shapes
@@ -161,6 +182,12 @@ class _Convolution(Contraction):
         return position, (position >= 0) & (position < size)
 
 
+def _channel_norms(x: torch.Tensor) -> torch.Tensor:
+    """f32[N, C, H, W] -> f64[C]."""
+    n, channels = x.shape[:2]
+    return _row_norms(x.reshape(n, channels, prod(x.shape[2:]))).square().sum(0).sqrt_()
+
+
 def _taps(*sizes: int) -> tuple[Index, ...]:
     """The multi-indices of a box, in row-major order, one flat array an axis."""
     return tuple(np.unravel_index(np.arange(prod(sizes), dtype=np.int64), sizes))
@@ -192,15 +219,16 @@ class Conv2d(_Convolution):
         stride, padding, dilation, groups = self.options(attributes)
         return F.conv2d(x.to(torch.float64), w.to(torch.float64), None, stride, padding, dilation, groups)
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         x, w = inputs
         stride, padding, dilation, groups = self.options(attributes)
-        n, _, height, width = x.shape
-        energy = x.to(torch.float64).square().reshape(n * groups, -1, height, width).sum(1, keepdim=True)
+        n, channels, height, width = x.shape
+        planes = x.reshape(n * groups, channels // groups, height * width)
+        energy = _column_energies(planes).reshape(n * groups, 1, height, width)
         ones = torch.ones((1, 1, *w.shape[2:]), dtype=torch.float64, device=x.device)
         patches = F.conv2d(energy, ones, None, stride, padding, dilation).sqrt_()
-        weights = _norm(w, (1, 2, 3)).reshape(1, groups, -1, 1, 1) * (gamma(prod(w.shape[1:])) * SLACK)
-        return (patches.reshape(n, groups, 1, *y.shape[2:]) * weights).reshape(y.shape)
+        weights = _row_norms(w.reshape(w.shape[0], -1)) * (gamma(prod(w.shape[1:])) * SLACK)
+        return ProductBound(weights.repeat(n), patches.reshape(n * groups, -1))
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         x, w = shapes
@@ -254,11 +282,12 @@ class Conv2dGradInput(_Convolution):
         )
         return result[0]
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         g, w = inputs
         stride, padding, dilation, groups = self.options(attributes)
         n = g.shape[0]
-        energy = g.to(torch.float64).square().reshape(n * groups, -1, *g.shape[2:]).sum(1, keepdim=True)
+        planes = g.reshape(n * groups, g.shape[1] // groups, prod(g.shape[2:]))
+        energy = _column_energies(planes).reshape(n * groups, 1, *g.shape[2:])
         ones = torch.ones((1, 1, *w.shape[2:]), dtype=torch.float64, device=g.device)
         # conv_transpose2d needs to know which of several inputs of one output size is meant.
         extra = [
@@ -267,11 +296,10 @@ class Conv2dGradInput(_Convolution):
             for a in (0, 1)
         ]
         patches = F.conv_transpose2d(energy, ones, None, stride, padding, extra, 1, dilation)
-        patches = patches.clamp_(min=0).sqrt_().reshape(n, groups, 1, *y.shape[2:])
-        per_group = w.reshape(groups, -1, *w.shape[1:])
-        count = per_group.shape[1] * w.shape[2] * w.shape[3]
-        weights = _norm(per_group, (1, 3, 4)).reshape(1, groups, -1, 1, 1) * (gamma(count) * SLACK)
-        return (patches * weights).reshape(y.shape)
+        outputs, taps = w.shape[0] // groups, w.shape[2] * w.shape[3]
+        by_channel = w.reshape(groups, outputs, w.shape[1], taps).transpose(1, 2)
+        weights = _row_norms(by_channel.reshape(groups * w.shape[1], -1)) * (gamma(outputs * taps) * SLACK)
+        return ProductBound(weights.repeat(n), patches.clamp_(min=0).sqrt_().reshape(n * groups, -1))
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, w = shapes
@@ -327,13 +355,13 @@ class Conv2dGradWeight(_Convolution):
         )
         return result[1]
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         g, x = inputs
         groups = integer(attributes, "groups")
-        of_g = _norm(g, (0, 2, 3)).reshape(groups, -1, 1)
-        of_x = _norm(x, (0, 2, 3)).reshape(groups, 1, -1)
+        of_g, of_x = (_channel_norms(t) for t in (g, x))
         count = g.shape[0] * g.shape[2] * g.shape[3]
-        return (of_g * of_x * (gamma(count) * SLACK)).reshape(y.shape[0], y.shape[1], 1, 1)
+        columns = of_x.reshape(groups, -1, 1).expand(-1, -1, y.shape[2] * y.shape[3])
+        return ProductBound(of_g * (gamma(count) * SLACK), columns.reshape(groups, -1))
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, x = shapes

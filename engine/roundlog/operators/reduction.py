@@ -9,6 +9,8 @@ import torch
 
 from roundlog.arithmetic import round_sums
 from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.kernels.reducing import sum_columns, sum_rows
+from roundlog.operators.bound import Bound, FullBound
 from roundlog.operators.movement import check_range
 from roundlog.operators.registry import (
     Attributes,
@@ -65,15 +67,45 @@ class Sum(Inexact):
         return TensorType(reduced(inputs[0].shape, dims), DType.F32)
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        dims = ints(attributes, "dims")
-        return inputs[0].sum(dims, keepdim=True, dtype=torch.float64) if dims else inputs[0].to(torch.float64)
+        return self._both(inputs[0], ints(attributes, "dims"))[0]
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        return self.evaluate(inputs, attributes)[1]
+
+    def evaluate(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Bound]:
         x, dims = inputs[0], ints(attributes, "dims")
-        if not dims:
-            return torch.zeros((), dtype=torch.float64, device=x.device)
+        total, magnitude = self._both(x, dims)
         count = prod(x.shape[dim] for dim in dims)
-        return x.abs().sum(dims, keepdim=True, dtype=torch.float64) * gamma(count)
+        return total, FullBound(magnitude.reshape(-1) * gamma(count))
+
+    @staticmethod
+    def _both(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum and the sum of magnitudes, both with the summed axes kept."""
+        shape = reduced(tuple(x.shape), dims)
+        if x.device.type != "cpu" or 0 in x.shape:
+            wide = x.to(torch.float64)
+            return (wide.sum(dims, keepdim=True), wide.abs().sum(dims, keepdim=True)) if dims else (wide, wide.abs())
+        # Neighbouring axes with the same fate count as one; most sums are then over the rows or the columns of
+        # something.
+        runs: list[tuple[bool, int]] = []
+        for dim, size in enumerate(x.shape):
+            if runs and runs[-1][0] == (dim in dims):
+                runs[-1] = (runs[-1][0], runs[-1][1] * size)
+            else:
+                runs.append((dim in dims, size))
+        flat = x.contiguous().reshape([size for _, size in runs] or [1]).numpy()
+        pattern = [summed for summed, _ in runs]
+        if pattern in ([False, True], [True]):
+            total, magnitude = sum_rows(flat.reshape(-1, flat.shape[-1]))
+        elif pattern in ([True, False], [False, True, False]):
+            total, magnitude = sum_columns(flat.reshape(-1, *flat.shape[-2:]))
+        elif pattern == [True, False, True]:
+            inner = sum_rows(flat.reshape(-1, flat.shape[-1]))
+            total, magnitude = (part.reshape(flat.shape[:2]).sum(axis=0) for part in inner)
+        else:
+            wide = x.to(torch.float64)
+            return (wide.sum(dims, keepdim=True), wide.abs().sum(dims, keepdim=True)) if dims else (wide, wide.abs())
+        return torch.from_numpy(total).reshape(shape), torch.from_numpy(magnitude).reshape(shape)
 
     def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
         x, dims = inputs[0], ints(attributes, "dims")
@@ -110,13 +142,14 @@ class ScatterAdd(Inexact):
         check_range(index, size)
         return self._scatter(x.to(torch.float64), index, dim, size)
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")
         one = torch.ones((), dtype=torch.float64, device=x.device).expand(index.shape)
         count = self._scatter(one, index, dim, size)
         magnitude = self._scatter(x.abs().to(torch.float64), index, dim, size)
-        return magnitude * (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)
+        d = magnitude * (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)
+        return FullBound(d.reshape(-1))
 
     @staticmethod
     def _scatter(x: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.Tensor:

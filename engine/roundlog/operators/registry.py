@@ -11,6 +11,7 @@ from typing import ClassVar, cast
 
 import torch
 
+from roundlog.operators.bound import Bound
 from roundlog.program import Attribute, DType, Program, ProgramError, TensorType
 
 Attributes = Mapping[str, Attribute]
@@ -80,9 +81,14 @@ class Inexact(Operator):
         """FP64, by the vendor's kernel, within `bound` of the mathematical value elementwise."""
 
     @abstractmethod
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
-        """FP64, broadcastable to y: |y - exact| <= bound for every kernel that computes this in FP64, in any order
-        of summation, with or without FMA."""
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        """|y - exact| <= bound for every kernel that computes this in FP64, in any order of summation, with or
+        without FMA."""
+
+    def evaluate(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Bound]:
+        """(approximation, bound); operators that can compute the two in one read do."""
+        y = self.approximate(inputs, attributes)
+        return y, self.bound(inputs, attributes, y)
 
     @abstractmethod
     def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from roundlog.arithmetic import round_function
+from roundlog.operators.bound import Bound, RelativeBound
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -37,8 +38,8 @@ class Function(Inexact):
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return type(self).function(inputs[0].to(torch.float64))
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> torch.Tensor:
-        return y.abs() * RELATIVE_BOUND + ABSOLUTE_BOUND
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        return RelativeBound(RELATIVE_BOUND, ABSOLUTE_BOUND)
 
     def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
         chosen = inputs[0].reshape(-1)[elements]

@@ -17,8 +17,9 @@ import torch
 from roundlog.arithmetic import adjacent, round_interval
 from roundlog.log import Decision, Entries
 from roundlog.operators import Inexact
+from roundlog.operators.bound import Bound
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import AUDITOR_REACH, Marked, mark, pick, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, Marked, mark, resolve
 
 
 class FindingKind(enum.StrEnum):
@@ -64,9 +65,8 @@ class Follower:
         self._step, self._log = step, log
 
     def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        y = operator.approximate(inputs, attributes)
-        d = operator.bound(inputs, attributes, y)
-        rounded, marked = mark(y, d, 1.0)
+        y, bound = operator.evaluate(inputs, attributes)
+        rounded, marked = mark(y, bound, 1.0)
         if not marked.y.isfinite().all():
             rounded.view(-1)[marked.indices[~marked.y.isfinite()]] = torch.nan
             return rounded
@@ -80,7 +80,7 @@ class Follower:
         found = torch.zeros_like(marked.indices, dtype=torch.bool)
         inside = position < len(logged)
         found[inside] = logged[position[inside]] == marked.indices[inside]
-        self._check_entries_elsewhere(index, rounded, y, d, logged, decisions, values, marked)
+        self._check_entries_elsewhere(index, rounded, y, bound, logged, decisions, values, marked)
         if len(marked.indices):
             chosen = self._decide(index, operator, inputs, attributes, marked, found, position, decisions, values)
             rounded.view(-1)[marked.indices] = chosen
@@ -127,7 +127,7 @@ class Follower:
         index: int,
         rounded: torch.Tensor,
         y: torch.Tensor,
-        d: torch.Tensor,
+        bound: Bound,
         logged: torch.Tensor,
         decisions: torch.Tensor,
         values: torch.Tensor,
@@ -142,9 +142,8 @@ class Follower:
             return
         indices, decision, value = logged[elsewhere], decisions[elsewhere], values[elsewhere]
         certain = rounded.reshape(-1)[indices]
-        low, high = round_interval(
-            y.reshape(-1)[indices], pick(d.expand(y.shape), indices), float(self.guard + AUDITOR_REACH)
-        )
+        chosen = y.reshape(-1)[indices]
+        low, high = round_interval(chosen, bound.at(indices, chosen), self.guard + AUDITOR_REACH)
         self._report(index, indices[low == high], FindingKind.FORGED, "it is not near a rounding boundary")
         says_high, by_value = decision == int(Decision.UP), decision == int(Decision.VALUE)
         # Up and down are for elements with one boundary within reach, and then they say what the value is.

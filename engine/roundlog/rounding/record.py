@@ -31,8 +31,7 @@ class Recorder:
         return entries
 
     def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        y = operator.approximate(inputs, attributes)
-        rounded, marked = mark(y, operator.bound(inputs, attributes, y), self.guard)
+        rounded, marked = mark(*operator.evaluate(inputs, attributes), self.guard)
         if not len(marked.indices):
             return rounded
         finite = marked.y.isfinite()

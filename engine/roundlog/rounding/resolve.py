@@ -8,7 +8,10 @@ from typing import Protocol
 import torch
 
 from roundlog.arithmetic import round_interval
+from roundlog.arithmetic.interval import interval_factor
+from roundlog.kernels.marking import mark_flat, mark_product
 from roundlog.operators import Inexact
+from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
 from roundlog.operators.registry import Attributes, Tensors
 
 AUDITOR_REACH = 4
@@ -44,25 +47,39 @@ class Marked:
     """f32[n]: the upper end, rounded."""
 
 
-def mark(y: torch.Tensor, d: torch.Tensor, scale: float) -> tuple[torch.Tensor, Marked]:
+def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
     """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
-    correct rounding of the exact value. NaN is always marked."""
-    low, high = round_interval(y, d, scale)
-    indices = (low != high).reshape(-1).nonzero().squeeze(1)
-    return low, Marked(
-        indices=indices,
-        y=y.reshape(-1)[indices],
-        d=pick(d.expand(y.shape), indices),
-        low=low.reshape(-1)[indices],
-        high=high.reshape(-1)[indices],
-    )
+    correct rounding of the exact value. NaN is always marked. Returns f32 of y's shape, in memory of its own."""
+    if y.device.type == "cpu":
+        rounded, indices = _mark_by_kernel(y.contiguous(), bound, scale)
+    else:
+        rounded, indices = mark_by_reference(y, bound, scale)
+    chosen = y.reshape(-1)[indices]
+    d = bound.at(indices, chosen)
+    low, high = round_interval(chosen, d, scale)
+    return rounded, Marked(indices=indices, y=chosen, d=d, low=low, high=high)
 
 
-def pick(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """x.reshape(-1)[indices], without making a broadcast x whole."""
-    if x.ndim == 0:
-        return x.reshape(1)[indices]
-    return x[torch.unravel_index(indices, x.shape)]
+def mark_by_reference(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """In plain torch, on any device: (rounded, flat indices of the marked elements)."""
+    low, high = round_interval(y, bound.whole(y), scale)
+    return low, (low != high).reshape(-1).nonzero().squeeze(1)
+
+
+def _mark_by_kernel(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    factor = interval_factor(scale)
+    if isinstance(bound, ProductBound) and y.numel():
+        rows, columns = bound.rows.numpy(), bound.columns.contiguous().numpy()
+        rounded, indices = mark_product(y.reshape(len(rows), columns.shape[1]).numpy(), rows, columns, factor)
+    elif isinstance(bound, RelativeBound):
+        rounded, indices = mark_flat(
+            y.reshape(-1).numpy(), None, factor, relative=bound.relative, absolute=bound.absolute
+        )
+    elif isinstance(bound, FullBound):
+        rounded, indices = mark_flat(y.reshape(-1).numpy(), bound.d.contiguous().numpy(), factor)
+    else:
+        return mark_by_reference(y, bound, scale)
+    return torch.from_numpy(rounded).reshape(y.shape), torch.from_numpy(indices)
 
 
 def resolve(operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked) -> torch.Tensor:

@@ -96,7 +96,7 @@ def main() -> None:
         assert isinstance(operator, Inexact)
         y = operator.approximate(inputs, attributes)
         results[f"{label}.y"] = y.numpy()
-        results[f"{label}.d"] = operator.bound(inputs, attributes, y).expand(y.shape).numpy()
+        results[f"{label}.d"] = operator.bound(inputs, attributes, y).whole(y).numpy()
         results[f"{label}.r"] = recorder.round(0, operator, inputs, attributes).numpy()
     for label, name, inputs, attributes in exact():
         operator = REGISTRY[name]

@@ -114,7 +114,7 @@ def _attack(summing: Sum, pairs: list[Pair]) -> tuple[bool, int]:
     _, reals = INEXACT[summing.name]([from_torch(x) for x in inputs], attributes)
     assert reals[0].value == sum((Fraction(x) * Fraction(y) for x, y in pairs), Fraction(0))
     y = operator.approximate(inputs, attributes)
-    d = operator.bound(inputs, attributes, y).expand(y.shape)
+    d = operator.bound(inputs, attributes, y).whole(y)
     assert abs(Fraction(float(y.reshape(-1)[0])) - reals[0].value) <= Fraction(float(d.reshape(-1)[0]))
     for scale in (1.0, 4.0):
         low, high = (from_torch(end).items[0] for end in round_interval(y, d, scale))
@@ -205,7 +205,7 @@ def test_no_order_of_summation_steps_over_the_bound(pairs: list[Pair], rng: Rand
             assert isinstance(operator, Inexact)
             inputs, attributes = summing.inputs(a, b), summing.attributes(len(pairs))
             y = operator.approximate(inputs, attributes)
-            d = operator.bound(inputs, attributes, y).expand(y.shape)
+            d = operator.bound(inputs, attributes, y).whole(y)
             bounds.append(Fraction(float(d.reshape(-1)[0])))
     for _ in range(3):
         assert abs(Fraction(_any_order(pairs, rng)) - exact) <= promise(real) <= min(bounds)
@@ -224,7 +224,7 @@ def test_the_worst_order_of_all_comes_to_the_edge_of_the_bound_and_not_over_it(n
     operator = REGISTRY["sum"]
     assert isinstance(operator, Inexact)
     y = operator.approximate([terms], {"dims": (0,)})
-    bound = Fraction(float(operator.bound([terms], {"dims": (0,)}, y)))
+    bound = Fraction(float(operator.bound([terms], {"dims": (0,)}, y).whole(y)))
     assert lost <= bound <= lost * (1 + Fraction(1, 2**18)) * (1 + lost)
 
 

@@ -68,7 +68,7 @@ def test_the_profiles_really_differ_in_the_bits_of_fp64(results: Results) -> Non
         if len({found[label].tobytes() for found in results.values()}) > 1
     }
     # If this fails, the machine has only one code path, and the tests below say nothing about it.
-    assert "sum of all" in differing, differing
+    assert differing
     if platform.machine() == "x86_64":
         assert differing & {"matmul", "matmul batched", "conv2d", "conv2d_grad_weight"}, differing
         assert differing & {"exp", "expm1", "tanh", "erf", "log", "log1p"}, differing

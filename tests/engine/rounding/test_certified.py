@@ -7,6 +7,7 @@ import pytest
 import torch
 from roundlog.log import Decision, Entries
 from roundlog.operators import Inexact, operator
+from roundlog.operators.bound import FullBound
 from roundlog.rounding import FindingKind, Follower, Recorder
 
 GUARD = 4
@@ -28,7 +29,7 @@ class OtherMachine(Inexact):
 
     def approximate(self, inputs, attributes):
         y = self.inner.approximate(inputs, attributes)
-        d = self.inner.bound(inputs, attributes, y) * (self.width - 1.0)
+        d = self.inner.bound(inputs, attributes, y).whole(y) * (self.width - 1.0)
         noise = torch.rand(y.shape, dtype=torch.float64, generator=self.generator) * 2 - 1
         # Most machines that matter are at the far end of what they may do.
         return y + d * noise.sign() * noise.abs() ** 0.1 * self.reach
@@ -36,7 +37,8 @@ class OtherMachine(Inexact):
     def bound(self, inputs, attributes, y):
         # No two machines compute the bound itself to the same bits.
         jitter = 1 + 2.0**-40 * torch.rand((), generator=self.generator, dtype=torch.float64)
-        return self.inner.bound(inputs, attributes, y) * self.width * jitter
+        d = self.inner.bound(inputs, attributes, y).whole(y)
+        return FullBound((d * self.width * jitter).reshape(-1))
 
     def exact(self, inputs, attributes, elements):
         self.resolved += len(elements)

@@ -1,0 +1,180 @@
+"""Which operators of a program run together: connected groups of exact elementwise operators of one shape.
+
+A group is computed by one tape (`roundlog.kernels.tape`). It is put off until something outside of it needs one of its
+values, and grows until then. An operator joins the group of its inputs if it has the group's shape; inputs that are
+still put off in *another* group are computed first, so groups never wait for each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from roundlog.kernels.tape import BOOL, F32, Code, Tape, play
+from roundlog.program import DType, Program
+
+_CODES = {
+    "add": Code.ADD,
+    "sub": Code.SUB,
+    "mul": Code.MUL,
+    "div": Code.DIV,
+    "sqrt": Code.SQRT,
+    "neg": Code.NEG,
+    "abs": Code.ABS,
+    "floor": Code.FLOOR,
+    "maximum": Code.MAXIMUM,
+    "minimum": Code.MINIMUM,
+    "eq": Code.EQ,
+    "lt": Code.LT,
+    "le": Code.LE,
+    "logical_and": Code.AND,
+    "logical_or": Code.OR,
+    "logical_not": Code.NOT,
+    "where": Code.WHERE,
+    "to_f32": Code.COPY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operators that one tape computes."""
+
+    nodes: tuple[int, ...]
+    """In program order."""
+    inputs: tuple[int, ...]
+    """Values from outside, one input register each."""
+    outputs: tuple[int, ...]
+    """Values that are needed outside."""
+    tape: Tape
+
+
+Step = int | Group
+"""One step of a plan: a single operator, or a group."""
+
+
+def plan(program: Program) -> list[Step]:
+    """The program's operators in an order in which every input is computed before it is needed."""
+    return _Planner(program).run()
+
+
+class _Planner:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._group_of: dict[int, list[int]] = {}
+        """Put-off value -> its group, shared by all its members."""
+        self._steps: list[Step] = []
+        self._users: dict[int, list[int]] = {}
+        for index, node in enumerate(program.nodes):
+            for value in node.inputs:
+                self._users.setdefault(value, []).append(index)
+
+    def run(self) -> list[Step]:
+        nodes = self._program.nodes
+        for index, node in enumerate(nodes):
+            if not self._fuses(index):
+                for value in node.inputs:
+                    self._flush(value)
+                self._steps.append(index)
+                continue
+            joined: list[int] = []
+            for value in node.inputs:
+                group = self._group_of.get(value)
+                if group is None:
+                    continue
+                if nodes[value].type.shape != node.type.shape:
+                    self._flush(value)
+                elif group is not joined:
+                    joined = self._merge(joined, group)
+            joined.append(index)
+            self._group_of[index] = joined
+        for value in list(self._group_of):
+            self._flush(value)
+        return self._steps
+
+    def _fuses(self, index: int) -> bool:
+        node = self._program.nodes[index]
+        kinds = [node.type.dtype, *(self._program.nodes[value].type.dtype for value in node.inputs)]
+        return node.op in _CODES and DType.I64 not in kinds and node.type.numel > 0
+
+    def _merge(self, a: list[int], b: list[int]) -> list[int]:
+        for value in b:
+            self._group_of[value] = a
+        a.extend(b)
+        return a
+
+    def _flush(self, value: int) -> None:
+        group = self._group_of.get(value)
+        if group is None:
+            return
+        for member in group:
+            del self._group_of[member]
+        self._steps.append(self._build(sorted(group)) if len(group) > 1 else group[0])
+
+    def _build(self, members: list[int]) -> Group:
+        nodes, inside = self._program.nodes, set(members)
+        inputs = list(dict.fromkeys(v for index in members for v in nodes[index].inputs if v not in inside))
+        outputs = [index for index in members if any(user not in inside for user in self._users.get(index, ()))]
+        # Registers of values that nobody in the group reads any more are used again.
+        register = {value: slot for slot, value in enumerate(inputs)}
+        last = {value: index for index in members for value in nodes[index].inputs}
+        free: list[int] = []
+        count = len(inputs)
+        rows = []
+        for index in members:
+            sources = [register[value] for value in nodes[index].inputs]
+            if free:
+                target = free.pop()
+            else:
+                target, count = count, count + 1
+            register[index] = target
+            rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3]])
+            for value in set(nodes[index].inputs):
+                if value in inside and last[value] == index and value not in outputs:
+                    free.append(register[value])
+        tape = Tape(
+            instructions=np.array(rows, dtype=np.int64).reshape(len(rows), 5),
+            outputs=np.array([register[value] for value in outputs], dtype=np.int64),
+            registers=count,
+        )
+        return Group(tuple(members), tuple(inputs), tuple(outputs), tape)
+
+
+def compute(
+    group: Group, inputs: list[torch.Tensor], shape: tuple[int, ...], dtypes: list[DType]
+) -> list[torch.Tensor] | None:
+    """The group's outputs (of these dtypes, on the CPU), or None if a value on the way is not finite: then the
+    operators have to be run one by one, to find out which, and whether it may be."""
+    size = int(np.prod(shape))
+    keep, rows = [], []
+    for x in inputs:
+        tensor, inner, count = _layout(x, shape)
+        keep.append(tensor)
+        rows.append([tensor.data_ptr(), BOOL if tensor.dtype == torch.bool else F32, inner, count])
+    results = [torch.empty(shape, dtype=dtype.torch_dtype) for dtype in dtypes]
+    stores = [
+        [int(register), result.data_ptr(), BOOL if result.dtype == torch.bool else F32]
+        for register, result in zip(group.tape.outputs, results, strict=True)
+    ]
+    finite = play(
+        group.tape,
+        np.array(rows, dtype=np.int64).reshape(len(rows), 4),
+        np.array(stores, dtype=np.int64).reshape(len(stores), 3),
+        size,
+    )
+    return results if finite else None
+
+
+def _layout(x: torch.Tensor, shape: tuple[int, ...]) -> tuple[torch.Tensor, int, int]:
+    """(x in contiguous memory, inner, count): output element e reads element (e // inner) % count of it."""
+    if tuple(x.shape) == shape:
+        return x.contiguous(), 1, x.numel()
+    sizes = (1,) * (len(shape) - x.ndim) + tuple(x.shape)
+    wide = [d for d, size in enumerate(sizes) if size != 1]
+    if not wide:
+        return x.reshape(1), 1, 1
+    first, last = wide[0], wide[-1]
+    if sizes[first : last + 1] == shape[first : last + 1]:
+        return x.contiguous(), int(np.prod(shape[last + 1 :], dtype=np.int64)), x.numel()
+    return x.expand(shape).contiguous(), 1, int(np.prod(shape))

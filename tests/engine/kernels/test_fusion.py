@@ -1,0 +1,204 @@
+"""A fused chain gives the bits that its operators give one by one, and stops where they stop."""
+
+import random
+
+import pytest
+import torch
+from roundlog.batches import Batches
+from roundlog.capture.builder import Builder
+from roundlog.executor import Executor, NonFiniteError
+from roundlog.fusion import Group, plan
+from roundlog.job import Job
+from roundlog.operators import StepInputs
+from roundlog.program import DType, Program, TensorType
+from roundlog.rounding import Recorder
+from tasks import TASKS
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0**-149, -(2.0**-126), 3.4028234663852886e38, 1.5, 1 / 3, 2.0**-75]
+
+
+def step(program: Program, states: list[torch.Tensor]) -> StepInputs:
+    return StepInputs(states=states, data=[], schedule=torch.zeros(0), seed=0, step=0, device=torch.device("cpu"))
+
+
+def program_of(build, shapes: list[tuple[int, ...]]) -> Program:
+    """A program with FP32 states of these shapes; `build(builder, values)` gives the next ones, of the same shapes."""
+    builder = Builder()
+    values = [builder.source_op("state", TensorType(shape, DType.F32), slot=slot) for slot, shape in enumerate(shapes)]
+    stores = build(builder, values)
+    loss = builder.op("reshape", builder.op("sum", values[0], dims=tuple(range(len(shapes[0])))), shape=())
+    names = [f"s{slot}" for slot in range(len(shapes))]
+    return builder.finish(loss, stores, states=names, data=[], schedule=[], batch_size=1)
+
+
+def both_ways(program: Program, states: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    executor = Executor(program)
+    fused = executor.run(step(program, states), Recorder(4)).states
+    single = executor.run(step(program, states), Recorder(4), lambda index, value: None).states
+    return fused, single
+
+
+def same_bits(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(
+        torch.equal(x.contiguous().view(torch.int32), y.contiguous().view(torch.int32))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def numbers(shape: tuple[int, ...], seed: int, wild: bool) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator)
+    if wild:
+        x = x * 2.0 ** torch.randint(-60, 40, shape, generator=generator)
+        flat = x.reshape(-1)
+        spots = torch.randint(0, flat.numel(), (len(SPECIAL),), generator=generator)
+        flat[spots] = torch.tensor(SPECIAL)
+    return x
+
+
+SHAPES = [
+    [(6, 700), (700,), (6, 1), ()],
+    [(2, 3, 20, 20), (1, 3, 1, 1), (2, 3, 20, 20), (20,)],
+    [(5, 1, 333), (5, 4, 333), (1, 4, 1), (1, 1, 333)],
+    [(3000,), (1,), (3000,), ()],
+    [(1, 1), (1, 1), (), (1,)],
+    [(4, 3, 7), (3, 1), (4, 1, 7), (1, 3, 7)],
+]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_chains_give_the_same_bits(shapes, seed: int) -> None:
+    rng = random.Random(seed)
+
+    def build(builder: Builder, values: list[int]) -> list[int]:
+        floats, flags = list(values), []
+        for _ in range(rng.randint(4, 40)):
+            kind = rng.random()
+            try:
+                if kind < 0.6:
+                    name = rng.choice(["add", "sub", "mul", "maximum", "minimum", "div"])
+                    a, b = rng.choice(floats), rng.choice(floats)
+                    if name == "div":
+                        b = builder.op("add", builder.op("abs", b), builder.constant(0.5, DType.F32))
+                    floats.append(builder.op(name, a, b))
+                elif kind < 0.75:
+                    name = rng.choice(["neg", "abs", "floor", "sqrt"])
+                    a = rng.choice(floats)
+                    floats.append(builder.op(name, builder.op("abs", a) if name == "sqrt" else a))
+                elif kind < 0.88 or not flags:
+                    flags.append(builder.op(rng.choice(["lt", "le", "eq"]), rng.choice(floats), rng.choice(floats)))
+                elif kind < 0.94:
+                    flags.append(builder.op("logical_not", rng.choice(flags)))
+                    flags.append(builder.op(rng.choice(["logical_and", "logical_or"]), *rng.choices(flags, k=2)))
+                else:
+                    floats.append(builder.op("where", rng.choice(flags), *rng.choices(floats, k=2)))
+                    floats.append(builder.op("to_f32", rng.choice(flags)))
+            except ValueError:
+                continue  # shapes that do not broadcast
+            if rng.random() < 0.1:
+                # Something that does not fuse, in the middle.
+                x = rng.choice(floats)
+                if builder.shape(x):
+                    floats.append(builder.op("amax", x, dims=(len(builder.shape(x)) - 1,)))
+        largest = {}
+        for value in floats:
+            largest[builder.shape(value)] = value
+        return [largest[shape] for shape in shapes]
+
+    program = program_of(build, shapes)
+    for wild in (False, True):
+        states = [numbers(shape, seed + slot, wild) for slot, shape in enumerate(shapes)]
+        try:
+            fused, single = both_ways(program, states)
+        except NonFiniteError:
+            continue  # both ways stop: the test below compares how
+        assert same_bits(fused, single)
+
+
+def test_the_random_chains_really_fuse() -> None:
+    def build(builder: Builder, values: list[int]) -> list[int]:
+        x = values[0]
+        for _ in range(10):
+            x = builder.op("mul", builder.op("add", x, values[1]), values[0])
+        return [x, values[1]]
+
+    steps = plan(program_of(build, [(4, 5), (5,)]))
+    groups = [item for item in steps if isinstance(item, Group)]
+    assert [len(group.nodes) for group in groups] == [20]
+    assert len(groups[0].outputs) == 1
+    assert groups[0].tape.registers <= 5
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_whole_steps_give_the_same_bits_fused_and_one_by_one(name: str) -> None:
+    job = Job.from_task(TASKS[name]())
+    executor, batches = Executor(job.program), Batches(job.dataset, job.spec)
+    states = list(job.initial.values())
+    logs = []
+    for number in range(3):
+        inputs = StepInputs(
+            states=states,
+            data=batches.load(number),
+            schedule=job.schedule[number],
+            seed=job.spec.seed,
+            step=number,
+            device=torch.device("cpu"),
+        )
+        recorder = Recorder(4)
+        fused = executor.run(inputs, recorder)
+        logs.append(recorder.take())
+        single = executor.run(inputs, recorder, lambda index, value: None)
+        assert logs[-1] == recorder.take()
+        assert all(torch.equal(a, b) for a, b in zip(fused.states, single.states, strict=True))
+        assert fused.loss == single.loss
+        states = fused.states
+
+
+def test_every_operator_of_a_program_is_computed_exactly_once() -> None:
+    for make in TASKS.values():
+        program = Job.from_task(make()).program
+        done: list[int] = []
+        ready: set[int] = set()
+        for item in plan(program):
+            members = item.nodes if isinstance(item, Group) else (item,)
+            inside = set(members)
+            for index in members:
+                assert all(value in ready or value in inside for value in program.nodes[index].inputs)
+            ready.update(item.outputs if isinstance(item, Group) else members)
+            done.extend(members)
+        assert sorted(done) == list(range(len(program.nodes)))
+
+
+def overflowing(builder: Builder, values: list[int]) -> list[int]:
+    x = builder.op("add", values[0], values[1])
+    x = builder.op("mul", x, x)
+    return [builder.op("sub", x, values[1]), values[1]]
+
+
+def test_a_chain_that_overflows_stops_at_the_operator_that_did() -> None:
+    program = program_of(overflowing, [(50, 60), (60,)])
+    states = [torch.ones(50, 60), torch.ones(60)]
+    states[0][7, 9] = 3e38
+    messages = []
+    for observe in (None, lambda index, value: None):
+        with pytest.raises(NonFiniteError) as caught:
+            Executor(program).run(step(program, states), Recorder(4), observe)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "(mul)" in messages[0]
+    assert f"element {7 * 60 + 9}" in messages[0]
+
+
+def test_an_infinite_mask_passes_through_a_chain() -> None:
+    def build(builder: Builder, values: list[int]) -> list[int]:
+        never = builder.constant(float("-inf"), DType.F32)
+        mask = builder.op("where", builder.op("lt", values[0], builder.constant(0.0, DType.F32)), never, values[0])
+        shifted = builder.op("sub", mask, values[1])
+        return [builder.op("maximum", shifted, builder.constant(-5.0, DType.F32)), values[1]]
+
+    program = program_of(build, [(40, 50), (50,)])
+    states = [torch.randn(40, 50), torch.randn(50)]
+    fused, single = both_ways(program, states)
+    assert same_bits(fused, single)
+    assert (fused[0] == -5.0).any()

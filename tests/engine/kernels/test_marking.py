@@ -1,0 +1,137 @@
+"""The compiled loops do what the torch reference does, to the bit."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from roundlog.kernels.reducing import all_finite, square_columns, square_rows, sum_columns, sum_rows
+from roundlog.operators.bound import FullBound, ProductBound, RelativeBound
+from roundlog.rounding.resolve import mark, mark_by_reference
+
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    1 + 2.0**-24,
+    1 + 2.0**-24 + 2.0**-52,
+    -(1 + 3 * 2.0**-24),
+    2.0**-149,
+    2.0**-150,
+    -(2.0**-150),
+    2.0**-126 - 2.0**-150,
+    2.0**-1074,
+    2.0**128 - 2.0**103,
+    2.0**128 - 2.0**104,
+    -(2.0**128),
+    1e300,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
+
+
+def values(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randn(shape, dtype=torch.float64, generator=generator)
+    y *= 2.0 ** torch.randint(-160, 130, shape, generator=generator).double()
+    flat = y.reshape(-1)
+    spots = torch.randint(0, flat.numel(), (min(flat.numel(), 4 * len(SPECIAL)),), generator=generator)
+    flat[spots] = torch.tensor(SPECIAL * 4, dtype=torch.float64)[: len(spots)]
+    # Many values right at boundaries.
+    flat[::3] = flat[::3].float().double() * (1 + 2.0**-24)
+    return y
+
+
+def bounds(y: torch.Tensor, seed: int) -> list:
+    generator = torch.Generator().manual_seed(seed)
+    rows = y.shape[0] * y.shape[1]
+
+    def some(*shape: int) -> torch.Tensor:
+        sizes = 2.0 ** torch.randint(-60, 0, shape, generator=generator).double()
+        return torch.rand(shape, dtype=torch.float64, generator=generator) * sizes
+
+    return [
+        ProductBound(some(rows), some(1, y.shape[2])),
+        ProductBound(some(rows), some(y.shape[0], y.shape[2])),
+        ProductBound(some(rows), some(rows, y.shape[2])),
+        FullBound(some(y.numel())),
+        RelativeBound(2.0**-40, 2.0**-200),
+        RelativeBound(0.0, 0.0),
+    ]
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 1, 1), (2, 300, 130), (4, 1, 9000), (2, 2048, 33)])
+@pytest.mark.parametrize("scale", [1.0, 4.0, 11.0])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_marking_is_the_references_to_the_bit(shape, scale: float, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        y = values(shape, 1)
+        for bound in bounds(y, 2):
+            expected, indices = mark_by_reference(y, bound, scale)
+            rounded, marked = mark(y, bound, scale)
+            assert torch.equal(marked.indices, indices)
+            assert torch.equal(
+                rounded.view(torch.int32)[rounded.isfinite()], expected.view(torch.int32)[expected.isfinite()]
+            )
+            assert torch.equal(rounded.isnan(), expected.isnan())
+            assert marked.indices.numel() or isinstance(bound, RelativeBound)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_marking_reads_any_layout_and_writes_memory_of_its_own() -> None:
+    y = values((6, 5, 4), 3)
+    view = y.permute(2, 0, 1)
+    bound = FullBound(torch.rand(y.numel(), dtype=torch.float64) * 1e-8)
+    expected, indices = mark_by_reference(view.contiguous(), bound, 4.0)
+    rounded, marked = mark(view, bound, 4.0)
+    assert torch.equal(marked.indices, indices)
+    assert rounded.is_contiguous()
+    assert torch.equal(torch.nan_to_num(rounded), torch.nan_to_num(expected))
+
+
+def test_an_empty_output_is_marked_nowhere() -> None:
+    y = torch.zeros(0, 3, 4, dtype=torch.float64)
+    rounded, marked = mark(y, ProductBound(torch.zeros(0, dtype=torch.float64), torch.zeros(1, 4).double()), 4.0)
+    assert rounded.shape == y.shape
+    assert not len(marked.indices)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 15), (2, 16), (5, 17), (7, 1000), (40, 2048)])
+def test_sums_stay_within_their_bound_and_magnitudes_are_right(shape) -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(shape) * 10.0 ** rng.integers(-20, 20, shape)).astype(np.float32)
+    unit = 2.0**-53
+    total, magnitude = sum_rows(x)
+    energy = square_rows(x)
+    columns, column_magnitude = (part[0] for part in sum_columns(x[None]))
+    column_energy = square_columns(x[None])[0]
+    for lines, sums, sizes, squares in (
+        (x, total, magnitude, energy),
+        (x.T, columns, column_magnitude, column_energy),
+    ):
+        for line, s, m, e in zip(lines, sums, sizes, squares, strict=True):
+            exact, size = math.fsum(line.tolist()), math.fsum(abs(v) for v in line.tolist())
+            slack = 2 * len(line) * unit
+            assert abs(s - exact) <= slack * size
+            assert abs(m - size) <= slack * size
+            assert abs(e - math.fsum(v * v for v in line.tolist())) <= slack * e
+
+
+def test_groups_of_columns_are_summed_by_themselves() -> None:
+    x = np.random.default_rng(1).standard_normal((3, 50, 700)).astype(np.float32)
+    total, _ = sum_columns(x)
+    for group in range(3):
+        assert np.array_equal(total[group], sum_columns(x[group : group + 1])[0][0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", [0, 16383, 16384, 99999])
+def test_one_value_that_is_not_finite_is_seen_anywhere(bad: float, where: int) -> None:
+    x = np.full(100_000, np.finfo(np.float32).max, dtype=np.float32)
+    assert all_finite(x)
+    x[where] = bad
+    assert not all_finite(x)
