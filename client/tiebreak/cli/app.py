@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import chain, demo, jobs, logs, roles, training
+from tiebreak.cli import accounts, chain, demo, jobs, logs, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.add_typer(roles.trainer, name="trainer")
 app.add_typer(roles.auditor, name="auditor")
 app.add_typer(roles.referee, name="referee")
 app.add_typer(logs.app, name="log")
+app.add_typer(accounts.app, name="account")
 
 
 def main() -> None:

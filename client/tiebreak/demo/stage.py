@@ -59,7 +59,7 @@ class Stage:
     def start(self, party: Party, command: Sequence[str]) -> None:
         """Starts a party's process on its machine."""
         self._children.start(party.name, command, self.scene.environment(party), lambda line: self._heard(party, line))
-        self.screen.waiting(party.name, "waiting for its turn")
+        self.screen.waiting(party.name, "getting ready")
 
     def act(self, party: Party, kind: str, step: int) -> None:
         """Starts a party that breaks the rules."""

@@ -144,6 +144,22 @@ def test_keystores_are_opened_by_password_from_a_prompt_or_the_environment(
     refused(run(*words, env=env), "is not a keystore")
 
 
+def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "keys" / "mine.json"
+    env = {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
+    made = run("account", "create", file, "--json", env=env)
+    assert made.exit_code == 0, made.stderr
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    shown = run("account", "show", "--keystore", file, env=env)
+    assert shown.stdout.strip() == json.loads(made.stdout)["address"]
+    content = file.read_bytes()
+    refused(run("account", "create", file, env=env), str(file), "choose another place")
+    assert file.read_bytes() == content
+    asked = run("account", "create", tmp_path / "b.json", stdin="one\nanother\nsame\nsame\n")
+    assert asked.exit_code == 0 and "same" not in asked.output.replace("the same", "")
+    assert run("account", "show", "--keystore", tmp_path / "b.json", stdin="same\n").exit_code == 0
+
+
 def test_a_store_that_does_not_answer_is_named(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
     words = ("job", "create", trained.job, *REFEREE_ARGUMENTS, "--dir", tmp_path, "--store", "/ip4/127.0.0.1/tcp/1")
     jobs = chain.game.job_count()
