@@ -29,7 +29,7 @@ class AuditResult:
     findings: list[Finding] = field(default_factory=list)
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
-    """Logs that could not be read, one sentence each; those intervals were audited without."""
+    """Logs that could not be read or were given up, one sentence each; what follows was audited without."""
 
 
 class Auditor:
@@ -124,25 +124,31 @@ class _Following:
         self._unreadable_at = [interval for interval, _ in record["unreadable"] if interval < done]
 
     def begin_interval(self, interval: int) -> None:
+        if self.follower.given_up:
+            return
         path = log_path(self._log_dir, interval)
         try:
             self._reader = LogReader(path, log_header(self.job, interval), self._sizes)
         except LogError as error:
-            self._give_up_log(interval, error)
+            self._go_without(interval, str(error))
 
     def before_step(self, step: int) -> None:
         log = None
-        if self._reader is not None:
+        interval = step // self.job.spec.interval
+        if self._reader is not None and self.follower.given_up:
+            found = len(self.follower.findings)
+            self._go_without(interval, f"the log is not followed from step {step} on, after {found} wrong entries")
+        elif self._reader is not None:
             try:
                 log = self._reader.step(step)
             except LogError as error:
-                self._give_up_log(step // self.job.spec.interval, error)
+                self._go_without(interval, str(error))
         self.follower.follow(step, log)
 
-    def _give_up_log(self, interval: int, error: LogError) -> None:
+    def _go_without(self, interval: int, why: str) -> None:
         """The log is a hint: without it the audit is slower, not weaker."""
         self.abandon()
-        self.unreadable.append(str(error))
+        self.unreadable.append(why)
         self._unreadable_at.append(interval)
 
     def after_step(self, step: int) -> None:

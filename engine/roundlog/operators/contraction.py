@@ -2,12 +2,13 @@
 
 Kernels run in FP64 with the vendor's BLAS. Products of FP32 numbers are exact there, so every kernel that really
 adds the products up, in whatever order, errs by at most gamma_K * sum |a_k b_k| <= gamma_K * ||a|| * ||b||
-(Cauchy and Schwarz). PyTorch computes FP64 convolutions as im2col and GEMM, which does.
+(Cauchy and Schwarz). PyTorch's own FP64 convolutions are im2col and GEMM, which does.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import AbstractContextManager
 from math import prod
 
 import numpy as np
@@ -182,6 +183,12 @@ class _Convolution(Contraction):
         return position, (position >= 0) & (position < size)
 
 
+def _plain_convolution() -> AbstractContextManager[None]:
+    """cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound; PyTorch's own do."""
+    manager: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=False)
+    return manager
+
+
 def _channel_norms(x: torch.Tensor) -> torch.Tensor:
     """f32[N, C, H, W] -> f64[C]."""
     n, channels = x.shape[:2]
@@ -217,7 +224,8 @@ class Conv2d(_Convolution):
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, w = inputs
         stride, padding, dilation, groups = self.options(attributes)
-        return F.conv2d(x.to(torch.float64), w.to(torch.float64), None, stride, padding, dilation, groups)
+        with _plain_convolution():
+            return F.conv2d(x.to(torch.float64), w.to(torch.float64), None, stride, padding, dilation, groups)
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         x, w = inputs
@@ -226,7 +234,8 @@ class Conv2d(_Convolution):
         planes = x.reshape(n * groups, channels // groups, height * width)
         energy = _column_energies(planes).reshape(n * groups, 1, height, width)
         ones = torch.ones((1, 1, *w.shape[2:]), dtype=torch.float64, device=x.device)
-        patches = F.conv2d(energy, ones, None, stride, padding, dilation).sqrt_()
+        with _plain_convolution():
+            patches = F.conv2d(energy, ones, None, stride, padding, dilation).sqrt_()
         weights = _row_norms(w.reshape(w.shape[0], -1)) * (gamma(prod(w.shape[1:])) * SLACK)
         return ProductBound(weights.repeat(n), patches.reshape(n * groups, -1))
 
@@ -277,9 +286,10 @@ class Conv2dGradInput(_Convolution):
         shape = self._x((tuple(g.shape), tuple(w.shape)), attributes)
         # The gradient does not depend on x; one element stands for its shape.
         x = g.new_zeros(()).expand(shape)
-        result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
-            g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
-        )
+        with _plain_convolution():
+            result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
+                g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
+            )
         return result[0]
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
@@ -295,7 +305,8 @@ class Conv2dGradInput(_Convolution):
             - ((g.shape[2 + a] - 1) * stride[a] - 2 * padding[a] + dilation[a] * (w.shape[2 + a] - 1) + 1)
             for a in (0, 1)
         ]
-        patches = F.conv_transpose2d(energy, ones, None, stride, padding, extra, 1, dilation)
+        with _plain_convolution():
+            patches = F.conv_transpose2d(energy, ones, None, stride, padding, extra, 1, dilation)
         outputs, taps = w.shape[0] // groups, w.shape[2] * w.shape[3]
         by_channel = w.reshape(groups, outputs, w.shape[1], taps).transpose(1, 2)
         weights = _row_norms(by_channel.reshape(groups * w.shape[1], -1)) * (gamma(outputs * taps) * SLACK)
@@ -350,9 +361,10 @@ class Conv2dGradWeight(_Convolution):
         g, x = (t.to(torch.float64) for t in inputs)
         stride, padding, dilation, groups = self.options(attributes)
         w = g.new_zeros(()).expand(self._w((tuple(g.shape), tuple(x.shape)), attributes))
-        result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
-            g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [False, True, False]
-        )
+        with _plain_convolution():
+            result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
+                g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [False, True, False]
+            )
         return result[1]
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:

@@ -21,6 +21,10 @@ from roundlog.operators.bound import Bound
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.resolve import AUDITOR_REACH, Marked, mark, resolve
 
+MAX_FINDINGS = 1000
+"""A log with so many wrong entries is worth nothing: it is not followed any further, and an auditor's memory does not
+fill with findings that a hostile log can make by the million."""
+
 
 class FindingKind(enum.StrEnum):
     """What can be wrong with a log."""
@@ -46,6 +50,8 @@ class Finding:
 class Follower:
     """Certified rounding by somebody else's log (implements Rounding).
 
+    After MAX_FINDINGS wrong entries the log is given up, and everything is resolved here.
+
     `share`: the probability with which a decision inside the ambiguous set is verified (1.0: all of them).
     `generator`: the auditor's secret randomness for that sample; whoever can predict it can bend unsampled entries.
     """
@@ -64,13 +70,18 @@ class Follower:
         """The log of the step that runs next; None: there is none, and everything is resolved here."""
         self._step, self._log = step, log
 
+    @property
+    def given_up(self) -> bool:
+        """Whether so much of the log was wrong that it is not followed any more."""
+        return len(self.findings) >= MAX_FINDINGS
+
     def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         y, bound = operator.evaluate(inputs, attributes)
         rounded, marked = mark(y, bound, 1.0)
         if not marked.y.isfinite().all():
             rounded.view(-1)[marked.indices[~marked.y.isfinite()]] = torch.nan
             return rounded
-        if self._log is None:
+        if self._log is None or self.given_up:
             rounded.view(-1)[marked.indices] = resolve(operator, inputs, attributes, marked)
             return rounded
         entries = self._log.get(index, Entries.empty())
@@ -158,7 +169,8 @@ class Follower:
         )
 
     def _report(self, operator: int, elements: torch.Tensor, kind: FindingKind, message: str) -> None:
-        for element in elements.tolist():
+        room = MAX_FINDINGS - len(self.findings)
+        for element in elements[: max(room, 0)].tolist():
             self.findings.append(Finding(self._step, operator, element, kind, message))
 
 

@@ -11,7 +11,7 @@ from roundlog.capture import Task
 from roundlog.executor import NonFiniteError
 from roundlog.job import Job, JobError, Limits
 from roundlog.log import Decision, Entries, LogReader, LogWriter
-from roundlog.rounding import FindingKind
+from roundlog.rounding import FindingKind, follow
 from roundlog.trainer import Trainer, log_header, log_path
 from safetensors.torch import save_file
 from tasks import conv_task, gpt_task, linear_task
@@ -106,6 +106,24 @@ def test_an_unreadable_log_is_reported_and_the_audit_goes_on_without_it(damage: 
     assert audit.findings == []
     assert len(audit.unreadable) == 1
     assert path.name in audit.unreadable[0]
+
+
+def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
+    """Of another run, for instance: findings are for people to read, and memory is finite."""
+    monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
+    job = Job.from_task(gpt_task(steps=6))
+
+    class Poisoned(Batches):
+        def load(self, step: int) -> list[torch.Tensor]:
+            x, y = super().load(step)
+            return [(x + 1) % 17, y]
+
+    fraud = Trainer(job, tmp_path / "fraud", batches=Poisoned(job.dataset, job.spec)).run()
+    audit = Auditor(job, tmp_path / "audit", log_dir=fraud.log_dir, verify_log=0.0).run()
+    assert len(audit.findings) == 20
+    assert len(audit.unreadable) == 1
+    assert "after 20 wrong entries" in audit.unreadable[0]
+    assert audit.checkpoint_root == Auditor(job, tmp_path / "alone").run().checkpoint_root
 
 
 def test_a_trainer_who_poisons_a_batch_gets_another_root_from_that_interval_on(tmp_path) -> None:
