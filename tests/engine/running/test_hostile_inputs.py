@@ -119,7 +119,7 @@ def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
             return [(x + 1) % 17, y]
 
     fraud = Trainer(job, tmp_path / "fraud", batches=Poisoned(job.dataset, job.spec)).run()
-    audit = Auditor(job, tmp_path / "audit", log_dir=fraud.log_dir, verify_log=0.0).run()
+    audit = Auditor(job, tmp_path / "audit", log_dir=fraud.log_dir, verify_log=1.0).run()
     assert len(audit.findings) == 20
     assert len(audit.unreadable) == 1
     assert "after 20 wrong entries" in audit.unreadable[0]
