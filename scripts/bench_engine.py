@@ -1,0 +1,190 @@
+"""What certified training costs: steps of the trainer and the auditor against plain PyTorch steps, interleaved.
+
+    .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|digits] [--json FILE]
+
+Every round times one step of each: plain FP64 and FP32 PyTorch (eager, the same optimizer), the trainer (with its log),
+the auditor (following that log, 5 % verified), and the auditor alone. What is printed are medians, and ratios taken
+within each round, because machines are noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from roundlog.batches import Batches
+from roundlog.capture import Task
+from roundlog.examples.digits import digits
+from roundlog.examples.gpt import Block
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.log import LogWriter
+from roundlog.operators import StepInputs
+from roundlog.rounding import Follower, Recorder, Rounding
+from roundlog.trainer import log_header
+from torch import nn
+from torch.nn import functional as F
+
+
+class GPT(nn.Module):
+    """12.6 million parameters: vocabulary 5000, width 384, 6 layers, tied embeddings."""
+
+    def __init__(self, vocabulary: int = 5000, width: int = 384, layers: int = 6, context: int = 64) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, 6, 0.1) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.token.weight
+        nn.init.normal_(self.token.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.token(tokens) + self.position.weight)))
+        return logits
+
+
+def gpt12m(steps: int) -> Task:
+    torch.manual_seed(0)
+    model = GPT()
+    rows = torch.randint(0, 5000, (64, 65))
+    return Task(
+        model=model,
+        loss=lambda m, b: F.cross_entropy(m(b["x"]).flatten(0, 1), b["y"].flatten()),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        dataset={"x": rows[:, :-1].contiguous(), "y": rows[:, 1:].contiguous()},
+        batch_size=8,
+        steps=steps,
+        interval=steps,
+        seed=1,
+    )
+
+
+MODELS: dict[str, Callable[[int], Task]] = {
+    "gpt12m": gpt12m,
+    "digits": lambda steps: digits(steps=steps, interval=steps),
+}
+
+
+class Plain:
+    """The same training by PyTorch itself."""
+
+    def __init__(self, task: Task, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.task = task
+        self.model = copy.deepcopy(task.model).to(dtype)
+        kind = type(task.optimizer)
+        options = {k: v for k, v in task.optimizer.param_groups[0].items() if k in ("lr", "momentum", "weight_decay")}
+        self.optimizer = kind(self.model.parameters(), **options)
+
+    def step(self, batch: dict[str, torch.Tensor]) -> None:
+        self.optimizer.zero_grad()
+        cast = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in batch.items()}
+        self.task.loss(self.model, cast).backward()
+        self.optimizer.step()
+
+
+class Certified:
+    """The same training by the engine."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.executor = Executor(job.program)
+        self.states = list(job.initial.values())
+
+    def step(self, step: int, data: list[torch.Tensor], rounding: Rounding) -> None:
+        inputs = StepInputs(
+            states=self.states,
+            data=data,
+            schedule=self.job.schedule[step],
+            seed=self.job.spec.seed,
+            step=step,
+            device=torch.device("cpu"),
+        )
+        self.states = self.executor.run(inputs, rounding).states
+
+
+WARM_UP = 2
+"""Rounds that compile loops and fill caches, and are not counted."""
+
+
+def timed(work: Callable[..., None], *arguments: object) -> float:
+    started = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - started
+
+
+def measure(model: str, rounds: int) -> dict[str, object]:
+    task = MODELS[model](rounds + WARM_UP)
+    job = Job.from_task(task)
+    batches = Batches(job.dataset, job.spec)
+    plain64, plain32 = Plain(task, torch.float64), Plain(task, torch.float32)
+    trainer, auditor, alone = Certified(job), Certified(job), Certified(job)
+    recorder, spare = Recorder(job.spec.log_guard), Recorder(job.spec.log_guard)
+    follower = Follower(job.spec.log_guard, 0.05, np.random.default_rng())
+    times: dict[str, list[float]] = {name: [] for name in ("fp64", "fp32", "trainer", "auditor", "alone")}
+    entries = 0
+    with tempfile.TemporaryDirectory() as directory:
+        with LogWriter(Path(directory) / "log", log_header(job, 0)) as writer:
+            for step in range(rounds + WARM_UP):
+                data = batches.load(step)
+                batch = dict(zip(job.dataset, data, strict=True))
+                row = {"fp64": timed(plain64.step, batch), "fp32": timed(plain32.step, batch)}
+                row["trainer"] = timed(trainer.step, step, data, recorder)
+                log = recorder.take()
+                entries += sum(len(entry) for entry in log.values())
+                writer.append(step, log)
+                follower.follow(step, log)
+                row["auditor"] = timed(auditor.step, step, data, follower)
+                row["alone"] = timed(alone.step, step, data, spare)
+                spare.take()
+                if step >= WARM_UP:
+                    for name, seconds in row.items():
+                        times[name].append(seconds)
+        size = writer.close().bytes
+    if any(not torch.equal(a, b) for a, b in zip(trainer.states, auditor.states, strict=True)) or follower.findings:
+        raise SystemExit("trainer and auditor disagree: the figures would mean nothing")
+
+    def ratio(a: str, b: str) -> float:
+        return round(statistics.median(x / y for x, y in zip(times[a], times[b], strict=True)), 3)
+
+    return {
+        "model": model,
+        "parameters": sum(p.numel() for p in task.model.parameters()),
+        "operators": len(job.program.nodes),
+        "threads": torch.get_num_threads(),
+        "processor": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "seconds": {name: round(statistics.median(values), 4) for name, values in times.items()},
+        "trainer / plain FP64": ratio("trainer", "fp64"),
+        "trainer / plain FP32": ratio("trainer", "fp32"),
+        "auditor / trainer": ratio("auditor", "trainer"),
+        "auditor without log / trainer": ratio("alone", "trainer"),
+        "log entries a step": entries // (rounds + WARM_UP),
+        "log bytes a step": size // (rounds + WARM_UP),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    result = measure(arguments.model, arguments.rounds)
+    for name, value in result.items():
+        print(f"{name:>30}  {value}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
