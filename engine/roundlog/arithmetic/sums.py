@@ -1,7 +1,7 @@
 """Correctly rounded sums of FP64 numbers that are exact products of FP32 numbers (or FP32 numbers themselves).
 
-Two stages (design, section 2): a double-double sum by a TwoSum tree, vectorised over many sums at once, with a
-proven bound; exact integers for the few sums that even that leaves undecided.
+Two stages (design, section 2): a double-double sum by TwoSum, with a proven bound; exact integers for the few sums
+that even that leaves undecided.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.kernels.summing import sum_terms
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -32,41 +33,27 @@ def round_sums(terms: F64) -> F32:
 
 
 def _round_block(terms: F64) -> F32:
-    high, low, error = _double_double_sum(terms)
-    rounded, undecided = round_double_double(high, low, error)
+    rounded, undecided = round_sums_of(*sum_terms(terms), terms.shape[1])
     for row in np.flatnonzero(undecided):
         rounded[row] = round_exact_sum(terms[row])
     return rounded
 
 
-def _double_double_sum(terms: F64) -> tuple[F64, F64, F64]:
-    """(high, low, error): the sum of each row lies within `error` of high + low, and |low| <= u*|high|.
+def round_sums_of(total: F64, errors: F64, magnitude: F64, terms: int) -> tuple[F32, npt.NDArray[np.bool_]]:
+    """Round sums that `roundlog.kernels.summing` has taken, and say which are undecided."""
+    return round_double_double(*double_double(total, errors, magnitude, terms))
 
-    A TwoSum (Knuth) is exact, so the sum of a row is the root of its pairwise tree plus all the rounding errors of
-    the tree. Adding those, fewer than k + ceil(log2 k) of them, errs by at most gamma of that number times the sum of
-    their magnitudes; where they are all zero, the sum is exact.
-    """
-    k = terms.shape[1]
-    depth = max(1, (k - 1).bit_length())
-    level = terms
-    errors = np.zeros(terms.shape[0])
-    magnitude = np.zeros(terms.shape[0])
-    while level.shape[1] > 1:
-        if level.shape[1] % 2:
-            level = np.concatenate([level, np.zeros((level.shape[0], 1))], axis=1)
-        a, b = level[:, 0::2], level[:, 1::2]
-        s = a + b
-        t = s - a
-        rounding = (a - (s - t)) + (b - t)
-        errors = errors + rounding.sum(axis=1)
-        magnitude = magnitude + np.abs(rounding).sum(axis=1)
-        level = s
-    total = level[:, 0]
+
+def double_double(total: F64, errors: F64, magnitude: F64, terms: int) -> tuple[F64, F64, F64]:
+    """(high, low, error): every sum lies within `error` of high + low, and |low| <= u*|high|.
+
+    A TwoSum (Knuth) is exact, so a sum is its FP64 sum plus all the rounding errors on the way. Adding those, at most
+    `terms` of them, errs by at most gamma of that number times the sum of their magnitudes; where they are all zero,
+    the sum is exact."""
     high = total + errors
     t = high - total
     low = (total - (high - t)) + (errors - t)
-    error = (2.0 * (k + depth)) * UNIT_F64 * magnitude
-    return high, low, error
+    return high, low, (2.0 * terms) * UNIT_F64 * magnitude
 
 
 def round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDArray[np.bool_]]:

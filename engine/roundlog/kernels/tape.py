@@ -55,6 +55,9 @@ EQ, LT, LE, AND, OR, NOT, WHERE, COPY = (
     _CODES[name] for name in ("EQ", "LT", "LE", "AND", "OR", "NOT", "WHERE", "COPY")
 )
 
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_INFINITY = np.int32(0x7F800000)
+
 F32, BOOL = 0, 1
 """Kinds of memory that registers are loaded from and stored to."""
 
@@ -196,6 +199,7 @@ def _blocks(
     stop: int,
 ) -> None:
     space = np.empty((registers, BLOCK), dtype=np.float32)
+    words = space.view(np.int32)
     limit = np.float32(np.finfo(np.float32).max)
     for slot in range(len(inputs)):
         address, kind, inner, count = inputs[slot]
@@ -212,11 +216,13 @@ def _blocks(
             code, d, a, b, c = instructions[t]
             _run(code, space[d], space[a], space[b], space[c], length)
             if code <= SQRT:
-                bad = 0
-                result = space[d]
+                # As integers, magnitudes compare like the numbers, and infinities and NaN come last.
+                largest = np.int32(0)
                 for j in range(length):
-                    bad += not (abs(result[j]) <= limit)
-                if bad and _is_new(result, space[a], space[b] if code < SQRT else space[a], length, limit):
+                    largest = max(largest, words[d, j] & _MAGNITUDE)
+                if largest >= _INFINITY and _is_new(
+                    space[d], space[a], space[b] if code < SQRT else space[a], length, limit
+                ):
                     finite[0] = 0
         for slot in range(len(outputs)):
             register_number, address, kind = outputs[slot]

@@ -17,7 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from roundlog.arithmetic import round_sums
+from roundlog.arithmetic.sums import round_sums_of
 from roundlog.kernels.reducing import square_columns, square_rows
+from roundlog.kernels.summing import sum_products
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.reduction import SLACK, check_terms, gamma
 from roundlog.operators.registry import (
@@ -128,16 +130,32 @@ class MatMul(Contraction):
         rows = _row_norms(a).reshape(-1) * (gamma(a.shape[-1]) * SLACK)
         return ProductBound(rows, _column_norms(b).reshape(prod(b.shape[:-2]), b.shape[-1]))
 
-    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
+    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+        a, b = (x.contiguous().cpu() for x in inputs)
+        shapes = (tuple(a.shape), tuple(b.shape))
+        chosen, k = elements.cpu().numpy(), a.shape[-1]
+        if not k:
+            return torch.zeros(len(chosen), device=elements.device)
+        first_a, first_b = self._starts(shapes, chosen)
+        flat_a, flat_b = a.reshape(-1).numpy(), b.reshape(-1).numpy()
+        sums = sum_products(flat_a, flat_b, first_a, 1, first_b, b.shape[-1], k)
+        values, undecided = round_sums_of(*sums, k)
+        if undecided.any():
+            values[undecided] = super().exact(inputs, attributes, elements[torch.from_numpy(undecided)]).cpu().numpy()
+        return torch.from_numpy(values).to(elements.device)
+
+    @staticmethod
+    def _starts(shapes: Shapes, elements: Index) -> tuple[Index, Index]:
+        """Where in a, and where in b, the sums of the chosen elements begin."""
         a, b = shapes
         rows, k, columns = a[-2], a[-1], b[-1]
         batch, row = np.divmod(elements // columns, rows)
-        column = elements % columns
-        r = np.arange(k, dtype=np.int64)
-        return (
-            (batch * rows * k + row * k)[:, None] + r,
-            (batch * k * columns + column)[:, None] + r * columns,
-        )
+        return (batch * rows + row) * k, batch * k * columns + elements % columns
+
+    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
+        first_a, first_b = self._starts(shapes, elements)
+        r = np.arange(shapes[0][-1], dtype=np.int64)
+        return first_a[:, None] + r, first_b[:, None] + r * shapes[1][-1]
 
 
 class _Convolution(Contraction):

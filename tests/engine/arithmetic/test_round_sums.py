@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle import binary32 as ieee
 from roundlog.arithmetic import round_sums, sums
+from roundlog.kernels.summing import sum_terms
 
 TINIEST, LARGEST = 2.0**-149, float(np.float32(3.4028234663852886e38))
 UNIT = Fraction(1, 2**53)
@@ -137,7 +138,7 @@ def _families(rng: np.random.Generator, k: int) -> list[np.ndarray]:
 def test_the_double_double_sum_lies_within_its_error_and_its_low_part_is_low(k: int) -> None:
     rng = np.random.default_rng(k)
     for terms in _families(rng, k):
-        high, low, error = sums._double_double_sum(terms)
+        high, low, error = sums.double_double(*sum_terms(terms), terms.shape[1])
         for row, *parts in zip(terms.tolist(), high.tolist(), low.tolist(), error.tolist(), strict=True):
             exact = sum(map(Fraction, row), Fraction(0))
             h, rest, e = map(Fraction, parts)
@@ -181,7 +182,7 @@ def test_a_decided_double_double_rounds_alike_at_both_ends_of_its_error(
 def test_most_sums_are_decided_without_exact_integers() -> None:
     rng = np.random.default_rng(11)
     terms = rng.standard_normal((2000, 100))
-    assert int(sums.round_double_double(*sums._double_double_sum(terms))[1].sum()) == 0
+    assert int(sums.round_double_double(*sums.double_double(*sum_terms(terms), terms.shape[1]))[1].sum()) == 0
 
 
 @given(st.integers(-(2**400), 2**400), st.integers(-500, 200))
