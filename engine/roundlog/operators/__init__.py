@@ -3,6 +3,7 @@ exact evaluation. `check` holds a program against it."""
 
 from roundlog.operators import (  # noqa: F401  (each registers its operators)
     contraction,
+    convolution,
     elementwise,
     movement,
     pooling,

@@ -1,0 +1,273 @@
+"""2-d convolutions and their gradients, as contractions. PyTorch's own FP64 convolutions are im2col and GEMM, so the
+bounds of contractions hold for them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from roundlog.operators.bound import Bound, ProductBound
+from roundlog.operators.contraction import Contraction, Index, Shapes, column_energies, row_norms
+from roundlog.operators.reduction import SLACK, gamma
+from roundlog.operators.registry import (
+    Attributes,
+    Tensors,
+    integer,
+    ints,
+    need_attributes,
+    register,
+)
+from roundlog.program import ProgramError
+
+
+class _Convolution(Contraction):
+    """What the three convolutions share. x[N, C, H, W], w[O, C/groups, I, J], g[N, O, P, Q] with
+    P = (H + 2 padding - dilation (I - 1) - 1) // stride + 1, Q likewise; the product of g[n, o, p, q],
+    w[o, c, i, j] and x[n, c', p stride + i dilation - padding, q stride + j dilation - padding], c' = c + the
+    group's first channel, belongs together."""
+
+    def geometry(self, x: tuple[int, ...], w: tuple[int, ...], attributes: Attributes, **more: type) -> tuple[int, int]:
+        """(P, Q), everything checked."""
+        need_attributes(attributes, stride=tuple, padding=tuple, dilation=tuple, groups=int, **more)
+        if len(x) != 4 or len(w) != 4:
+            raise ProgramError(f"convolves {list(x)} with {list(w)}, expected four axes each")
+        lists = [ints(attributes, name) for name in ("stride", "padding", "dilation")]
+        groups = integer(attributes, "groups")
+        if min(*x, *w) < 1:
+            raise ProgramError(f"convolves {list(x)} with {list(w)}, and one of them is empty")
+        if any(len(item) != 2 for item in lists) or min(*lists[0], *lists[2], groups) < 1 or min(lists[1]) < 0:
+            raise ProgramError(f"has the impossible stride, padding, dilation or groups {lists}, {groups}")
+        if max(*lists[0], *lists[1], *lists[2]) >= 2**20:
+            raise ProgramError("has a stride, padding or dilation of a million or more")
+        if x[1] % groups or w[0] % groups or w[1] != x[1] // groups:
+            raise ProgramError(f"weights {list(w)} do not fit {list(x)} in {groups} groups")
+        sizes = []
+        for a, (stride, padding, dilation) in enumerate(zip(*lists, strict=True)):
+            span = x[2 + a] + 2 * padding - dilation * (w[2 + a] - 1) - 1
+            if span < 0:
+                raise ProgramError(f"the kernel {list(w)} is larger than the padded input {list(x)}")
+            sizes.append(span // stride + 1)
+        return sizes[0], sizes[1]
+
+    @staticmethod
+    def options(attributes: Attributes) -> tuple[list[int], list[int], list[int], int]:
+        stride, padding, dilation = (list(ints(attributes, name)) for name in ("stride", "padding", "dilation"))
+        return stride, padding, dilation, integer(attributes, "groups")
+
+    @staticmethod
+    def forward_axis(
+        out: Index, tap: Index, size: int, stride: int, padding: int, dilation: int
+    ) -> tuple[Index, npt.NDArray[np.bool_]]:
+        """Input coordinate that output coordinate `out` reads through kernel tap `tap`, and whether it exists."""
+        position = out * stride + tap * dilation - padding
+        return position, (position >= 0) & (position < size)
+
+
+def _plain_convolution() -> AbstractContextManager[None]:
+    """cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound; PyTorch's own do."""
+    manager: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=False)
+    return manager
+
+
+def _channel_norms(x: torch.Tensor) -> torch.Tensor:
+    """f32[N, C, H, W] -> f64[C]."""
+    n, channels = x.shape[:2]
+    return row_norms(x.reshape(n, channels, prod(x.shape[2:]))).square().sum(0).sqrt_()
+
+
+def _taps(*sizes: int) -> tuple[Index, ...]:
+    """The multi-indices of a box, in row-major order, one flat array an axis."""
+    return tuple(np.unravel_index(np.arange(prod(sizes), dtype=np.int64), sizes))
+
+
+def _flat(valid: npt.NDArray[np.bool_], shape: tuple[int, ...], *where: Index) -> Index:
+    flat: Index = np.zeros((), dtype=np.int64)
+    for size, coordinate in zip(shape, where, strict=True):
+        flat = flat * size + coordinate
+    return np.where(valid, flat, -1)
+
+
+@register
+class Conv2d(_Convolution):
+    """conv2d(x, w; stride, padding, dilation, groups): output g[n, o, p, q] = the sum over (c, i, j) of the products
+    of x and w that belong together (zero padding). FP32."""
+
+    name = "conv2d"
+
+    def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
+        x, w = shapes
+        return (x[0] if x else 0, w[0] if w else 0, *self.geometry(x, w, attributes))
+
+    def terms(self, shapes: Shapes, attributes: Attributes) -> int:
+        return prod(shapes[1][1:])
+
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        x, w = inputs
+        stride, padding, dilation, groups = self.options(attributes)
+        with _plain_convolution():
+            return F.conv2d(x.to(torch.float64), w.to(torch.float64), None, stride, padding, dilation, groups)
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        x, w = inputs
+        stride, padding, dilation, groups = self.options(attributes)
+        n, channels, height, width = x.shape
+        planes = x.reshape(n * groups, channels // groups, height * width)
+        energy = column_energies(planes).reshape(n * groups, 1, height, width)
+        ones = torch.ones((1, 1, *w.shape[2:]), dtype=torch.float64, device=x.device)
+        with _plain_convolution():
+            patches = F.conv2d(energy, ones, None, stride, padding, dilation).sqrt_()
+        weights = row_norms(w.reshape(w.shape[0], -1)) * (gamma(prod(w.shape[1:])) * SLACK)
+        return ProductBound(weights.repeat(n), patches.reshape(n * groups, -1))
+
+    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
+        x, w = shapes
+        (sh, sw), (ph, pw), (dh, dw), groups = self.options(attributes)
+        out = self.output_shape(shapes, attributes)
+        n, o, p, q = (axis[:, None] for axis in np.unravel_index(elements, out))
+        c, i, j = _taps(*w[1:])
+        row, row_ok = self.forward_axis(p, i, x[2], sh, ph, dh)
+        column, column_ok = self.forward_axis(q, j, x[3], sw, pw, dw)
+        valid = row_ok & column_ok
+        channel = o // (w[0] // groups) * w[1] + c
+        return _flat(valid, x, n, channel, row, column), _flat(valid, w, o, c, i, j)
+
+
+@register
+class Conv2dGradInput(_Convolution):
+    """conv2d_grad_input(g, w; stride, padding, dilation, groups, size): the gradient of conv2d with respect to x of
+    height and width `size`: x[n, c', h, v] = the sum over (o of the group, i, j) of the products of g and w that
+    belong together. FP32."""
+
+    name = "conv2d_grad_input"
+
+    def _x(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
+        g, w = shapes
+        size = ints(attributes, "size")
+        if len(g) != 4 or len(w) != 4 or len(size) != 2 or min(size) < 1:
+            raise ProgramError(f"cannot take the gradient {list(g)} back through {list(w)} to {list(size)}")
+        return (g[0], w[1] * integer(attributes, "groups"), *size)
+
+    def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
+        need_attributes(attributes, stride=tuple, padding=tuple, dilation=tuple, groups=int, size=tuple)
+        g, w = shapes
+        x = self._x(shapes, attributes)
+        out = self.geometry(x, w, attributes, size=tuple)
+        if g[1:] != (w[0], *out):
+            raise ProgramError(f"the gradient {list(g)} does not fit an output of {[g[0], w[0], *out]}")
+        return x
+
+    def terms(self, shapes: Shapes, attributes: Attributes) -> int:
+        w = shapes[1]
+        return w[0] // integer(attributes, "groups") * w[2] * w[3]
+
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        g, w = (t.to(torch.float64) for t in inputs)
+        stride, padding, dilation, groups = self.options(attributes)
+        shape = self._x((tuple(g.shape), tuple(w.shape)), attributes)
+        # The gradient does not depend on x; one element stands for its shape.
+        x = g.new_zeros(()).expand(shape)
+        with _plain_convolution():
+            result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
+                g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
+            )
+        return result[0]
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        g, w = inputs
+        stride, padding, dilation, groups = self.options(attributes)
+        n = g.shape[0]
+        planes = g.reshape(n * groups, g.shape[1] // groups, prod(g.shape[2:]))
+        energy = column_energies(planes).reshape(n * groups, 1, *g.shape[2:])
+        ones = torch.ones((1, 1, *w.shape[2:]), dtype=torch.float64, device=g.device)
+        # conv_transpose2d needs to know which of several inputs of one output size is meant.
+        extra = [
+            y.shape[2 + a]
+            - ((g.shape[2 + a] - 1) * stride[a] - 2 * padding[a] + dilation[a] * (w.shape[2 + a] - 1) + 1)
+            for a in (0, 1)
+        ]
+        with _plain_convolution():
+            patches = F.conv_transpose2d(energy, ones, None, stride, padding, extra, 1, dilation)
+        outputs, taps = w.shape[0] // groups, w.shape[2] * w.shape[3]
+        by_channel = w.reshape(groups, outputs, w.shape[1], taps).transpose(1, 2)
+        weights = row_norms(by_channel.reshape(groups * w.shape[1], -1)) * (gamma(outputs * taps) * SLACK)
+        return ProductBound(weights.repeat(n), patches.clamp_(min=0).sqrt_().reshape(n * groups, -1))
+
+    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
+        g, w = shapes
+        stride, padding, dilation, groups = self.options(attributes)
+        n, channel, h, v = (axis[:, None] for axis in np.unravel_index(elements, self._x(shapes, attributes)))
+        o, i, j = _taps(w[0] // groups, w[2], w[3])
+        group, c = channel // w[1], channel % w[1]
+        o = o + group * (w[0] // groups)
+        valid = np.ones(np.broadcast_shapes(h.shape, i.shape), dtype=np.bool_)
+        where = []
+        for a, (position, tap) in enumerate(((h, i), (v, j))):
+            offset = position + padding[a] - tap * dilation[a]
+            out = offset // stride[a]
+            valid &= (offset % stride[a] == 0) & (out >= 0) & (out < g[2 + a])
+            where.append(out)
+        return _flat(valid, g, n, o, *where), _flat(valid, w, o, c, i, j)
+
+
+@register
+class Conv2dGradWeight(_Convolution):
+    """conv2d_grad_weight(g, x; stride, padding, dilation, groups, size): the gradient of conv2d with respect to w of
+    kernel height and width `size`: w[o, c, i, j] = the sum over (n, p, q) of the products of g and x that belong
+    together. FP32."""
+
+    name = "conv2d_grad_weight"
+
+    def _w(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
+        g, x = shapes
+        size, groups = ints(attributes, "size"), integer(attributes, "groups")
+        if len(g) != 4 or len(x) != 4 or len(size) != 2 or groups < 1:
+            raise ProgramError(f"cannot correlate {list(g)} with {list(x)} into a kernel of {list(size)}")
+        return (g[1], x[1] // groups, *size)
+
+    def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
+        need_attributes(attributes, stride=tuple, padding=tuple, dilation=tuple, groups=int, size=tuple)
+        g, x = shapes
+        w = self._w(shapes, attributes)
+        out = self.geometry(x, w, attributes, size=tuple)
+        if g != (x[0], w[0], *out):
+            raise ProgramError(f"the gradient {list(g)} does not fit an output of {[x[0], w[0], *out]}")
+        return w
+
+    def terms(self, shapes: Shapes, attributes: Attributes) -> int:
+        g = shapes[0]
+        return g[0] * g[2] * g[3]
+
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        g, x = (t.to(torch.float64) for t in inputs)
+        stride, padding, dilation, groups = self.options(attributes)
+        w = g.new_zeros(()).expand(self._w((tuple(g.shape), tuple(x.shape)), attributes))
+        with _plain_convolution():
+            result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
+                g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [False, True, False]
+            )
+        return result[1]
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        g, x = inputs
+        groups = integer(attributes, "groups")
+        of_g, of_x = (_channel_norms(t) for t in (g, x))
+        count = g.shape[0] * g.shape[2] * g.shape[3]
+        columns = of_x.reshape(groups, -1, 1).expand(-1, -1, y.shape[2] * y.shape[3])
+        return ProductBound(of_g * (gamma(count) * SLACK), columns.reshape(groups, -1))
+
+    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
+        g, x = shapes
+        (sh, sw), (ph, pw), (dh, dw), groups = self.options(attributes)
+        w = self._w(shapes, attributes)
+        o, c, i, j = (axis[:, None] for axis in np.unravel_index(elements, w))
+        n, p, q = _taps(g[0], g[2], g[3])
+        row, row_ok = self.forward_axis(p, i, x[2], sh, ph, dh)
+        column, column_ok = self.forward_axis(q, j, x[3], sw, pw, dw)
+        valid = row_ok & column_ok
+        channel = o // (w[0] // groups) * w[1] + c
+        return _flat(valid, g, n, o, p, q), _flat(valid, x, n, channel, row, column)
