@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -296,6 +297,27 @@ def test_a_busy_node_is_asked_again_and_a_redirect_is_not_followed() -> None:
     assert asked == 3
 
 
+def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+    """Half an answer looks like nonsense, but says nothing against the node."""
+    calls = []
+
+    def break_off_once(handler: BaseHTTPRequestHandler, request: dict[str, Any]) -> None:
+        calls.append(request["method"])
+        body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": "0x" + "ab" * 5000}).encode()
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body[: len(body) // 2] if len(calls) == 1 else body)
+        handler.close_connection = True
+
+    with server(break_off_once) as url:
+        assert HttpTransport(url).request("eth_getCode", []) == "0x" + "ab" * 5000
+        assert len(calls) == 2
+        calls.clear()
+        with pytest.raises(ChainUnavailable, match="the connection broke off"):
+            HttpTransport(url, attempts=1).request("eth_getCode", [])
+
+
 def test_nobody_there_is_one_clear_error_that_keeps_secrets() -> None:
     with pytest.raises(ChainUnavailable, match="start the node") as caught:
         HttpTransport("http://user:password@127.0.0.1:1/v3/api-key", attempts=2).request("eth_chainId", [])
@@ -424,6 +446,22 @@ def test_the_server_refuses_what_a_web_page_could_send_and_what_is_too_large() -
                 answer = post(body, **json_type).json()
                 assert ("error" in answer) != ("result" in answer)
         assert post(good, **json_type).json()["result"].startswith("0x")
+
+
+def test_a_client_that_is_killed_leaves_no_traces_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with start_devnet(kind="embedded") as devnet:
+        port = int(devnet.url.rsplit(":", 1)[1])
+        before = set(threading.enumerate())
+        killed = socket.create_connection(("127.0.0.1", port))
+        killed.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n")
+        assert killed.recv(1) == b"H"
+        (serving,) = set(threading.enumerate()) - before
+        # With this option the kernel resets the connection, as it does when a process dies with an answer unread.
+        killed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        killed.close()
+        serving.join(10)
+        assert not serving.is_alive()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_slow_client_keeps_nobody_else_waiting() -> None:

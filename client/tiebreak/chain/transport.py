@@ -86,8 +86,12 @@ class HttpTransport:
             ) as answer:
                 raw: bytes = answer.raw.read(MAX_ANSWER + 1, decode_content=False)
                 status = answer.status_code
+                # A read with a limit ends quietly where the connection does.
+                missing = answer.raw.length_remaining if len(raw) <= MAX_ANSWER else None
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise _Transient(type(error).__name__) from error
+        if missing:
+            raise _Transient("the connection broke off")
         if status == 429 or (status >= 500 and b'"jsonrpc"' not in raw):
             raise _Transient(f"status {status}")
         return raw
