@@ -42,6 +42,7 @@ def load_account(
         if key is None:
             raise AccountError(f"no account is given: name a keystore file, or put a private key into {KEY_VARIABLE}.")
         return account_from_key(key, f"the variable {KEY_VARIABLE}")
+    locked = _read(keystore)  # nobody should type a password for a file that cannot be used
     password = environment.get(PASSWORD_VARIABLE)
     if password is None:
         if prompt is None:
@@ -49,7 +50,7 @@ def load_account(
                 f"no password for the keystore {keystore}: put it into the variable {PASSWORD_VARIABLE}."
             )
         password = prompt(f"Password of {keystore}")
-    return read_keystore(keystore, password)
+    return _unlock(keystore, locked, password)
 
 
 def account_from_key(key: str, source: str) -> LocalAccount:
@@ -96,6 +97,11 @@ def create_keystore(path: Path, password: str, account: LocalAccount | None = No
 
 def read_keystore(path: Path, password: str) -> LocalAccount:
     """Decrypts a keystore. Raises AccountError: no such file, readable by others, malformed, or a wrong password."""
+    return _unlock(path, _read(path), password)
+
+
+def _read(path: Path) -> dict[str, object]:
+    """A keystore, still encrypted. Raises AccountError for whatever no password can cure."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -104,23 +110,38 @@ def read_keystore(path: Path, password: str) -> LocalAccount:
         raise AccountError(f"the keystore {path} cannot be read ({error.strerror}): check the path.") from error
     if mode & 0o077:
         raise AccountError(f"the keystore {path} can be read by others: run chmod 600 on it.")
-    malformed = AccountError(f"{path} is not a keystore of an Ethereum account: check the path.")
     if len(raw) > _MAX_KEYSTORE:
-        raise malformed
+        raise _malformed(path)
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise malformed from error
+        raise _malformed(path) from error
     if not isinstance(content, dict) or not _is_affordable(content):
-        raise malformed
+        raise _malformed(path)
+    return content
+
+
+def _malformed(path: Path) -> AccountError:
+    return AccountError(f"{path} is not a keystore of an Ethereum account: check the path.")
+
+
+def _no_memory(path: Path) -> AccountError:
+    return AccountError(f"there is not enough memory to open the keystore {path}: close other programs.")
+
+
+def _unlock(path: Path, content: dict[str, object], password: str) -> LocalAccount:
     try:
         key = Account.decrypt(content, password)
     except ValueError as error:
         if "MAC mismatch" in str(error):
             raise AccountError(f"the password does not open the keystore {path}: try again.") from error
-        raise malformed from error
-    except (KeyError, TypeError, AttributeError, NotImplementedError, MemoryError) as error:
-        raise malformed from error
+        if "while running scrypt" in str(error):  # the one way in which it fails with affordable parameters
+            raise _no_memory(path) from error
+        raise _malformed(path) from error
+    except MemoryError as error:
+        raise _no_memory(path) from error
+    except (KeyError, TypeError, AttributeError, NotImplementedError) as error:
+        raise _malformed(path) from error
     return account_from_key(key.hex(), f"the keystore {path}")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli import network, options
+from tiebreak.cli.failures import CommandError
 
 app = typer.Typer(no_args_is_help=True, help="The key with which you take part.")
 
@@ -22,6 +23,8 @@ def create(
     from tiebreak.chain.accounts import PASSWORD_VARIABLE, create_keystore
     from tiebreak.cli import output
 
+    if file.exists():
+        raise CommandError(f"{file} exists already, and a key is never replaced: choose another place.")
     password = os.environ.get(PASSWORD_VARIABLE)
     if password is None:
         password = typer.prompt(f"Password for {file}", hide_input=True, confirmation_prompt=True, err=True)
