@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 FAILED = 1
+WRONG_USAGE = 2
 ANSWER_IS_NO = 3
 
 _OUR_PACKAGES = frozenset(["roundlog", "tiebreak"])
@@ -20,6 +21,14 @@ _OUR_PACKAGES = frozenset(["roundlog", "tiebreak"])
 
 class CommandError(Exception):
     """Something that the user can put right; the message is one sentence that says how."""
+
+    code = FAILED
+
+
+class WrongUsage(CommandError):
+    """A command line that cannot be meant."""
+
+    code = WRONG_USAGE
 
 
 class OneSentenceErrors(TyperGroup):
@@ -36,7 +45,7 @@ class OneSentenceErrors(TyperGroup):
             if ctx.params.get("debug") or _is_typers_own(error):
                 raise
             _say(sentence(error))
-            raise typer.Exit(FAILED) from None
+            raise typer.Exit(error.code if isinstance(error, CommandError) else FAILED) from None
 
 
 def sentence(error: Exception) -> str:

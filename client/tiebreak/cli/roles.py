@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import network, options
-from tiebreak.cli.failures import CommandError
+from tiebreak.cli import network, options, terms
+from tiebreak.cli.failures import WrongUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tiebreak.chain.game import VerificationGame
     from tiebreak.cli.notices import Teller
+    from tiebreak.roles.policy import Policy
     from tiebreak.roles.role import Role
     from tiebreak.roles.station import Station
 
@@ -46,7 +47,9 @@ def _group() -> None:
 @trainer.command("run")
 def run_trainer(
     job: Job = None,
-    every: Annotated[bool, typer.Option("--all", help="Train every open job, until interrupted.")] = False,
+    trust_referee: terms.TrustReferee = None,
+    least_clock: terms.LeastClock = terms.DEFAULT_LEAST_CLOCK,  # type: ignore[assignment]  # parsed by typer
+    most_bond: terms.MostBond = None,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -60,9 +63,13 @@ def run_trainer(
     confirmations: network.Confirmations = 0,
     json: options.Json = False,
 ) -> None:
-    """Train, publish, claim, and defend the claim until it is paid. Killed at any moment, it carries on."""
-    if (job is None) != every:
-        raise CommandError("say which job to train: --job NUMBER, or --all for every open one.")
+    """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
+    is paid. Killed at any moment, it carries on."""
+    if job is None and not trust_referee:
+        raise WrongUsage(
+            "a referee's word can take your bond, and whoever posts a job may name itself: name those whom you trust "
+            "with --trust-referee ADDRESS, or one job that you have looked at with --job NUMBER."
+        )
 
     def make(station: Station) -> Role:
         from tiebreak.roles.follower import Follower
@@ -75,7 +82,8 @@ def run_trainer(
         )
 
     options.use_threads(threads)
-    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
+    accepted = terms.policy(trust_referee, least_clock, most_bond)
+    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
     play("trainer", place, make, poll, json)
 
 
@@ -86,6 +94,9 @@ def run_auditor(
     use_log: Annotated[
         bool, typer.Option("--use-log/--no-log", help="Follow the trainer's log, or do without.")
     ] = True,
+    trust_referee: terms.TrustReferee = None,
+    least_clock: terms.LeastClock = terms.DEFAULT_LEAST_CLOCK,  # type: ignore[assignment]  # parsed by typer
+    most_bond: terms.MostBond = None,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -113,7 +124,8 @@ def run_auditor(
         return role(job) if job is not None else Follower(station, "auditor", lambda number, _: role(number))
 
     options.use_threads(threads)
-    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
+    accepted = terms.policy(trust_referee, least_clock, most_bond)
+    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
     play("auditor", place, make, poll, json)
 
 
@@ -158,10 +170,11 @@ class Place:
         confirmations: int,
         directory: Path | None,
         max_memory: int,
+        policy: Policy | None = None,
     ) -> None:
         self._network = (chain, contract, confirmations)
         self._keystore, self._store = keystore, store
-        self._directory, self._max_memory = directory, max_memory
+        self._directory, self._max_memory, self._policy = directory, max_memory, policy
         self._opened: tuple[VerificationGame, LocalAccount] | None = None
 
     def contract(self) -> tuple[VerificationGame, LocalAccount]:
@@ -175,6 +188,7 @@ class Place:
         """Everything that a role is given. Raises CommandError, ChainError, StoreError."""
         from tiebreak.chain.sender import Sender
         from tiebreak.roles.notices import ignore
+        from tiebreak.roles.policy import Policy
         from tiebreak.roles.station import Limits, Station
 
         contract, signer = self.contract()
@@ -190,6 +204,7 @@ class Place:
             store=network.open_content(self._store),
             directory=directory,
             limits=Limits(memory_bytes=self._max_memory),
+            policy=self._policy or Policy(),
             notify=teller.tell if teller is not None else ignore,
         )
 
@@ -207,9 +222,12 @@ def play(name: str, place: Place, make: Callable[[Station], Role], poll: float, 
                 raise KeyboardInterrupt
             role.stop.set()
 
-        signal.signal(signal.SIGINT, stop)
-        signal.signal(signal.SIGTERM, stop)
-        progress = role.run(poll=poll)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            progress = role.run(poll=poll)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
     if as_json:
         output.show_json_line({"role": name, "what": "ended", "text": progress.state, "finished": progress.finished})
     elif progress.finished:

@@ -215,7 +215,7 @@ def _show_audit(
     if has_log:
         facts["log"] = f"{len(result.findings)} wrong entries" if result.findings else "no wrong entry found"
     if result.unreadable:
-        facts["unreadable"] = f"{len(result.unreadable)} files, audited without them"
+        facts["logs not used"] = f"{len(result.unreadable)}, in whole or in part; audited without"
     output.show_facts("Audited", facts)
     for text in result.unreadable[:_SHOWN_FINDINGS]:
         output.show_line(text)
@@ -234,6 +234,6 @@ def _show_audit(
                 for finding in result.findings[:_SHOWN_FINDINGS]
             ],
         )
-    for kind, listed in (("findings", result.findings), ("unreadable files", result.unreadable)):
+    for kind, listed in (("findings", result.findings), ("logs not used", result.unreadable)):
         if len(listed) > _SHOWN_FINDINGS:
             output.show_line(f"... and {len(listed) - _SHOWN_FINDINGS} more {kind}; --json lists all of them.")

@@ -16,6 +16,7 @@ from tiebreak.roles.contents import Refused, fetch_job, fetch_log
 from tiebreak.roles.evidence import RUN_ENDS, Evidence, padded
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games, help_along
+from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 
@@ -115,6 +116,7 @@ class AuditorRole(JobRole):
             return Progress(acted=True)
         self.notify_job(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
         bond = posted.terms.challenger_bond
+        self.notify_job(What.STAKED, stakes(posted, bond))
         sent = self.send(
             "challenge the claim", lambda: self.station.contract.challenge(self.job, root, bond=bond)[1], job=self.job
         )
@@ -207,7 +209,7 @@ class AuditorRole(JobRole):
             if (more := len(result.findings) - _FINDINGS_TOLD) > 0:
                 self.notify_job(What.COMPUTED, f"the log has {more} more wrong entries")
             for unreadable in result.unreadable:
-                self.notify_job(What.WARNING, f"audited without a log: {unreadable}")
+                self.notify_job(What.WARNING, f"goes on without the log: {unreadable}")
         except RUN_ENDS as error:
             self.notify_job(What.COMPUTED, f"the run has no end: {error}")
             roots = padded(Run(job, run_dir, batches=self.batches(job)).recorded_roots(), job)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from roundlog.arithmetic import MachineError
+
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.records import Job
 from tiebreak.roles.notices import Progress, What
@@ -64,8 +66,8 @@ class Follower(Role):
         except (ChainError, StoreError) as error:
             self.tell(What.WARNING, str(error), job=role.job)
             return Progress(state=str(error))
-        except Interrupted:
-            raise
+        except (Interrupted, MachineError):
+            raise  # not the job's fault, so that it says nothing about the job
         except Exception as error:
             # Whatever a stranger's job has broken here, the other jobs go on, and so do the games of this one.
             self._broken.add(role.job)

@@ -18,6 +18,8 @@ class What(StrEnum):
     """Content went into the store; the text names its CID."""
     COMPUTED = "computed"
     """A root, a comparison or a verdict."""
+    STAKED = "staked"
+    """A bond is about to be put on a job: the text says who its referee is."""
     SENT = "sent"
     """A transaction is in a block: `receipt`."""
     WARNING = "warning"

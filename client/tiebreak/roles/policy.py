@@ -30,3 +30,12 @@ class Policy:
         if self.most_bond is not None and bond > self.most_bond:
             return f"its bond of {bond} wei is more than the {self.most_bond} allowed"
         return None
+
+
+def stakes(posted: Job, bond: int) -> str:
+    """Who decides over a bond of `bond` wei on this job, in one clause, for whoever is about to pay it."""
+    referee = posted.spec.referee
+    sides = {"the customer": posted.customer, "the trainer": posted.claim.trainer}
+    same = [name for name, address in sides.items() if address == referee]
+    warning = f", and is {' and '.join(same)} of this job" if same else ""
+    return f"the referee {referee} can decide over the bond of {bond} wei{warning}"

@@ -15,6 +15,7 @@ from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.evidence import RUN_ENDS, Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games
+from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 
@@ -32,6 +33,7 @@ class TrainerRole(JobRole):
         self._evidence: Evidence | None = None
         self._result: training.TrainingResult | None = None
         self._games: Games | None = None
+        self._told_stakes = False
 
     # What a dishonest trainer does otherwise; an honest one follows the spec.
 
@@ -61,6 +63,10 @@ class TrainerRole(JobRole):
             return Progress(finished=True, state=f"job {self.job} is left alone: {objection}")
         if self.station.now() > posted.commit_deadline:
             return Progress(finished=True, state=f"nobody has committed to job {self.job} in time")
+        if not self._told_stakes:
+            # Before the work, so that whoever does not like it need not wait for the end.
+            self.notify_job(What.STAKED, stakes(posted, posted.terms.trainer_bond))
+            self._told_stakes = True
         try:
             self._train(posted)
         except (Refused, *RUN_ENDS) as error:

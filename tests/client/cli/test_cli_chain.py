@@ -144,6 +144,18 @@ def test_keystores_are_opened_by_password_from_a_prompt_or_the_environment(
     refused(run(*words, env=env), "is not a keystore")
 
 
+def test_no_password_is_asked_for_a_keystore_that_cannot_be_used(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "key.json"
+    words = ("account", "show", "--keystore", path)
+    refused(run(*words), "check the path")
+    path.write_text("{}")
+    path.chmod(0o644)
+    refused(run(*words), "chmod 600")
+    path.chmod(0o600)
+    refused(run(*words), "is not a keystore")
+    refused(run("account", "create", path), str(path), "exists already")
+
+
 def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "keys" / "mine.json"
     env = {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
@@ -168,9 +180,14 @@ def test_a_store_that_does_not_answer_is_named(run: Run, chain: Chain, trained: 
     assert chain.game.job_count() == jobs
 
 
-def test_trainers_say_which_job_they_mean(run: Run, chain: Chain) -> None:
-    refused(run("trainer", "run", env=chain.environment(1)), "--job NUMBER, or --all")
-    refused(run("trainer", "run", "--job", 1, "--all", env=chain.environment(1)), "--job NUMBER, or --all")
+def test_trainers_name_a_job_or_the_referees_they_trust(run: Run, chain: Chain) -> None:
+    refused(
+        run("trainer", "run", env=chain.environment(1)),
+        "--trust-referee ADDRESS",
+        "--job NUMBER",
+        "may name itself",
+        code=2,
+    )
 
 
 def test_a_contract_can_be_deployed(run: Run, chain: Chain) -> None:

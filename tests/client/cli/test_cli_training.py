@@ -131,6 +131,8 @@ def test_a_truncated_log_is_reported_and_the_audit_goes_without_it(run: Run, tra
     found = json.loads(result.stdout)
     assert found["checkpoint_root"] == "0x" + trained.root.hex()
     assert len(found["unreadable"]) == 1 and str(path) in found["unreadable"][0]
+    shown = run("audit", trained.job, "--run", tmp_path / "shown", "--log", log).stdout
+    assert "logs not used" in shown and "1, in whole or in part" in shown and found["unreadable"][0] in shown
 
 
 def test_paths_that_are_not_there_are_named(run: Run, trained: Trained, tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Options of those who put bonds on jobs: whose verdicts they trust, and which terms they accept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiebreak.cli import network, quantities
+
+if TYPE_CHECKING:
+    from tiebreak.roles.policy import Policy
+
+_PANEL = "What a bond is put on"
+
+TrustReferee = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-referee",
+        metavar="ADDRESS",
+        help="Put bonds only on jobs with this referee, whose word can take them; repeatable.",
+        rich_help_panel=_PANEL,
+    ),
+]
+LeastClock = Annotated[
+    int,
+    typer.Option(
+        "--least-clock",
+        parser=quantities.seconds,
+        metavar="TIME",
+        help="Leave jobs alone whose games give less time to move, e.g. 10m.",
+        rich_help_panel=_PANEL,
+    ),
+]
+DEFAULT_LEAST_CLOCK = "60s"
+MostBond = Annotated[
+    int | None,
+    typer.Option(
+        "--most-bond",
+        parser=quantities.wei,
+        metavar="AMOUNT",
+        help="Leave jobs alone that ask for a higher bond, e.g. 0.5ether.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def policy(trusted: list[str] | None, least_clock: int, most_bond: int | None) -> Policy:
+    """What the options say. Raises CommandError for a referee that is no address."""
+    from tiebreak.roles.policy import Policy
+
+    referees = frozenset(network.address(text, "the trusted referee") for text in trusted or [])
+    return Policy(referees=referees or None, least_clock=least_clock, most_bond=most_bond)

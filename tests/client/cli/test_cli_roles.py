@@ -1,0 +1,99 @@
+"""`trainer run` and `auditor run`: what they put a bond on, and what they say before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import roundlog.trainer
+from cli_world import Chain, Run, Trained, refused
+from roundlog.arithmetic import MachineError
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.cli import quantities, terms
+from tiebreak.roles.policy import Policy
+
+CUSTOMER, TRAINER, REFEREE = (devnet_account(number).address for number in (0, 1, 3))
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[str, ...]:
+    return ("--store", str(tmp_path / "store"), "--dir", str(tmp_path / "role"), "--json")
+
+
+def post(run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], referee: str) -> int:
+    words = ("job", "create", trained.job, "--reward", "0.5ether", "--clock", "90s", "--referee", referee)
+    result = run(*words, *places, env=chain.environment(0))
+    assert result.exit_code == 0, result.stderr
+    return int(json.loads(result.stdout)["job"])
+
+
+def test_what_is_accepted_by_default_is_what_the_roles_accept() -> None:
+    assert terms.policy(None, quantities.seconds(terms.DEFAULT_LEAST_CLOCK), None) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("caution", "objection"),
+    [
+        (("--trust-referee", CUSTOMER, "--trust-referee", TRAINER), "is not among the trusted ones"),
+        (("--least-clock", "91s"), "less than the 91 needed"),
+        (("--most-bond", "0.4ether"), "more than the 400000000000000000 allowed"),
+    ],
+    ids=["referee", "clock", "bond"],
+)
+def test_a_trainer_leaves_a_job_alone_that_it_was_not_told_to_accept(
+    run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], caution: tuple[str, ...], objection: str
+) -> None:
+    job = post(run, chain, trained, places, REFEREE)
+    result = run("trainer", "run", "--job", job, *caution, *places, env=chain.environment(1))
+    assert result.exit_code == 0, result.stderr
+    assert f"job {job} is left alone" in result.stdout and objection in result.stdout
+    assert chain.game.job(job).status.name == "OPEN"
+
+
+@pytest.mark.parametrize("referee", [REFEREE, CUSTOMER], ids=["another", "the customer"])
+def test_a_trainer_says_who_can_take_its_bond_before_it_works(
+    run: Run,
+    chain: Chain,
+    trained: Trained,
+    places: tuple[str, ...],
+    referee: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flushing(*_: object, **__: object) -> None:
+        raise MachineError("this process flushes subnormal numbers to zero: find the library")
+
+    job = post(run, chain, trained, places, referee)
+    monkeypatch.setattr(roundlog.trainer, "Trainer", flushing)
+    words = ("trainer", "run", "--job", job, "--trust-referee", referee, "--trust-referee", TRAINER)
+    result = run(*words, *places, env=chain.environment(1))
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    staked = next(one for one in told if one["what"] == "staked")
+    assert staked["job"] == job and staked["text"].startswith(f"the referee {referee} can decide over the bond")
+    assert ("is the customer of this job" in staked["text"]) == (referee == CUSTOMER)
+    assert not [one for one in told if one["what"] == "sent"]
+    # And a machine that computes otherwise is answered with one sentence.
+    assert result.exit_code == 1
+    assert result.stderr == "Error: this process flushes subnormal numbers to zero: find the library.\n"
+
+
+def test_a_machine_that_computes_otherwise_ends_a_trainer_of_many_jobs(
+    run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would break every job, one after the other, as if those were to blame."""
+
+    def flushing(*_: object, **__: object) -> None:
+        raise MachineError("this process flushes subnormal numbers to zero")
+
+    post(run, chain, trained, places, REFEREE)
+    monkeypatch.setattr(roundlog.trainer, "Trainer", flushing)
+    result = run("trainer", "run", "--trust-referee", REFEREE, *places, env=chain.environment(1))
+    assert result.exit_code == 1
+    assert result.stderr == "Error: this process flushes subnormal numbers to zero.\n"
+    assert "gave up the work" not in result.stdout
+
+
+def test_a_trusted_referee_has_to_be_an_address(run: Run, chain: Chain) -> None:
+    for role in ("trainer", "auditor"):
+        words = (role, "run", "--job", 1, "--trust-referee", "0x12")
+        refused(run(*words, env=chain.environment(1)), "the trusted referee 0x12 is not an address")
