@@ -10,7 +10,7 @@ import torch
 
 from roundlog.capture import Task, capture
 from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
-from roundlog.operators import check
+from roundlog.operators import check, peak_bytes
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.root import program_root
 from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
@@ -115,7 +115,7 @@ def _read(directory: Path, limits: Limits) -> Job:
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
     state_bytes = sum(kind.nbytes for kind in program.states.values())
     data_bytes = sum(kind.nbytes for kind in (*dataset_types.values(), *schedule_types.values()))
-    need = 3 * state_bytes + data_bytes + program.peak_bytes()
+    need = 3 * state_bytes + data_bytes + peak_bytes(program)
     if need > limits.memory_bytes:
         raise JobError(
             f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "

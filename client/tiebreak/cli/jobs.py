@@ -235,6 +235,8 @@ def collect(
 def _plain(job: Job) -> dict[str, object]:
     from dataclasses import asdict
 
+    from roundlog.operators import peak_bytes
+
     return {
         "spec": asdict(job.spec),
         "run_id": job.spec.run_id,
@@ -242,11 +244,13 @@ def _plain(job: Job) -> dict[str, object]:
         "data": {name: str(kind) for name, kind in job.program.data.items()},
         "state_bytes": sum(kind.nbytes for kind in job.program.states.values()),
         "data_bytes": sum(tensor.nbytes for tensor in job.dataset.values()),
-        "step_bytes": job.program.peak_bytes(),
+        "step_bytes": peak_bytes(job.program),
     }
 
 
 def _facts(job: Job) -> dict[str, object]:
+    from roundlog.operators import peak_bytes
+
     from tiebreak.cli.output import size
 
     spec = job.spec
@@ -256,7 +260,7 @@ def _facts(job: Job) -> dict[str, object]:
         "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step",
         "operators": f"{spec.operator_count} a step",
         "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",
-        "memory": f"about {size(job.program.peak_bytes())} a step",
+        "memory": f"about {size(peak_bytes(job.program))} a step",
         "program root": spec.program_root,
         "initial state root": spec.initial_state_root,
         "data root": spec.data_root,

@@ -21,6 +21,7 @@ from roundlog.operators.registry import (
     StepInputs,
     check,
     operator,
+    peak_bytes,
 )
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "StepInputs",
     "check",
     "operator",
+    "peak_bytes",
 ]

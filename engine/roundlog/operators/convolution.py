@@ -3,6 +3,7 @@ bounds of contractions hold for them."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import AbstractContextManager
 from math import prod
 
@@ -17,12 +18,15 @@ from roundlog.operators.reduction import SLACK, gamma
 from roundlog.operators.registry import (
     Attributes,
     Tensors,
+    Types,
     integer,
     ints,
     need_attributes,
     register,
 )
-from roundlog.program import ProgramError
+from roundlog.program import ProgramError, TensorType
+
+Shape = tuple[int, ...]
 
 
 class _Convolution(Contraction):
@@ -53,6 +57,17 @@ class _Convolution(Contraction):
                 raise ProgramError(f"the kernel {list(w)} is larger than the padded input {list(x)}")
             sizes.append(span // stride + 1)
         return sizes[0], sizes[1]
+
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        x, w, g = self.roles(inputs[0].shape, inputs[1].shape, output.shape)
+        # im2col writes out every window of x: a column of channels * taps for every output position.
+        columns = g[0] * g[2] * g[3] * x[1] * w[2] * w[3]
+        return super().workspace(inputs, attributes, output) + 8 * columns
+
+    @staticmethod
+    @abstractmethod
+    def roles(a: Shape, b: Shape, y: Shape) -> tuple[Shape, Shape, Shape]:
+        """(x, w, g) of the class docstring, from the shapes of the inputs and the output."""
 
     @staticmethod
     def options(attributes: Attributes) -> tuple[list[int], list[int], list[int], int]:
@@ -99,6 +114,10 @@ class Conv2d(_Convolution):
 
     name = "conv2d"
 
+    @staticmethod
+    def roles(a: Shape, b: Shape, y: Shape) -> tuple[Shape, Shape, Shape]:
+        return a, b, y
+
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
         x, w = shapes
         return (x[0] if x else 0, w[0] if w else 0, *self.geometry(x, w, attributes))
@@ -144,6 +163,10 @@ class Conv2dGradInput(_Convolution):
     belong together. FP32."""
 
     name = "conv2d_grad_input"
+
+    @staticmethod
+    def roles(a: Shape, b: Shape, y: Shape) -> tuple[Shape, Shape, Shape]:
+        return y, b, a
 
     def _x(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
         g, w = shapes
@@ -221,6 +244,10 @@ class Conv2dGradWeight(_Convolution):
     together. FP32."""
 
     name = "conv2d_grad_weight"
+
+    @staticmethod
+    def roles(a: Shape, b: Shape, y: Shape) -> tuple[Shape, Shape, Shape]:
+        return b, y, a
 
     def _w(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
         g, x = shapes

@@ -76,6 +76,10 @@ class Inexact(Operator):
 
     kind = Kind.INEXACT
 
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        """Bytes that the kernel needs beside inputs and output: FP64 copies of them, and what they are rounded to."""
+        return 8 * (sum(kind.numel for kind in inputs) + 2 * output.numel)
+
     @abstractmethod
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         """FP64, by the vendor's kernel, within `bound` of the mathematical value elementwise."""
@@ -127,6 +131,19 @@ def check(program: Program) -> None:
             raise ProgramError(f"{program.describe(index)}: {text}") from None
         if inferred != node.type:
             raise ProgramError(f"{program.describe(index)}: declared as {node.type}, but computes {inferred}")
+
+
+def peak_bytes(program: Program) -> int:
+    """Bytes that one step needs at its worst moment, beside the state: an upper bound, for CPU kernels."""
+
+    def workspace(index: int) -> int:
+        node = program.nodes[index]
+        op = operator(node.op)
+        if not isinstance(op, Inexact):
+            return 0
+        return op.workspace([program.nodes[value].type for value in node.inputs], node.attributes, node.type)
+
+    return program.peak_bytes(workspace)
 
 
 def need_inputs(inputs: Types, *dtypes: DType | None) -> None:

@@ -9,7 +9,7 @@ next state goes, and a `loss` node marks the loss.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -119,13 +119,14 @@ class Program:
         place = f", {node.source}" if node.source else ""
         return f"operator {index} ({node.op}{place})"
 
-    def peak_bytes(self) -> int:
-        """Bytes of the values alive at the worst moment of one step, views counted as copies (an upper bound)."""
+    def peak_bytes(self, workspace: Callable[[int], int]) -> int:
+        """Bytes of the values alive at the worst moment of one step, views counted as copies (an upper bound), with
+        what operator i needs while it runs, `workspace(i)`."""
         last_use = self.last_uses()
         alive = peak = 0
         for index, node in enumerate(self.nodes):
             alive += node.type.nbytes
-            peak = max(peak, alive)
+            peak = max(peak, alive + workspace(index))
             for value in last_use.get(index, ()):
                 alive -= self.nodes[value].type.nbytes
         return peak

@@ -200,6 +200,24 @@ def test_a_job_larger_than_the_limit_is_refused_before_its_tensors_are_read(tmp_
         Job.read(directory, Limits(memory_bytes=1000))
 
 
+def test_a_convolution_whose_windows_need_more_memory_than_its_tensors_is_refused(tmp_path) -> None:
+    """One image and one kernel of a few megabytes, whose im2col would take terabytes."""
+    model = torch.nn.Conv2d(1, 1, 600, bias=False)
+    task = Task(
+        model=model,
+        loss=lambda m, b: m(b["x"]).sum(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.zeros(1, 1, 1200, 1200)},
+        batch_size=1,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    Job.from_task(task).write(tmp_path / "job")
+    with pytest.raises(JobError, match="bytes of memory, more than"):
+        Job.read(tmp_path / "job")
+
+
 def test_another_program_under_the_same_spec_is_refused(tmp_path) -> None:
     directory = written(tmp_path)
     document = json.loads((directory / "program.json").read_bytes())
