@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Named first and exactly, so that pip does not pick a newer torch with gigabytes of CUDA.
 TORCH ?= torch==2.13.0
+# Test processes side by side; a file's tests stay in one, so that they share what they set up.
+WORKERS ?= 2
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 
 .PHONY: demo test test-slow lint test-python clean
@@ -34,7 +36,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 test-python: $(VENV)/.installed-dev contracts-tools
-	$(VENV)/bin/pytest -m 'not slow'
+	$(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile
 
 test-slow: $(VENV)/.installed-dev contracts-tools
 	$(VENV)/bin/pytest -m slow

@@ -189,7 +189,7 @@ def test_a_spoiled_log_costs_time_and_nothing_else(world: World, spoil) -> None:
     trainer.spoil = spoil  # type: ignore[method-assign]
     world.run(trainer, AuditorRole(world.station("auditor"), world.job))
     assert world.contract.job(world.job).attestations == 1
-    assert world.said("audited without a log")
+    assert world.said("without the log")
 
 
 class NoLogContract(VerificationGame):
