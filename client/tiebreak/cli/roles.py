@@ -44,6 +44,15 @@ def _group() -> None:
     """Keeps `run` a command of its own."""
 
 
+def _require_trust(job: int | None, referees: list[str] | None) -> None:
+    """Nobody bonds on strangers' jobs by the dozen without having said whose verdicts count."""
+    if job is None and not referees:
+        raise WrongUsage(
+            "a referee's word can take your bond, and whoever posts a job may name itself: name those whom you trust "
+            "with --trust-referee ADDRESS, or one job that you have looked at with --job NUMBER."
+        )
+
+
 @trainer.command("run")
 def run_trainer(
     job: Job = None,
@@ -65,11 +74,7 @@ def run_trainer(
 ) -> None:
     """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
     is paid. Killed at any moment, it carries on."""
-    if job is None and not trust_referee:
-        raise WrongUsage(
-            "a referee's word can take your bond, and whoever posts a job may name itself: name those whom you trust "
-            "with --trust-referee ADDRESS, or one job that you have looked at with --job NUMBER."
-        )
+    _require_trust(job, trust_referee)
 
     def make(station: Station) -> Role:
         from tiebreak.roles.follower import Follower
@@ -110,7 +115,9 @@ def run_auditor(
     confirmations: network.Confirmations = 0,
     json: options.Json = False,
 ) -> None:
-    """Audit one job, or all of them until interrupted; attest to what is right, challenge what is wrong."""
+    """Audit one job, or all of your trusted referees until interrupted; attest to what is right, challenge what is
+    wrong."""
+    _require_trust(job, trust_referee)
 
     def make(station: Station) -> Role:
         from tiebreak.roles.auditor import AuditorRole

@@ -86,7 +86,13 @@ def test_withdrawing_nothing_is_an_error_that_costs_nothing(run: Run, chain: Cha
 
 def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:
     away = chain.environment(0) | {"TIEBREAK_CHAIN": "http://127.0.0.1:1"}
-    for words in (("status",), ("job", "list"), ("withdraw",), ("trainer", "run", "--job", 1), ("auditor", "run")):
+    for words in (
+        ("status",),
+        ("job", "list"),
+        ("withdraw",),
+        ("trainer", "run", "--job", 1),
+        ("auditor", "run", "--job", 1),
+    ):
         refused(run(*words, env=away), "http://127.0.0.1:1", "start the node, or check the address")
     refused(run("status", "--chain", "nonsense", env=chain.environment()), "http://127.0.0.1:8545")
 
@@ -106,7 +112,7 @@ def test_a_missing_key_is_asked_for(run: Run, chain: Chain, trained: Trained, st
     for words in (
         ("withdraw",),
         ("trainer", "run", "--job", 1),
-        ("auditor", "run"),
+        ("auditor", "run", "--job", 1),
         ("referee", "run"),
         ("job", "create", trained.job, *REFEREE_ARGUMENTS, *store),
         ("job", "collect", 1, "--model", "model"),
@@ -180,9 +186,10 @@ def test_a_store_that_does_not_answer_is_named(run: Run, chain: Chain, trained: 
     assert chain.game.job_count() == jobs
 
 
-def test_trainers_name_a_job_or_the_referees_they_trust(run: Run, chain: Chain) -> None:
+@pytest.mark.parametrize("role", ["trainer", "auditor"])
+def test_who_bonds_names_a_job_or_the_referees_they_trust(run: Run, chain: Chain, role: str) -> None:
     refused(
-        run("trainer", "run", env=chain.environment(1)),
+        run(role, "run", env=chain.environment(1)),
         "--trust-referee ADDRESS",
         "--job NUMBER",
         "may name itself",
