@@ -453,8 +453,13 @@ def test_a_client_that_is_killed_leaves_no_traces_on_the_terminal(capfd: pytest.
         port = int(devnet.url.rsplit(":", 1)[1])
         before = set(threading.enumerate())
         killed = socket.create_connection(("127.0.0.1", port))
-        killed.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n")
-        assert killed.recv(1) == b"H"
+        # A good request: its answer leaves the connection open, and the server's thread waiting for the next one.
+        body = b'{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}'
+        killed.sendall(
+            b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        assert killed.recv(12) == b"HTTP/1.1 200"
         (serving,) = set(threading.enumerate()) - before
         # With this option the kernel resets the connection, as it does when a process dies with an answer unread.
         killed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
