@@ -13,10 +13,14 @@ from roundlog.batches import BatchSource
 from roundlog.commitments import MerkleTree
 from roundlog.job import Job
 from roundlog.log import LogError, LogReader
+from roundlog.operators import Inexact, operator
 from roundlog.rounding import Finding, FindingKind, Follower, Recorder, Rounding
 from roundlog.run import Run, StepEvent
 from roundlog.storage import read_record, write_record
 from roundlog.trainer import log_header, log_path
+
+MAX_MESSAGES = 100
+"""Logs that are reported as unreadable; who sends more has made the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,9 @@ class Auditor:
         if not 0.0 <= verify_log <= 1.0:
             raise ValueError(f"verify_log is {verify_log}: give a share between 0 and 1")
         self.job = job
-        self._run = Run(job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step)
+        self._run = Run(
+            job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step, role="auditor"
+        )
         self._run_dir = run_dir
         self._log_dir = log_dir
         self._share = verify_log
@@ -101,7 +107,8 @@ class _Following:
         self._log_dir = log_dir
         self._record = record
         self._reader: LogReader | None = None
-        self._sizes = [node.type.numel for node in job.program.nodes]
+        # Only inexact operators have entries; what a log may make a reader allocate is bounded by their outputs.
+        self._sizes = [node.type.numel if isinstance(operator(node.op), Inexact) else 0 for node in job.program.nodes]
         # The sample has to be unpredictable for the trainer: fresh entropy from the operating system.
         self.follower = Follower(job.spec.log_guard, share, np.random.default_rng())
         self.rounding: Rounding = self.follower
@@ -148,8 +155,9 @@ class _Following:
     def _go_without(self, interval: int, why: str) -> None:
         """The log is a hint: without it the audit is slower, not weaker."""
         self.abandon()
-        self.unreadable.append(why)
-        self._unreadable_at.append(interval)
+        if len(self.unreadable) < MAX_MESSAGES:
+            self.unreadable.append(why)
+            self._unreadable_at.append(interval)
 
     def after_step(self, step: int) -> None:
         pass

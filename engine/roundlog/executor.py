@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from roundlog.arithmetic import check_machine
-from roundlog.fusion import Group, compute, plan
+from roundlog.fusion import Group, compute, deaths, plan
 from roundlog.kernels.reducing import all_finite
 from roundlog.operators import Direct, Inexact, Kind, Operator, Source, StepInputs, check, operator
 from roundlog.program import Program
@@ -36,7 +36,7 @@ class Executor:
         self.program = program
         self._operators = [operator(node.op) for node in program.nodes]
         self._plan = plan(program)
-        self._dead_after = self._deaths()
+        self._dead_after = deaths(program, self._plan)
         self._last_uses = program.last_uses()
         self._checked: set[torch.device] = set()
 
@@ -55,36 +55,32 @@ class Executor:
         if inputs.device not in self._checked:
             check_machine(inputs.device)
             self._checked.add(inputs.device)
+        if observe is not None or inputs.device.type != "cpu":
+            return self._one_by_one(inputs, rounding, observe)
         running = _Step(self.program, self._operators, inputs, rounding)
-        if observe is None and inputs.device.type == "cpu":
+        try:
             for item, dead in zip(self._plan, self._dead_after, strict=True):
                 if isinstance(item, Group):
                     running.compute_group(item)
                 else:
                     running.compute(item)
                 running.forget(dead)
-        else:
-            for index in range(len(self.program.nodes)):
-                running.compute(index)
-                if observe is not None:
-                    observe(index, running.values[index])
-                running.forget(self._last_uses.get(index, []))
+        except NonFiniteError:
+            # Groups run later than their operators stand: which one is first is found in program order.
+            self._one_by_one(inputs, rounding, None)
+            raise
         return StepResult(states=running.states, loss=float(running.loss))
 
-    def _deaths(self) -> list[list[int]]:
-        """For every item of the plan, the values that nobody needs after it."""
-        last: dict[int, int] = {}
-        for position, item in enumerate(self._plan):
-            if isinstance(item, Group):
-                touched = [*item.inputs, *item.outputs]
-            else:
-                touched = [item, *self.program.nodes[item].inputs]
-            for value in touched:
-                last[value] = position
-        deaths: list[list[int]] = [[] for _ in self._plan]
-        for value, position in last.items():
-            deaths[position].append(value)
-        return deaths
+    def _one_by_one(
+        self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None
+    ) -> StepResult:
+        running = _Step(self.program, self._operators, inputs, rounding)
+        for index in range(len(self.program.nodes)):
+            running.compute(index)
+            if observe is not None:
+                observe(index, running.values[index])
+            running.forget(self._last_uses.get(index, []))
+        return StepResult(states=running.states, loss=float(running.loss))
 
 
 class _Step:
@@ -134,7 +130,8 @@ class _Step:
             return
         for index in group.nodes:
             self.compute(index)
-        self.forget([index for index in group.nodes if index not in group.outputs])
+        kept = set(group.outputs)
+        self.forget([index for index in group.nodes if index not in kept])
 
     def _stop_if_not_finite(
         self, index: int, result: torch.Tensor, arguments: list[torch.Tensor], lets_infinity_pass: bool

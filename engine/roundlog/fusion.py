@@ -8,11 +8,13 @@ still put off in *another* group are computed first, so groups never wait for ea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
 
 from roundlog.kernels.tape import BOOL, F32, Code, Tape, play
+from roundlog.operators import workspace
 from roundlog.program import DType, Program
 
 _CODES = {
@@ -37,6 +39,10 @@ _CODES = {
 }
 
 
+MAX_GROUP = 64
+"""Operators in a group: what is put off keeps its inputs in memory, so that it may not be put off for ever."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Operators that one tape computes."""
@@ -57,6 +63,40 @@ Step = int | Group
 def plan(program: Program) -> list[Step]:
     """The program's operators in an order in which every input is computed before it is needed."""
     return _Planner(program).run()
+
+
+def deaths(program: Program, steps: list[Step]) -> list[list[int]]:
+    """For every step of a plan, the values that nobody needs after it."""
+    last: dict[int, int] = {}
+    for position, item in enumerate(steps):
+        touched = [*item.inputs, *item.outputs] if isinstance(item, Group) else [item, *program.nodes[item].inputs]
+        for value in touched:
+            last[value] = position
+    result: list[list[int]] = [[] for _ in steps]
+    for value, position in last.items():
+        result[position].append(value)
+    return result
+
+
+def peak_bytes(program: Program) -> int:
+    """Bytes that one step needs at its worst moment, beside the state, fused or one operator after the other: an
+    upper bound, for CPU kernels, with views counted as copies."""
+    nodes = program.nodes
+    steps = plan(program)
+    alive = peak = 0
+    for item, dead in zip(steps, deaths(program, steps), strict=True):
+        if isinstance(item, Group):
+            made = sum(nodes[value].type.nbytes for value in item.outputs)
+            shape = nodes[item.nodes[0]].type.shape
+            copies = sum(_pattern(nodes[value].type.shape, shape) is None for value in item.inputs)
+            # Where something is not finite, the group's operators run one by one, and all their values are kept.
+            one_by_one = sum(nodes[index].type.nbytes for index in item.nodes)
+            beside = copies * 4 * nodes[item.nodes[0]].type.numel + one_by_one
+        else:
+            made, beside = nodes[item].type.nbytes, workspace(program, item)
+        peak = max(peak, alive + made + beside)
+        alive += made - sum(nodes[value].type.nbytes for value in dead)
+    return max(peak, program.peak_bytes(lambda index: workspace(program, index)))
 
 
 class _Planner:
@@ -81,12 +121,12 @@ class _Planner:
             joined: list[int] = []
             for value in node.inputs:
                 group = self._group_of.get(value)
-                if group is None:
+                if group is None or group is joined:
                     continue
-                if nodes[value].type.shape != node.type.shape:
+                if nodes[value].type.shape != node.type.shape or len(group) + len(joined) >= MAX_GROUP:
                     self._flush(value)
-                elif group is not joined:
-                    joined = self._merge(joined, group)
+                else:
+                    joined = self._merge(joined, group) if joined else group
             joined.append(index)
             self._group_of[index] = joined
         for value in list(self._group_of):
@@ -99,6 +139,8 @@ class _Planner:
         return node.op in _CODES and DType.I64 not in kinds and node.type.numel > 0
 
     def _merge(self, a: list[int], b: list[int]) -> list[int]:
+        if len(a) < len(b):
+            a, b = b, a
         for value in b:
             self._group_of[value] = a
         a.extend(b)
@@ -116,6 +158,7 @@ class _Planner:
         nodes, inside = self._program.nodes, set(members)
         inputs = list(dict.fromkeys(v for index in members for v in nodes[index].inputs if v not in inside))
         outputs = [index for index in members if any(user not in inside for user in self._users.get(index, ()))]
+        kept = set(outputs)
         # Registers of values that nobody in the group reads any more are used again.
         register = {value: slot for slot, value in enumerate(inputs)}
         last = {value: index for index in members for value in nodes[index].inputs}
@@ -131,7 +174,7 @@ class _Planner:
             register[index] = target
             rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3]])
             for value in set(nodes[index].inputs):
-                if value in inside and last[value] == index and value not in outputs:
+                if value in inside and last[value] == index and value not in kept:
                     free.append(register[value])
         tape = Tape(
             instructions=np.array(rows, dtype=np.int64).reshape(len(rows), 5),
@@ -146,7 +189,7 @@ def compute(
 ) -> list[torch.Tensor] | None:
     """The group's outputs (of these dtypes, on the CPU), or None if a value on the way is not finite: then the
     operators have to be run one by one, to find out which, and whether it may be."""
-    size = int(np.prod(shape))
+    size = prod(shape)
     keep, rows = [], []
     for x in inputs:
         tensor, inner, count = _layout(x, shape)
@@ -168,13 +211,21 @@ def compute(
 
 def _layout(x: torch.Tensor, shape: tuple[int, ...]) -> tuple[torch.Tensor, int, int]:
     """(x in contiguous memory, inner, count): output element e reads element (e // inner) % count of it."""
-    if tuple(x.shape) == shape:
-        return x.contiguous(), 1, x.numel()
-    sizes = (1,) * (len(shape) - x.ndim) + tuple(x.shape)
+    pattern = _pattern(tuple(x.shape), shape)
+    if pattern is None:
+        return x.expand(shape).contiguous(), 1, prod(shape)
+    return x.contiguous(), *pattern
+
+
+def _pattern(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """(inner, count) of an input of shape `own` in a group of shape `shape`; None if its broadcast has no such form."""
+    if own == shape:
+        return 1, prod(own)
+    sizes = (1,) * (len(shape) - len(own)) + own
     wide = [d for d, size in enumerate(sizes) if size != 1]
     if not wide:
-        return x.reshape(1), 1, 1
+        return 1, 1
     first, last = wide[0], wide[-1]
-    if sizes[first : last + 1] == shape[first : last + 1]:
-        return x.contiguous(), int(np.prod(shape[last + 1 :], dtype=np.int64)), x.numel()
-    return x.expand(shape).contiguous(), 1, int(np.prod(shape))
+    if sizes[first : last + 1] != shape[first : last + 1]:
+        return None
+    return prod(shape[last + 1 :]), prod(own)

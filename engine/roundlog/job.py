@@ -10,7 +10,8 @@ import torch
 
 from roundlog.capture import Task, capture
 from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
-from roundlog.operators import check, peak_bytes
+from roundlog.fusion import peak_bytes
+from roundlog.operators import check
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.root import program_root
 from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec

@@ -74,8 +74,11 @@ class Run:
         keep_every: int = 1,
         device: torch.device | str = "cpu",
         on_step: Callable[[StepEvent], None] | None = None,
+        role: str | None = None,
     ) -> None:
-        """keep_every: intervals between two checkpoints that are kept on disk (the last one always is).
+        """role: whose run this is ("trainer", "auditor"): nobody carries on from what another role computed. None
+        only looks at a run, or replays from it. A run directory is a party's own; it is never fetched from others.
+        keep_every: intervals between two checkpoints that are kept on disk (the last one always is).
 
         Raises RunError if the directory holds another job's run."""
         if keep_every < 1:
@@ -87,16 +90,20 @@ class Run:
         self.device = torch.device(device)
         self.on_step = on_step
         self.executor = Executor(job.program)
-        self._bind()
+        self._bind(role)
 
-    def _bind(self) -> None:
+    def _bind(self, role: str | None) -> None:
         (self.directory / "checkpoints").mkdir(parents=True, exist_ok=True)
         path = self.directory / "run.json"
-        record = {"run_id": self.job.spec.run_id.hex()}
+        run_id = self.job.spec.run_id.hex()
         if not path.exists():
-            write_record(path, record)
-        elif read_record(path) != record:
+            write_record(path, {"role": role or "replay", "run_id": run_id})
+            return
+        record = read_record(path)
+        if not isinstance(record, dict) or record.get("run_id") != run_id:
             raise RunError(f"{self.directory} holds the run of another job: choose an empty directory")
+        if role is not None and record.get("role") != role:
+            raise RunError(f"{self.directory} holds another role's run of this job: choose an empty directory")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -65,7 +65,9 @@ class Trainer:
 
         Raises RunError if the directory holds another job's run."""
         self.job = job
-        self._run = Run(job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step)
+        self._run = Run(
+            job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step, role="trainer"
+        )
         self.log_dir = run_dir / "log"
 
     def run(self) -> TrainingResult:

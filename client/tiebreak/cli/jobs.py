@@ -235,7 +235,7 @@ def collect(
 def _plain(job: Job) -> dict[str, object]:
     from dataclasses import asdict
 
-    from roundlog.operators import peak_bytes
+    from roundlog.fusion import peak_bytes
 
     return {
         "spec": asdict(job.spec),
@@ -249,7 +249,7 @@ def _plain(job: Job) -> dict[str, object]:
 
 
 def _facts(job: Job) -> dict[str, object]:
-    from roundlog.operators import peak_bytes
+    from roundlog.fusion import peak_bytes
 
     from tiebreak.cli.output import size
 

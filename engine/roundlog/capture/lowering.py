@@ -44,6 +44,10 @@ def capture(task: Task) -> Captured:
     return Captured(program=program, states=states, schedule=schedule)
 
 
+_RESHAPES = {name.partition(".")[0] for name in VIEWS} - {"alias", "detach", "lift_fresh"}
+"""Views whose in-place forms change what a tensor looks like and write nothing."""
+
+
 class _Lowering(Context):
     def __init__(self, task: Task, traced: Trace) -> None:
         super().__init__(Builder())
@@ -102,6 +106,10 @@ class _Lowering(Context):
         if in_place:
             names += [f"{base[:-1]}.{overload}", base[:-1]]
         rule = next((RULES[known] for known in names if known in RULES), None)
+        if in_place and base[:-1] in _RESHAPES:
+            raise CaptureError(
+                f"the operator aten.{name}{self._where()} changes the shape of a tensor in place: use aten.{base[:-1]}"
+            )
         if rule is None:
             raise CaptureError(
                 f"the operator aten.{name}{self._where()} has no counterpart in this program's operator set: "
@@ -123,6 +131,7 @@ class _Lowering(Context):
 
     def _apply(self, node: fx.Node, name: str, rule: Rule) -> Any:
         """A rule's result on the current values of the node's arguments."""
+        before = getattr(self, "node", node)
         self.node = node
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
         kwargs = fx.node.map_arg(dict(node.kwargs), lambda n: self.values[n])
@@ -134,6 +143,9 @@ class _Lowering(Context):
             raise CaptureError(
                 f"the operator aten.{name}{self._where()} is used with arguments that are not supported: {error}"
             ) from None
+        finally:
+            # A rule that writes in place has views computed again in the middle of itself.
+            self.node = before
 
     def _like(self, target: fx.Node, value: Value) -> Value:
         """An in-place result has the shape and dtype of its target."""

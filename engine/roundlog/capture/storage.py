@@ -35,6 +35,8 @@ class Storages:
         while node in self._base:
             value = self._carry_back(node, value)
             node = self._base[node]
+            if self._context.builder.type(value) != self._context.builder.type(self._values[node]):
+                raise CaptureError("writes in place through a view in a way that is not understood: use .clone()")
         self._values[node] = value
         # Views come after their bases in the graph, and were added in that order.
         moved = {node}
@@ -70,6 +72,7 @@ class Storages:
         else:
             first, last, every = [*view.args[2:5], None, None, None][:3]
             start, stop, step = slice(first, last, every).indices(size)
+            stop = max(start, stop)
             if step != 1:
                 raise CaptureError("writes in place into every few elements: make a copy with .clone()")
         parts = [value]

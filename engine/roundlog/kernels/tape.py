@@ -95,7 +95,10 @@ def _load(register: Any, address: int, kind: int, inner: int, count: int, first:
             register[j] = np.float32(flags[((first + j) // inner) % count])
         return
     x = carray(pointer_to(address), count, np.float32)
-    if count == size:
+    if count == 1:
+        for j in range(length):
+            register[j] = x[0]
+    elif count == size:
         for j in range(length):
             register[j] = x[first + j]
     elif inner == 1:
@@ -215,13 +218,14 @@ def _blocks(
         for t in range(len(instructions)):
             code, d, a, b, c = instructions[t]
             _run(code, space[d], space[a], space[b], space[c], length)
-            if code <= SQRT:
+            # Everything that the executor checks when it runs operators one by one; selections and copies are not.
+            if code <= MINIMUM:
                 # As integers, magnitudes compare like the numbers, and infinities and NaN come last.
                 largest = np.int32(0)
                 for j in range(length):
                     largest = max(largest, words[d, j] & _MAGNITUDE)
                 if largest >= _INFINITY and _is_new(
-                    space[d], space[a], space[b] if code < SQRT else space[a], length, limit
+                    space[d], space[a], space[a] if SQRT <= code <= FLOOR else space[b], length, limit
                 ):
                     finite[0] = 0
         for slot in range(len(outputs)):
@@ -242,8 +246,8 @@ def play(tape: Tape, inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int6
 
     inputs: int64[i, 4], a row an input register: address, kind, inner, count; output element e reads input element
     (e // inner) % count. outputs: int64[o, 3]: register, address, kind. All memory is the caller's, contiguous, and
-    has to outlive the call. Returns False if a sum, difference, product, quotient or root was NaN, or infinite although
-    its operands were finite."""
+    has to outlive the call. Returns False if the result of an arithmetic instruction was NaN, or infinite although its
+    operands were finite."""
     finite = np.ones(1, dtype=np.int64)
     blocks = -(-size // BLOCK)
     in_parts(

@@ -4,7 +4,7 @@ and an auditor beside a trainer in one process would do that."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from itertools import pairwise
 
@@ -29,6 +29,10 @@ def in_parts(work: Callable[[int, int], None], items: int, elements: int) -> Non
         return
     edges = [items * i // threads for i in range(threads + 1)]
     parts = [_pool().submit(work, a, b) for a, b in pairwise(edges[1:])]
-    work(edges[0], edges[1])
+    try:
+        work(edges[0], edges[1])
+    finally:
+        # Whatever happens here, memory that the others write to has to outlive them.
+        wait(parts)
     for part in parts:
         part.result()

@@ -15,7 +15,7 @@ from roundlog.log import varint
 from roundlog.log.entries import Decision, Entries, StepLog
 from roundlog.log.errors import PayloadError
 
-MAX_PAYLOAD = 1 << 28
+MAX_PAYLOAD = 1 << 26
 """Bytes of one step's payload, whatever the program: some 10^8 entries."""
 MAX_ELEMENTS = 1 << 40
 """Elements of one operator's output."""

@@ -21,7 +21,7 @@ from roundlog.operators.registry import (
     StepInputs,
     check,
     operator,
-    peak_bytes,
+    workspace,
 )
 
 __all__ = [
@@ -34,5 +34,5 @@ __all__ = [
     "StepInputs",
     "check",
     "operator",
-    "peak_bytes",
+    "workspace",
 ]

@@ -133,17 +133,13 @@ def check(program: Program) -> None:
             raise ProgramError(f"{program.describe(index)}: declared as {node.type}, but computes {inferred}")
 
 
-def peak_bytes(program: Program) -> int:
-    """Bytes that one step needs at its worst moment, beside the state: an upper bound, for CPU kernels."""
-
-    def workspace(index: int) -> int:
-        node = program.nodes[index]
-        op = operator(node.op)
-        if not isinstance(op, Inexact):
-            return 0
-        return op.workspace([program.nodes[value].type for value in node.inputs], node.attributes, node.type)
-
-    return program.peak_bytes(workspace)
+def workspace(program: Program, index: int) -> int:
+    """Bytes that one operator of a program needs while it runs, beside its inputs and output."""
+    node = program.nodes[index]
+    op = operator(node.op)
+    if not isinstance(op, Inexact):
+        return 0
+    return op.workspace([program.nodes[value].type for value in node.inputs], node.attributes, node.type)
 
 
 def need_inputs(inputs: Types, *dtypes: DType | None) -> None:

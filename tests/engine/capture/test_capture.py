@@ -230,6 +230,77 @@ def test_writes_through_views_reach_every_view() -> None:
         torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5)
 
 
+def linear_through(function) -> None:
+    """Train a linear layer with a function behind it both ways, and compare."""
+    torch.manual_seed(2)
+    model = Calls(function)
+    task = Task(
+        model=model,
+        loss=lambda m, b: (m(b["x"]) * b["x"]).sum(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(6, 6)},
+        batch_size=6,
+        steps=2,
+        interval=1,
+        seed=0,
+    )
+    job = Job.from_task(task)
+    theirs, ours = train_by_pytorch(task, job, 2), train_by_program(job, 2)
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5)
+
+
+def test_a_write_into_an_empty_slice_writes_nothing() -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[3:2].mul_(2.0)
+        return y
+
+    linear_through(write)
+
+
+def test_changing_the_shape_of_a_tensor_in_place_is_refused() -> None:
+    def turn(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y.t_()
+        return y * y
+
+    refused(Calls(turn), r"changes the shape of a tensor in place", x=torch.randn(6, 6), batch_size=6)
+
+
+class ViewsItsStatistics(nn.Module):
+    """Reads views of the running statistics before batch norm writes to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean, var = self.norm.running_mean[0:4:2], self.norm.running_var.view(2, 2)
+        y = self.norm(self.linear(x))
+        return y * (1 + mean.sum() + var.sum())
+
+
+def test_batch_norm_updates_statistics_of_which_views_are_read() -> None:
+    torch.manual_seed(3)
+    model = ViewsItsStatistics()
+    task = Task(
+        model=model,
+        loss=lambda m, b: m(b["x"]).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(8, 6)},
+        batch_size=8,
+        steps=3,
+        interval=1,
+        seed=0,
+    )
+    job = Job.from_task(task)
+    theirs, ours = train_by_pytorch(task, job, 3), train_by_program(job, 3)
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=2e-4, atol=2e-5)
+
+
 def test_writing_into_every_other_element_is_refused() -> None:
     def write(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()

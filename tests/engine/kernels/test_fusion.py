@@ -7,7 +7,7 @@ import torch
 from roundlog.batches import Batches
 from roundlog.capture.builder import Builder
 from roundlog.executor import Executor, NonFiniteError
-from roundlog.fusion import Group, plan
+from roundlog.fusion import MAX_GROUP, Group, peak_bytes, plan
 from roundlog.job import Job
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType
@@ -202,3 +202,58 @@ def test_an_infinite_mask_passes_through_a_chain() -> None:
     fused, single = both_ways(program, states)
     assert same_bits(fused, single)
     assert (fused[0] == -5.0).any()
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "maximum", "minimum", "neg", "abs", "floor", "sqrt"])
+def test_a_nan_that_comes_in_stops_both_ways_at_the_same_operator(name: str) -> None:
+    def build(builder: Builder, values: list[int]) -> list[int]:
+        unary = name in ("neg", "abs", "floor", "sqrt")
+        x = builder.op(name, values[0]) if unary else builder.op(name, values[1], values[0])
+        hidden = builder.op("maximum", builder.constant(0.5, DType.F32), builder.op("neg", x))
+        return [hidden, values[1]]
+
+    program = program_of(build, [(3, 50), (50,)])
+    states = [torch.ones(3, 50), torch.ones(50)]
+    states[0][1, 7] = torch.nan
+    messages = []
+    for observe in (None, lambda index, value: None):
+        with pytest.raises(NonFiniteError) as caught:
+            Executor(program).run(step(program, states), Recorder(4), observe)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_a_long_chain_is_planned_quickly_and_held_back_in_pieces() -> None:
+    """A hostile program may have a million operators: groups have a limit, and planning is linear."""
+
+    def build(builder: Builder, values: list[int]) -> list[int]:
+        x = values[0]
+        for _ in range(20_000):
+            x = builder.op("neg", builder.op("abs", builder.op("add", x, values[0])))
+            builder._known.clear()
+        return [x]
+
+    program = program_of(build, [(4,)])
+    groups = [item for item in plan(program) if isinstance(item, Group)]
+    assert max(len(group.nodes) for group in groups) == MAX_GROUP
+    fused, single = both_ways(program_of(lambda b, v: build_short(b, v), [(4,)]), [torch.ones(4)])
+    assert same_bits(fused, single)
+
+
+def build_short(builder: Builder, values: list[int]) -> list[int]:
+    x = values[0]
+    for _ in range(3 * MAX_GROUP):
+        x = builder.op("mul", builder.op("add", x, values[0]), builder.constant(0.5, DType.F32))
+    return [x]
+
+
+def test_values_that_a_group_holds_back_are_counted() -> None:
+    def build(builder: Builder, values: list[int]) -> list[int]:
+        total = values[0]
+        for _ in range(40):
+            total = builder.op("add", total, builder.uniform((1 << 16,)))
+        return [total]
+
+    program = program_of(build, [(1 << 16,)])
+    # All forty inputs of the one group are alive at once.
+    assert peak_bytes(program) >= 40 * 4 * (1 << 16)

@@ -16,7 +16,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_cases import CASES
-from roundlog.operators import REGISTRY, Source, check, peak_bytes
+from roundlog.fusion import peak_bytes
+from roundlog.operators import REGISTRY, Source, check
 from roundlog.program import DType, Node, Program, ProgramError, TensorType, from_json, to_json
 
 Document = dict[str, Any]

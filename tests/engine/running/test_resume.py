@@ -111,6 +111,12 @@ def test_a_directory_of_another_job_is_refused(trained, tmp_path) -> None:
         Trainer(other, directory / "run")
 
 
+def test_an_auditor_does_not_carry_on_from_what_the_trainer_computed(trained) -> None:
+    directory, job, _ = trained
+    with pytest.raises(RunError, match="another role's run"):
+        Auditor(job, directory / "run")
+
+
 def test_two_processes_cannot_share_a_directory(trained, tmp_path) -> None:
     _, job, _ = trained
 
