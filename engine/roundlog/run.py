@@ -97,7 +97,9 @@ class Run:
         path = self.directory / "run.json"
         run_id = self.job.spec.run_id.hex()
         if not path.exists():
-            write_record(path, {"role": role or "replay", "run_id": run_id})
+            # Whoever only looks leaves the directory to the role that comes to work in it.
+            if role is not None:
+                write_record(path, {"role": role, "run_id": run_id})
             return
         record = read_record(path)
         if not isinstance(record, dict) or record.get("run_id") != run_id:
