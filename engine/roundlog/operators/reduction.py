@@ -83,8 +83,7 @@ class Sum(Inexact):
         """The sum and the sum of magnitudes, both with the summed axes kept."""
         shape = reduced(tuple(x.shape), dims)
         if x.device.type != "cpu" or 0 in x.shape:
-            wide = x.to(torch.float64)
-            return (wide.sum(dims, keepdim=True), wide.abs().sum(dims, keepdim=True)) if dims else (wide, wide.abs())
+            return _both_by_torch(x, dims)
         # Neighbouring axes with the same fate count as one; most sums are then over the rows or the columns of
         # something.
         runs: list[tuple[bool, int]] = []
@@ -103,8 +102,7 @@ class Sum(Inexact):
             inner = sum_rows(flat.reshape(-1, flat.shape[-1]))
             total, magnitude = (part.reshape(flat.shape[:2]).sum(axis=0) for part in inner)
         else:
-            wide = x.to(torch.float64)
-            return (wide.sum(dims, keepdim=True), wide.abs().sum(dims, keepdim=True)) if dims else (wide, wide.abs())
+            return _both_by_torch(x, dims)
         return torch.from_numpy(total).reshape(shape), torch.from_numpy(magnitude).reshape(shape)
 
     def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
@@ -113,6 +111,12 @@ class Sum(Inexact):
         outputs, terms = (prod(x.shape[dim] for dim in part) for part in (kept, dims))
         rows = x.permute((*kept, *dims)).reshape(outputs, terms)[elements]
         return torch.from_numpy(round_sums(rows.cpu().numpy().astype(np.float64))).to(x.device)
+
+
+def _both_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum and the sum of magnitudes in FP64, on any device and over any axes, which are kept."""
+    wide = x.to(torch.float64)
+    return (wide.sum(dims, keepdim=True), wide.abs().sum(dims, keepdim=True)) if dims else (wide, wide.abs())
 
 
 @register

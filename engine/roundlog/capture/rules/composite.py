@@ -11,6 +11,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.elementwise import rsqrt
 from roundlog.capture.rules.reduction import variance
 from roundlog.capture.rules.table import Context, Scalar, rule
+from roundlog.program import DType, TensorType
 
 
 @rule("_softmax")
@@ -92,15 +93,9 @@ def batch_norm(
         y = c.op("add", y, channel(bias))
     saved = (channels,) if training else (0,)
     if not training:
-        empty = c.builder.source_op("constant", _empty(), bits=())
+        empty = c.builder.source_op("constant", TensorType((0,), DType.F32), bits=())
         return y, empty, empty
     return y, c.builder.reshape(mean, saved), c.builder.reshape(rstd, saved)
-
-
-def _empty() -> Any:
-    from roundlog.program import DType, TensorType
-
-    return TensorType((0,), DType.F32)
 
 
 @rule("bernoulli.p", "bernoulli_.float")
