@@ -1,6 +1,6 @@
 """What certified training costs: steps of the trainer and the auditor against plain PyTorch steps, interleaved.
 
-    .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|digits] [--json FILE]
+    .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|gpt2|resnet50|...] [--json FILE]
 
 Every round times one step of each: plain FP64 and FP32 PyTorch (eager, the same optimizer), the trainer (with its log),
 the auditor (following that log, 5 % verified), and the auditor alone. What is printed are medians, and ratios taken
@@ -25,6 +25,10 @@ from roundlog.batches import Batches
 from roundlog.capture import Task
 from roundlog.examples.digits import digits
 from roundlog.examples.gpt import Block
+from roundlog.examples.gpt2 import gpt2
+from roundlog.examples.logistic import logistic
+from roundlog.examples.resnet import resnet50
+from roundlog.examples.vgg import vgg11
 from roundlog.executor import Executor
 from roundlog.job import Job
 from roundlog.log import LogWriter
@@ -71,6 +75,10 @@ def gpt12m(steps: int) -> Task:
 MODELS: dict[str, Callable[[int], Task]] = {
     "gpt12m": gpt12m,
     "digits": lambda steps: digits(steps=steps, interval=steps),
+    "gpt2": lambda steps: gpt2(steps=steps, interval=steps),
+    "logistic": lambda steps: logistic(steps=steps, interval=steps),
+    "resnet50": lambda steps: resnet50(steps=steps, interval=steps, batch_size=16),
+    "vgg11": lambda steps: vgg11(steps=steps, interval=steps),
 }
 
 
@@ -80,10 +88,9 @@ class Plain:
     def __init__(self, task: Task, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.task = task
-        self.model = copy.deepcopy(task.model).to(dtype)
-        kind = type(task.optimizer)
-        options = {k: v for k, v in task.optimizer.param_groups[0].items() if k in ("lr", "momentum", "weight_decay")}
-        self.optimizer = kind(self.model.parameters(), **options)
+        # Copied together, so that the optimizer's groups hold the copied parameters; .to() keeps them the same objects.
+        self.model, self.optimizer = copy.deepcopy((task.model, task.optimizer))
+        self.model.to(dtype)
 
     def step(self, batch: dict[str, torch.Tensor]) -> None:
         self.optimizer.zero_grad()

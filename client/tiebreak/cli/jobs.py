@@ -28,8 +28,8 @@ def create(
         str,
         typer.Argument(
             metavar="TASK",
-            help="my_task.py:function that returns a roundlog.capture.Task, an example (digits, gpt), or the directory "
-            "of a job that is only to be posted.",
+            help="my_task.py:function that returns a roundlog.capture.Task, an example (digits, gpt, gpt2, logistic, "
+            "resnet50, vgg11), or the directory of a job that is only to be posted.",
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="Directory for the job's files; made, or empty.")] = None,

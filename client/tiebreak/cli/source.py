@@ -21,7 +21,14 @@ from tiebreak.cli.failures import CommandError
 if TYPE_CHECKING:
     from roundlog.capture import Task
 
-EXAMPLES = {"digits": "roundlog.examples.digits", "gpt": "roundlog.examples.gpt"}
+EXAMPLES = {
+    "digits": "roundlog.examples.digits",
+    "gpt": "roundlog.examples.gpt",
+    "gpt2": "roundlog.examples.gpt2",
+    "logistic": "roundlog.examples.logistic",
+    "resnet50": "roundlog.examples.resnet",
+    "vgg11": "roundlog.examples.vgg",
+}
 """Name of the function -> its module."""
 
 

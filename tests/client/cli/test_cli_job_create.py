@@ -90,7 +90,7 @@ def test_the_gpt_example_takes_a_text(run: Run, file: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("source", "settings", "parts"),
     [
-        ("nothing", [], ["nothing is no task", "digits, gpt"]),
+        ("nothing", [], ["nothing is no task", "digits, gpt, gpt2, logistic, resnet50, vgg11"]),
         ("{file}", [], ["is no task", "my_task.py:function"]),
         ("{file}:missing", [], ["has no function missing", "check the name after the colon"]),
         ("{room}/absent.py:f", [], ["there is no file", "absent.py"]),

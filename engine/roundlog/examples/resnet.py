@@ -1,0 +1,97 @@
+"""ResNet-50 for images of 32x32 pixels, trained by SGD with momentum.
+
+He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (2016): bottleneck blocks in four stages; as usual
+for CIFAR, the stem is one 3x3 convolution, without pooling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from roundlog.capture import Task
+from roundlog.examples import cifar10
+
+EXPANSION = 4
+"""A block's output has so many times the channels of its 3x3 convolution."""
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut. [B, channels, H, W] -> [B, 4 width, H / stride, W / stride]."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        out = EXPANSION * width
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, out, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(out)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != out:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride=stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = F.relu(self.norm2(self.conv2(y)))
+        return F.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """`blocks[i]` bottlenecks in stage i, of `width` * 2^i channels. Images f32[B, 3, H, W] -> logits f32[B, 10]."""
+
+    def __init__(self, blocks: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        stages: list[nn.Module] = []
+        channels = width
+        for stage, count in enumerate(blocks):
+            for block in range(count):
+                stride = 2 if stage > 0 and block == 0 else 1
+                stages.append(Bottleneck(channels, width << stage, stride))
+                channels = EXPANSION * width << stage
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(channels, cifar10.CLASSES)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.stages(F.relu(self.norm(self.conv(images))))
+        logits: torch.Tensor = self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        return logits
+
+
+def resnet50(
+    *,
+    rows: int = cifar10.GENERATED_ROWS,
+    steps: int = 100,
+    interval: int = 10,
+    batch_size: int = 64,
+    width: int = 64,
+    stages: int = 4,
+    seed: int = 7,
+) -> Task:
+    """The task: `steps` optimizer steps; the learning rate follows a cosine to zero.
+
+    rows: how many images are generated.
+    width, stages: 64 and 4 make a ResNet-50; smaller ones are for trying out."""
+    torch.manual_seed(seed)
+    model = ResNet((3, 4, 6, 3)[:stages], width)
+    return Task(
+        model=model,
+        loss=cifar10.loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4),
+        dataset=cifar10.generate(rows),
+        batch_size=batch_size,
+        steps=steps,
+        interval=interval,
+        seed=seed,
+        schedule=lambda step: 0.5 + 0.5 * math.cos(math.pi * step / steps),
+    )

@@ -1,0 +1,77 @@
+"""The example tasks: the models are the published ones, and every one is trained, logged and audited to one root."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from roundlog.auditor import Auditor
+from roundlog.capture import CaptureError, Task
+from roundlog.examples.gpt2 import gpt2
+from roundlog.examples.logistic import logistic
+from roundlog.examples.resnet import resnet50
+from roundlog.examples.vgg import vgg11
+from roundlog.job import Job
+from roundlog.trainer import Trainer
+
+GPT2_SMALL = {"sequence": 8, "positions": 16, "vocabulary": 50, "width": 16, "heads": 2, "layers": 2}
+
+SMALL: dict[str, Callable[[], Task]] = {
+    "resnet50": lambda: resnet50(width=4, stages=2, rows=16, batch_size=4, steps=2, interval=1),
+    "vgg11": lambda: vgg11(width=4, rows=16, batch_size=4, steps=2, interval=1),
+    "vgg11 with batch norm": lambda: vgg11(width=4, batch_norm=True, rows=16, batch_size=4, steps=2, interval=1),
+    "logistic": lambda: logistic(rows=64, features=16, batch_size=8, steps=4, interval=2),
+    "gpt2": lambda: gpt2(**GPT2_SMALL, rows=8, batch_size=4, steps=2, interval=1),
+}
+FULL: dict[str, tuple[Callable[..., Task], int, int]] = {
+    "resnet50": (resnet50, 23_520_842, 64),
+    "vgg11": (vgg11, 9_750_922, 16),
+    "logistic": (logistic, 1025, 2048),
+    "gpt2": (gpt2, 124_439_808, 8),
+}
+"""The task, its number of parameters, its batch size."""
+
+
+def trained_and_audited(task: Task, tmp_path) -> None:
+    job = Job.from_task(task)
+    losses: list[float] = []
+    result = Trainer(job, tmp_path / "trainer", on_step=lambda event: losses.append(event.loss)).run()
+    audit = Auditor(job, tmp_path / "auditor", log_dir=result.log_dir, verify_log=1.0).run()
+    assert audit.checkpoint_root == result.checkpoint_root
+    assert audit.findings == []
+    assert len(set(result.state_roots)) == job.spec.intervals
+    assert len(losses) == job.spec.steps
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_one_is_trained_and_audited_to_one_root(name: str, tmp_path) -> None:
+    trained_and_audited(SMALL[name](), tmp_path)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_model_has_the_published_number_of_parameters(name: str) -> None:
+    make, parameters, batch_size = FULL[name]
+    few_rows = {"rows": 2048} if name == "logistic" else {}
+    with torch.device("meta"):
+        task = make(**few_rows)
+    assert sum(p.numel() for p in task.model.parameters()) == parameters
+    assert task.batch_size == batch_size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL)
+def test_the_whole_one_is_trained_and_audited_to_one_root(name: str, tmp_path) -> None:
+    trained_and_audited(FULL[name][0](steps=2, interval=2), tmp_path)
+
+
+def test_only_matrices_of_gpt2_decay() -> None:
+    task = SMALL["gpt2"]()
+    shapes = [{p.ndim > 1 for p in group["params"]} for group in task.optimizer.param_groups]
+    assert shapes == [{True}, {False}]
+    assert [group["weight_decay"] > 0 for group in task.optimizer.param_groups] == [True, False]
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(CaptureError, match="cannot be shared by 5 heads"):
+        gpt2(**{**GPT2_SMALL, "heads": 5})
+    with pytest.raises(CaptureError, match="does not fit 16 positions"):
+        gpt2(**{**GPT2_SMALL, "sequence": 17})
