@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,9 @@ from roundlog.commitments import MerkleTree
 from roundlog.job import Job
 from roundlog.log import LogError, LogReader
 from roundlog.operators import Inexact, operator
-from roundlog.rounding import Finding, FindingKind, Follower, Recorder, Rounding
-from roundlog.run import Run, StepEvent
-from roundlog.storage import read_record, write_record
+from roundlog.rounding import Finding, FindingKind, Follower, Rounding
+from roundlog.run import Run, RunError, StepEvent
+from roundlog.storage import StorageError, read_record, write_record
 from roundlog.trainer import log_header, log_path
 
 MAX_MESSAGES = 100
@@ -70,8 +71,7 @@ class Auditor:
         if self._log_dir is None:
             roots = self._run.run(_Alone(self.job))
             return AuditResult(MerkleTree(roots).root, roots)
-        done, _ = self._run.newest(self.job.spec.intervals)
-        part = _Following(self.job, self._log_dir, self._run_dir / "findings.json", self._share, done)
+        part = _Following(self.job, self._log_dir, self._run_dir / "findings.json", self._share)
         roots = self._run.run(part)
         return AuditResult(MerkleTree(roots).root, roots, part.follower.findings, part.unreadable)
 
@@ -80,8 +80,10 @@ class _Alone:
     """A run's part that needs no log and leaves none."""
 
     def __init__(self, job: Job) -> None:
-        self._recorder = Recorder(job.spec.log_guard)
-        self.rounding: Rounding = self._recorder
+        self.rounding: Rounding = Follower.of_nobody(job.spec.log_guard)
+
+    def resume(self, done: int) -> None:
+        pass
 
     def begin_interval(self, interval: int) -> None:
         pass
@@ -90,7 +92,7 @@ class _Alone:
         pass
 
     def after_step(self, step: int) -> None:
-        self._recorder.take()
+        pass
 
     def end_interval(self, interval: int) -> None:
         pass
@@ -102,33 +104,35 @@ class _Alone:
 class _Following:
     """A run's part that follows a trainer's log, and records what is wrong with it."""
 
-    def __init__(self, job: Job, log_dir: Path, record: Path, share: float, done: int) -> None:
+    def __init__(self, job: Job, log_dir: Path, record: Path, share: float) -> None:
         self.job = job
         self._log_dir = log_dir
         self._record = record
         self._reader: LogReader | None = None
         # Only inexact operators have entries; what a log may make a reader allocate is bounded by their outputs.
-        self._sizes = [node.type.numel if isinstance(operator(node.op), Inexact) else 0 for node in job.program.nodes]
+        self._sizes = [n.type.numel if isinstance(operator(n.op), Inexact) else 0 for n in job.program.nodes]
         # The sample has to be unpredictable for the trainer: fresh entropy from the operating system.
         self.follower = Follower(job.spec.log_guard, share, np.random.default_rng())
         self.rounding: Rounding = self.follower
         self.unreadable: list[str] = []
         self._unreadable_at: list[int] = []
-        self._restore(done)
 
-    def _restore(self, done: int) -> None:
-        """What was found in the intervals that will not be run again."""
+    def resume(self, done: int) -> None:
+        """Takes up what was found in the intervals that will not be run again. Raises RunError."""
         if not done or not self._record.exists():
             return
-        record = read_record(self._record)
+        try:
+            record = read_record(self._record)
+            findings = [_finding(item) for item in record["findings"]]
+            unreadable = [(int(interval), str(text)) for interval, text in record["unreadable"]]
+        except StorageError as error:
+            raise RunError(f"{error}: choose an empty directory") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{self._record} is not a record of findings: choose an empty directory") from error
         steps = done * self.job.spec.interval
-        self.follower.findings = [
-            Finding(**{**item, "kind": FindingKind(item["kind"])})
-            for item in record["findings"]
-            if item["step"] < steps
-        ]
-        self.unreadable = [text for interval, text in record["unreadable"] if interval < done]
-        self._unreadable_at = [interval for interval, _ in record["unreadable"] if interval < done]
+        self.follower.findings = [finding for finding in findings if finding.step < steps]
+        self.unreadable = [text for interval, text in unreadable if interval < done]
+        self._unreadable_at = [interval for interval, _ in unreadable if interval < done]
 
     def begin_interval(self, interval: int) -> None:
         if self.follower.given_up:
@@ -176,3 +180,14 @@ class _Following:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+
+def _finding(item: dict[str, Any]) -> Finding:
+    """A finding as `asdict` wrote it. Raises KeyError, TypeError, ValueError."""
+    return Finding(
+        step=int(item["step"]),
+        operator=int(item["operator"]),
+        element=int(item["element"]),
+        kind=FindingKind(item["kind"]),
+        message=str(item["message"]),
+    )

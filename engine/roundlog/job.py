@@ -14,8 +14,9 @@ from roundlog.fusion import peak_bytes
 from roundlog.operators import check
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.root import program_root
+from roundlog.program.text import MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
-from roundlog.storage import StorageError, load_tensors, replace_file, save_tensors
+from roundlog.storage import StorageError, load_tensors, open_regular, replace_file, save_tensors
 
 PROGRAM, SPEC, INITIAL, SCHEDULE, DATA = (
     "program.json",
@@ -24,7 +25,6 @@ PROGRAM, SPEC, INITIAL, SCHEDULE, DATA = (
     "schedule.safetensors",
     "data.safetensors",
 )
-MAX_PROGRAM_BYTES = 256 << 20
 
 
 class JobError(ValueError):
@@ -104,7 +104,7 @@ class Job:
 
 def _read(directory: Path, limits: Limits) -> Job:
     spec = TrainingSpec.from_json(_text(directory / SPEC, MAX_JSON_BYTES))
-    program = from_json(_text(directory / PROGRAM, MAX_PROGRAM_BYTES))
+    program = from_json(_text(directory / PROGRAM, MAX_TEXT_BYTES))
     if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
         raise JobError(f"the program in {directory} is not the one that its spec commits to")
     if len(program.state_names) != spec.state_count or program.batch_size != spec.batch_size:
@@ -137,7 +137,7 @@ def _read(directory: Path, limits: Limits) -> Job:
 
 def _text(path: Path, limit: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(limit + 1)
     except OSError as error:
         raise JobError(f"{path} cannot be read: {error.strerror}") from error

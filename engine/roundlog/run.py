@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,21 @@ from typing import Protocol
 import torch
 
 from roundlog.batches import Batches, BatchSource
-from roundlog.commitments import state_root
+from roundlog.commitments import CommitmentError, state_root
 from roundlog.executor import Executor
 from roundlog.job import Job
 from roundlog.operators import StepInputs
 from roundlog.rounding import Rounding
-from roundlog.storage import StorageError, load_tensors, read_record, save_tensors, sync_directory, write_record
+from roundlog.storage import (
+    StorageError,
+    load_tensors,
+    open_regular,
+    read_record,
+    require_regular,
+    save_tensors,
+    sync_directory,
+    write_record,
+)
 
 
 class RunError(RuntimeError):
@@ -48,6 +57,9 @@ class Part(Protocol):
     """What a role adds to a run: its rounding, and what happens around intervals and steps."""
 
     rounding: Rounding
+
+    def resume(self, done: int) -> None:
+        """Called once, before anything else: the run, which is nobody else's now, carries on after `done` intervals."""
 
     def begin_interval(self, interval: int) -> None: ...
 
@@ -101,7 +113,10 @@ class Run:
             if role is not None:
                 write_record(path, {"role": role, "run_id": run_id})
             return
-        record = read_record(path)
+        try:
+            record = read_record(path)
+        except StorageError as error:
+            raise RunError(f"{error}: choose an empty directory") from error
         if not isinstance(record, dict) or record.get("run_id") != run_id:
             raise RunError(f"{self.directory} holds the run of another job: choose an empty directory")
         if role is not None and record.get("role") != role:
@@ -109,7 +124,11 @@ class Run:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with (self.directory / "run.lock").open("w") as lock:
+        path = self.directory / "run.lock"
+        # Read and write, because a pipe would keep whoever only writes waiting for a reader.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "rb") as lock:
+            require_regular(descriptor, path)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -130,18 +149,21 @@ class Run:
                 continue
             try:
                 states = list(load_tensors(path, self.job.program.states).values())
-            except StorageError:
+                if state_root(states) == recorded[done - 1]:
+                    return done, states
+            except (StorageError, CommitmentError):
                 continue
-            if state_root(states) == recorded[done - 1]:
-                return done, states
         return 0, list(self.job.initial.values())
 
     def recorded_roots(self) -> list[bytes]:
         """The state roots on record; a torn last one is left out."""
-        path = self.directory / "roots"
-        data = path.read_bytes() if path.exists() else b""
-        whole = min(len(data) // 32, self.job.spec.intervals)
-        return [data[32 * i : 32 * i + 32] for i in range(whole)]
+        try:
+            with open_regular(self.directory / "roots") as file:
+                # Not more than is there: the number of intervals is a stranger's.
+                data = file.read(min(32 * self.job.spec.intervals, os.fstat(file.fileno()).st_size))
+        except FileNotFoundError:
+            return []
+        return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
 
     def run(self, part: Part) -> list[bytes]:
         """All remaining intervals; returns every state root. Raises NonFiniteError, RunError, OSError."""
@@ -149,12 +171,9 @@ class Run:
         with self._locked():
             done, states = self.newest(spec.intervals)
             roots = self.recorded_roots()[:done]
-            roots_file = os.open(self.directory / "roots", os.O_WRONLY | os.O_CREAT, 0o644)
+            part.resume(done)
             try:
-                os.ftruncate(roots_file, 32 * done)
-                os.lseek(roots_file, 0, os.SEEK_END)
-                os.fsync(roots_file)
-                sync_directory(self.directory)
+                _keep(self.directory / "roots", roots)
                 states = [tensor.to(self.device) for tensor in states]
                 for interval in range(done, spec.intervals):
                     states = self._interval(interval, states, part)
@@ -162,14 +181,11 @@ class Run:
                     if (interval + 1) % self.keep_every == 0 or interval + 1 == spec.intervals:
                         named = dict(zip(self.job.program.state_names, states, strict=True))
                         save_tensors(self.checkpoint_path((interval + 1) * spec.interval), named)
-                    os.write(roots_file, root)
-                    os.fsync(roots_file)
                     roots.append(root)
+                    _append(self.directory / "roots", root)
             except BaseException:
                 part.abandon()
                 raise
-            finally:
-                os.close(roots_file)
         return roots
 
     def _interval(self, interval: int, states: list[torch.Tensor], part: Part) -> list[torch.Tensor]:
@@ -199,3 +215,20 @@ class Run:
         if self.on_step is not None:
             self.on_step(StepEvent(step, result.loss, time.perf_counter() - started))
         return result.states
+
+
+def _keep(path: Path, roots: Sequence[bytes]) -> None:
+    """Leaves a record of these roots, which it begins with."""
+    with path.open("r+b" if roots else "wb") as file:
+        require_regular(file.fileno(), path)
+        file.truncate(32 * len(roots))
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
+
+
+def _append(path: Path, root: bytes) -> None:
+    # A file object writes all of it or raises; a root that is torn by an error is left out when it is read again.
+    with path.open("ab") as file:
+        file.write(root)
+        file.flush()
+        os.fsync(file.fileno())

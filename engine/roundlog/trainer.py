@@ -94,6 +94,9 @@ class _Recording:
         self.rounding: Rounding = self._recorder
         self._writer: LogWriter | None = None
 
+    def resume(self, done: int) -> None:
+        pass
+
     def begin_interval(self, interval: int) -> None:
         self._writer = LogWriter(log_path(self.directory, interval), log_header(self.job, interval))
 

@@ -326,8 +326,10 @@ def test_offers_that_are_not_the_agreed_state_are_refused_one_by_one(world: Worl
     world.store.get_file(offer, world.root / "state", max_bytes=10**6)
     state = load_tensors(world.root / "state", job.program.states)
     save_tensors(world.root / "other", {name: tensor + 1 for name, tensor in state.items()})
+    save_tensors(world.root / "nan", {name: tensor * torch.nan for name, tensor in state.items()})
     bad = [
         world.store.add_file(world.root / "other"),
+        world.store.add_file(world.root / "nan"),
         world.store.add_bytes(b"rubbish"),
         world.store.add_bytes(bytes(10**6)),
         world.store.add_directory(world.root / "files"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from roundlog import job as engine
-from roundlog.commitments import state_root
+from roundlog.commitments import CommitmentError, state_root
 from roundlog.program import Program
 from roundlog.spec import SpecError
 from roundlog.storage import StorageError, load_tensors
@@ -84,10 +84,11 @@ def fetch_state(station: Station, cid: str, program: Program, root: bytes, path:
     try:
         station.store.get_file(cid, path, max_bytes=most)
         states = list(load_tensors(path, program.states).values())
-    except (*_NEVER_BETTER, StorageError) as error:
+        found = state_root(states)
+    except (*_NEVER_BETTER, StorageError, CommitmentError) as error:
         path.unlink(missing_ok=True)
         raise Refused(f"the file at {cid} is not a state of this job: {error}") from error
-    if state_root(states) != root:
+    if found != root:
         path.unlink()
         raise Refused(f"the state at {cid} has another root than 0x{root.hex()}")
     return states

@@ -29,6 +29,7 @@ from roundlog.log.layout import (
     footer_size,
     pack_footer,
 )
+from roundlog.storage import open_regular
 
 _MIN_SEGMENT = SEGMENT_HEADER_SIZE + 1
 _MIN_WINDOW = 1024
@@ -45,7 +46,7 @@ class LogFile:
         self.path = path
         self._max_payload = max_payload
         try:
-            self._file: BufferedReader = path.open("rb")
+            self._file: BufferedReader = open_regular(path)
         except FileNotFoundError as error:
             raise LogError(path, None, "does not exist") from error
         except OSError as error:

@@ -19,7 +19,7 @@ from roundlog.arithmetic.sums import round_sums_of
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import sum_products
 from roundlog.operators.bound import Bound, ProductBound
-from roundlog.operators.reduction import SLACK, check_terms, gamma
+from roundlog.operators.reduction import SLACK, block_of, check_terms, exact_bytes, gamma
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -33,8 +33,6 @@ from roundlog.program import DType, ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
-
-_BLOCK_TERMS = 1 << 21
 
 
 class Contraction(Inexact):
@@ -60,13 +58,19 @@ class Contraction(Inexact):
         check_terms(self.terms(shapes, attributes))
         return TensorType(shape, DType.F32)
 
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        terms = self.terms((inputs[0].shape, inputs[1].shape), attributes)
+        # A term is two indices, with whatever a convolution needs to find them, and a product.
+        exact = 4 * sum(kind.numel for kind in inputs) + exact_bytes(output.numel, terms, 128)
+        return super().workspace(inputs, attributes, output) + exact
+
     def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
         a, b = inputs
         shapes = (tuple(a.shape), tuple(b.shape))
         flat_a, flat_b = a.reshape(-1).cpu().numpy(), b.reshape(-1).cpu().numpy()
         chosen = elements.cpu().numpy()
         values = np.zeros(len(chosen), dtype=np.float32)
-        block = max(1, _BLOCK_TERMS // max(self.terms(shapes, attributes), 1))
+        block = block_of(self.terms(shapes, attributes))
         for start in range(0, len(chosen), block):
             ia, ib = self.reads(shapes, attributes, chosen[start : start + block])
             products = flat_a[ia].astype(np.float64) * flat_b[ib].astype(np.float64)

@@ -49,6 +49,20 @@ def check_terms(terms: int) -> None:
         raise ProgramError(f"sums {terms} terms, more than the {MAX_TERMS} that its error bound is proven for")
 
 
+BLOCK_TERMS = 1 << 19
+"""Terms that are written out at once to evaluate sums exactly; a single sum can have more."""
+
+
+def block_of(terms: int) -> int:
+    """Sums of so many terms that are evaluated exactly at once."""
+    return max(1, BLOCK_TERMS // max(terms, 1))
+
+
+def exact_bytes(outputs: int, terms: int, bytes_a_term: int) -> int:
+    """Bytes that the exact evaluation of sums takes at its worst, whichever of the `outputs` are ambiguous."""
+    return bytes_a_term * terms * min(outputs, block_of(terms))
+
+
 def reduced(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if dim in dims else size for dim, size in enumerate(shape))
 
@@ -65,6 +79,13 @@ class Sum(Inexact):
         dims = axes(attributes, len(inputs[0].shape))
         check_terms(prod(inputs[0].shape[dim] for dim in dims))
         return TensorType(reduced(inputs[0].shape, dims), DType.F32)
+
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        terms = inputs[0].numel // max(output.numel, 1)
+        # `exact` copies the input, with the summed axes last. A term is 4 + 8 bytes, and a Python number in the sums
+        # that take integers.
+        exact = 4 * inputs[0].numel + exact_bytes(output.numel, terms, 64)
+        return super().workspace(inputs, attributes, output) + exact
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return self._both(inputs[0], ints(attributes, "dims"))[0]
@@ -109,8 +130,13 @@ class Sum(Inexact):
         x, dims = inputs[0], ints(attributes, "dims")
         kept = [dim for dim in range(x.ndim) if dim not in dims]
         outputs, terms = (prod(x.shape[dim] for dim in part) for part in (kept, dims))
-        rows = x.permute((*kept, *dims)).reshape(outputs, terms)[elements]
-        return torch.from_numpy(round_sums(rows.cpu().numpy().astype(np.float64))).to(x.device)
+        rows = x.permute((*kept, *dims)).reshape(outputs, terms)
+        values = np.zeros(len(elements), dtype=np.float32)
+        block = block_of(terms)
+        for start in range(0, len(elements), block):
+            chosen = rows[elements[start : start + block]]
+            values[start : start + block] = round_sums(chosen.cpu().numpy().astype(np.float64))
+        return torch.from_numpy(values).to(x.device)
 
 
 def _both_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,6 +165,12 @@ class ScatterAdd(Inexact):
             raise ProgramError(f"cannot scatter {x} by {index} along axis {dim}")
         check_terms(x.shape[dim])
         return TensorType((*x.shape[:dim], size, *x.shape[dim + 1 :]), DType.F32)
+
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        x, _ = inputs
+        # As for a sum, with the indices beside the terms.
+        exact = 12 * x.numel + exact_bytes(output.numel, x.shape[integer(attributes, "dim")], 80)
+        return super().workspace(inputs, attributes, output) + exact
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, index = inputs
@@ -174,7 +206,7 @@ class ScatterAdd(Inexact):
         for d, size_d in zip([d for d in range(x.ndim) if d != dim], outer, strict=True):
             line = line * size_d + where[d]
         values = np.zeros(len(elements), dtype=np.float32)
-        block = max(1, (1 << 22) // max(x.shape[dim], 1))
+        block = block_of(x.shape[dim])
         for start in range(0, len(elements), block):
             part = slice(start, start + block)
             chosen = torch.where(indices[line[part]] == target[part, None], lines[line[part]], 0.0)

@@ -14,8 +14,11 @@ from roundlog.program.model import Attribute, DType, Node, Program, ProgramError
 
 FORMAT = "tiebreak-program"
 VERSION = 1
-MAX_NODES = 1_000_000
-MAX_TEXT_BYTES = 512 << 20
+MAX_NODES = 1 << 18
+MAX_TEXT_BYTES = 256 * MAX_NODES
+MAX_ITEMS = 16 * MAX_NODES
+"""Commas and opening brackets in a text: an operator has about twelve. Python makes up to 90 bytes of each, so that a
+text of this many takes no more than 400 MB to parse, whatever it is."""
 MAX_RANK = 16
 MAX_ELEMENTS = 1 << 40
 MAX_ATTRIBUTE_ITEMS = 1 << 16
@@ -34,8 +37,10 @@ def descriptor(node: Node) -> bytes:
 
 
 def to_json(program: Program) -> bytes:
-    """The canonical text of a program."""
-    return canonical(
+    """The canonical text of a program. Raises ProgramError for one that is larger than anybody reads."""
+    if len(program.nodes) > MAX_NODES:
+        raise ProgramError(f"the program has {len(program.nodes)} operators, more than the {MAX_NODES} allowed")
+    text = canonical(
         {
             "format": FORMAT,
             "version": VERSION,
@@ -49,13 +54,17 @@ def to_json(program: Program) -> bytes:
             "sources": [n.source for n in program.nodes],
         }
     )
+    _check_size(text)
+    return text
 
 
 def from_json(text: bytes) -> Program:
     """Read a program. Raises ProgramError, naming the node, for anything that is not exactly a program of this
     version in its canonical form."""
-    if len(text) > MAX_TEXT_BYTES:
-        raise ProgramError(f"the program has {len(text)} bytes, more than the {MAX_TEXT_BYTES} that are read")
+    _check_size(text)
+    if not text.isascii():
+        # Before anything is parsed: one wide character makes Python store all of them four times as wide.
+        raise ProgramError("the program is not in canonical form: it is not ASCII")
     try:
         document = json.loads(text, parse_float=_no_float, parse_constant=_no_float)
     except (ValueError, RecursionError) as error:
@@ -90,6 +99,14 @@ def from_json(text: bytes) -> Program:
     if to_json(program) != text:
         raise ProgramError("the program is not in canonical form: write it with roundlog's own writer")
     return program
+
+
+def _check_size(text: bytes) -> None:
+    if len(text) > MAX_TEXT_BYTES:
+        raise ProgramError(f"the program has {len(text)} bytes, more than the {MAX_TEXT_BYTES} that are read")
+    items = sum(text.count(mark) for mark in (b",", b"[", b"{"))
+    if items > MAX_ITEMS:
+        raise ProgramError(f"the program has {items} items, more than {MAX_NODES} operators can need")
 
 
 def _no_float(text: str) -> Any:

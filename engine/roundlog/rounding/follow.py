@@ -66,6 +66,11 @@ class Follower:
         self._step = 0
         self._log: Mapping[int, Entries] | None = None
 
+    @classmethod
+    def of_nobody(cls, guard: int) -> Follower:
+        """Certified rounding without any log: all that is ambiguous is resolved here."""
+        return cls(guard, 1.0, np.random.default_rng())
+
     def follow(self, step: int, log: Mapping[int, Entries] | None) -> None:
         """The log of the step that runs next; None: there is none, and everything is resolved here."""
         self._step, self._log = step, log

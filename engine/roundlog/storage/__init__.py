@@ -3,15 +3,18 @@
 from roundlog.storage.atomic import commit_file, partial_path, replace_file, sync_directory
 from roundlog.storage.errors import StorageError
 from roundlog.storage.records import read_record, write_record
+from roundlog.storage.regular import open_regular, require_regular
 from roundlog.storage.tensors import load_tensors, save_tensors
 
 __all__ = [
     "StorageError",
     "commit_file",
     "load_tensors",
+    "open_regular",
     "partial_path",
     "read_record",
     "replace_file",
+    "require_regular",
     "save_tensors",
     "sync_directory",
     "write_record",

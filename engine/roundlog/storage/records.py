@@ -6,6 +6,7 @@ from typing import Any
 
 from roundlog.storage.atomic import replace_file
 from roundlog.storage.errors import StorageError
+from roundlog.storage.regular import open_regular
 
 MAX_RECORD_BYTES = 16 << 20
 
@@ -22,7 +23,7 @@ def read_record(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> Any:
     not JSON.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(max_bytes + 1)
     except FileNotFoundError as error:
         raise StorageError(path, "does not exist") from error

@@ -20,6 +20,7 @@ import torch
 from roundlog.program.model import DType, TensorType
 from roundlog.storage.atomic import commit_file, partial_path
 from roundlog.storage.errors import StorageError
+from roundlog.storage.regular import open_regular
 
 _DTYPE_NAMES = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
 _LENGTH = struct.Struct("<Q")
@@ -58,7 +59,7 @@ def load_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, to
     allocated. Raises StorageError naming the file and the tensor.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _read(file, path, expected)
     except FileNotFoundError as error:
         raise StorageError(path, "does not exist") from error

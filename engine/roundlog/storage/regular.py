@@ -1,0 +1,27 @@
+"""Opening files of strangers: a path can lead to a pipe that nobody writes to, or to a device that never ends."""
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A regular file, open for reading; never waits.
+
+    Raises OSError: FileNotFoundError where there is nothing, EINVAL for a pipe, a device, a directory."""
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        require_regular(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def require_regular(descriptor: int, path: Path) -> None:
+    """Raises OSError (EINVAL) unless an open descriptor is that of a regular file."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))

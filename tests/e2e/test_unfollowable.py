@@ -1,0 +1,58 @@
+"""The contract lets more specs pass than the engine can follow: nobody puts a bond on such a job, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from roundlog.commitments import MerkleTree
+from roundlog.job import Job
+from roundlog.spec import TrainingSpec
+from tiebreak.chain.records import JobStatus
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.trainer import TrainerRole
+from world import TERMS, World, linear_task
+
+UNFOLLOWABLE: list[dict[str, int]] = [
+    {"log_guard": 3},
+    {"steps": 1 << 33, "interval": 1 << 33},
+    {"steps": 1 << 40, "interval": 1 << 40},
+    {"operator_count": (1 << 32) + 1},
+    {"batch_size": 12},
+    {"chunk_size": 1},
+    {"chunk_size": 1 << 20},
+    {"log_version": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def spec() -> TrainingSpec:
+    return replace(Job.from_task(linear_task()).spec, steps=15, interval=15)
+
+
+@pytest.mark.parametrize("change", UNFOLLOWABLE, ids=lambda change: ", ".join(f"{k} {v}" for k, v in change.items()))
+def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
+    change: dict[str, int], spec: TrainingSpec, quick_world: World
+) -> None:
+    world = quick_world
+    customer, liar = (world.contract.by(world.senders[name]) for name in ("customer", "second"))
+    # A CID that leads nowhere: the spec alone is reason enough.
+    cid = "Qm" + "1" * 44
+    world.job, _ = customer.post_job(replace(spec, **change), world.senders["referee"].address, TERMS, cid)
+    funds = {name: world.balance(name) for name in ("trainer", "auditor")}
+
+    progress = TrainerRole(world.station("trainer"), world.job).step()
+    assert progress.finished and progress.state.startswith(
+        f"job {world.job} cannot be trained: the posted spec cannot be followed: {next(iter(change))} "
+    )
+    assert world.status is JobStatus.OPEN
+
+    root = bytes([7]) * 32
+    claim = {"checkpoint_root": MerkleTree([root]).root, "final_state_root": root, "proof": ()}
+    liar.commit(world.job, **claim, log_cid=cid, model_cid=cid, bond=TERMS.trainer_bond)
+    progress = AuditorRole(world.station("auditor"), world.job).step()
+    assert progress.finished and progress.state.startswith(
+        f"job {world.job} cannot be audited: the posted spec cannot be followed: {next(iter(change))} "
+    )
+    assert world.contract.job(world.job).game_count == 0
+    assert {name: world.balance(name) for name in funds} == funds

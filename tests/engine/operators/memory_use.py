@@ -1,0 +1,71 @@
+"""Print, for operators on inputs that leave every element ambiguous, the memory that they declare and the memory that
+they take: one JSON list of [label, declared, taken], bytes beside the inputs.
+
+Taken is the process's peak of resident memory (Linux: /proc/self/status, reset by /proc/self/clear_refs)."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from roundlog.operators import REGISTRY, Inexact
+from roundlog.program import DType, TensorType
+from roundlog.rounding import Recorder
+
+Case = tuple[str, str, list[torch.Tensor], dict[str, object]]
+
+PLAIN = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+
+
+def _halves(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers whose products cancel, but for a sum of 1 + 2^-24: half-way between two FP32 numbers, which only integers
+    can decide."""
+    a, b = torch.rand(count // 2) + 1, torch.rand(count // 2) + 1
+    x, y = torch.cat([a, a.flip(0)]), torch.cat([b, -b.flip(0)])
+    x[0], x[-1], y[0], y[-1] = 1.0, 2.0**-24, 1.0, 1.0
+    return x, y
+
+
+def cases(scale: int = 1) -> Iterator[Case]:
+    """(label, operator, inputs, attributes); `scale` divides the sizes."""
+    x, y = _halves((1 << 22) // scale)
+    yield "one long dot product", "matmul", [x[None], y[:, None]], {}
+    yield "one long sum", "sum", [x * y], {"dims": (0,)}
+    yield "one long scatter", "scatter_add", [x * y, torch.zeros(len(x), dtype=torch.int64)], {"dim": 0, "size": 2}
+    plane = (1, 1, 1 << 11, len(x) >> 11)
+    yield "a kernel's gradient", "conv2d_grad_weight", [y.reshape(plane), x.reshape(plane)], {**PLAIN, "size": (1, 1)}
+    row = torch.cat([x[:4096] * y[:4096], x[-4096:] * y[-4096:]])
+    yield "many sums", "sum", [row.expand(512 // scale, -1).contiguous()], {"dims": (1,)}
+
+
+def _status(name: str) -> int:
+    (line,) = [text for text in Path("/proc/self/status").read_text().splitlines() if text.startswith(name + ":")]
+    return int(line.split()[1]) << 10
+
+
+def measure(case: Case) -> tuple[str, int, int]:
+    label, name, inputs, attributes = case
+    operator = REGISTRY[name]
+    assert isinstance(operator, Inexact)
+    kinds = [TensorType(tuple(x.shape), DType.of(x.dtype)) for x in inputs]
+    output = operator.infer(kinds, attributes, kinds[0])  # type: ignore[arg-type]
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    Recorder(4).round(0, operator, inputs, attributes)  # type: ignore[arg-type]
+    taken = _status("VmHWM") - before
+    return label, operator.workspace(kinds, attributes, output) + output.nbytes, taken  # type: ignore[arg-type]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for case in cases(64):
+        measure(case)  # loads and compiles what is needed
+    print(json.dumps([measure(case) for case in cases()]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""A job is refused by the memory that its program declares, so an operator may never take more than it declares: not
+even where hostile data leave every element to be decided by integers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import memory_use
+import pytest
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured by Linux's /proc")
+def test_no_operator_takes_more_memory_than_it_declares() -> None:
+    script = [sys.executable, memory_use.__file__]
+    measured = json.loads(subprocess.run(script, check=True, capture_output=True, text=True, timeout=300).stdout)
+    taken = {label: bytes_taken for label, _, bytes_taken in measured}
+    assert {label: declared for label, declared, bytes_taken in measured if bytes_taken > declared} == {}
+    # 2^22 terms: the written out indices, products and integers, not just a copy in FP64.
+    assert taken["one long dot product"] > 24 << 22

@@ -1,0 +1,240 @@
+"""Files that are not what they should be: pipes that nobody writes to, devices, directories, damaged records, full
+disks. Nothing waits, nothing is lost in silence, and every error is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from roundlog import run as runs
+from roundlog.auditor import Auditor
+from roundlog.job import Job, JobError
+from roundlog.log import Decision, Entries, LogError, LogReader, LogWriter, summarise
+from roundlog.program import DType, TensorType
+from roundlog.rounding import FindingKind
+from roundlog.run import Run, RunError
+from roundlog.storage import StorageError, load_tensors, open_regular, read_record, save_tensors
+from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
+from tasks import linear_task
+
+
+@pytest.fixture(autouse=True)
+def _nothing_waits() -> Iterator[None]:
+    """A test that waits for a pipe is stopped."""
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Job, TrainingResult]:
+    directory = tmp_path_factory.mktemp("trained")
+    Job.from_task(linear_task()).write(directory / "job")
+    job = Job.read(directory / "job")
+    return directory, job, Trainer(job, directory / "run").run()
+
+
+def replace_by(what: str, path: Path) -> None:
+    """Puts something else in the place of a file."""
+    path.unlink(missing_ok=True)
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "directory":
+        path.mkdir()
+    elif what == "device":
+        path.symlink_to("/dev/zero")
+    elif what == "dangling link":
+        path.symlink_to(path.with_name("nowhere"))
+    else:
+        assert what == "loop"
+        path.symlink_to(path)
+
+
+SPECIAL = ["pipe", "directory", "device", "dangling link", "loop"]
+
+
+@pytest.mark.parametrize("what", SPECIAL)
+def test_readers_refuse_what_is_no_file(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    replace_by(what, path)
+    with pytest.raises(OSError):
+        open_regular(path)
+    for read in (read_record, lambda path: load_tensors(path, {"x": TensorType((2,), DType.F32)})):
+        with pytest.raises(StorageError, match=r"file: (cannot be read|does not exist)"):
+            read(path)
+    with pytest.raises(LogError, match=r"file: (cannot be read|does not exist)"):
+        summarise(path)
+
+
+@pytest.mark.parametrize("what", SPECIAL)
+@pytest.mark.parametrize("name", ["spec.json", "program.json", "initial.safetensors", "data.safetensors"])
+def test_a_job_with_something_else_in_the_place_of_a_file_is_refused(
+    name: str, what: str, trained: tuple[Path, Job, TrainingResult], tmp_path: Path
+) -> None:
+    shutil.copytree(trained[0] / "job", tmp_path / "job")
+    replace_by(what, tmp_path / "job" / name)
+    with pytest.raises(JobError) as caught:
+        Job.read(tmp_path / "job")
+    assert str(tmp_path / "job" / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("what", SPECIAL)
+def test_an_audit_goes_on_without_a_log_that_is_no_file(
+    what: str, trained: tuple[Path, Job, TrainingResult], tmp_path: Path
+) -> None:
+    _, job, result = trained
+    shutil.copytree(result.log_dir, tmp_path / "log")
+    replace_by(what, log_path(tmp_path / "log", 1))
+    audit = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log").run()
+    assert audit.checkpoint_root == result.checkpoint_root
+    assert len(audit.unreadable) == 1 and "00000001.rlog" in audit.unreadable[0]
+
+
+@pytest.mark.parametrize("what", ["pipe", "directory", "device"])
+@pytest.mark.parametrize("name", ["run.json", "run.lock", "roots", "checkpoints/00000008.safetensors"])
+def test_a_run_directory_with_something_else_in_the_place_of_a_file_never_makes_anybody_wait(
+    name: str, what: str, trained: tuple[Path, Job, TrainingResult], tmp_path: Path
+) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    replace_by(what, tmp_path / "run" / name)
+    if name.startswith("checkpoints") and what != "directory":
+        # Computed again, and put in its place.
+        assert Trainer(job, tmp_path / "run").run().checkpoint_root == result.checkpoint_root
+        return
+    with pytest.raises((RunError, OSError, StorageError)) as caught:
+        Trainer(job, tmp_path / "run").run()
+    assert name.partition(".")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"findings": 3, "unreadable": []}',
+        b'{"findings": [3], "unreadable": []}',
+        b'{"findings": [{"step": 0}], "unreadable": []}',
+        b'{"findings": [{"step": "x", "operator": 1, "element": 1, "kind": "forged", "message": ""}]}',
+        b'{"findings": [{"step": 1, "operator": 1, "element": 1, "kind": "odd", "message": ""}], "unreadable": []}',
+        b'{"findings": [], "unreadable": [[]]}',
+        b'{"findings": [], "unreadable": [["a", "b"]]}',
+    ],
+    ids=range(10),
+)
+def test_a_damaged_record_of_findings_is_a_clear_error(
+    record: bytes, trained: tuple[Path, Job, TrainingResult], tmp_path: Path
+) -> None:
+    _, job, result = trained
+    Auditor(job, tmp_path / "run", log_dir=result.log_dir).run()
+    (tmp_path / "run" / "findings.json").write_bytes(record)
+    with pytest.raises(RunError, match=r"findings\.json.*choose an empty directory"):
+        Auditor(job, tmp_path / "run", log_dir=result.log_dir).run()
+
+
+@pytest.mark.parametrize("record", [b"", b"{", b"[]", b"null", b'{"run_id": 7}', b"\xff"], ids=range(6))
+def test_a_damaged_record_of_the_run_is_a_clear_error(
+    record: bytes, trained: tuple[Path, Job, TrainingResult], tmp_path: Path
+) -> None:
+    _, job, _ = trained
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_bytes(record)
+    with pytest.raises(RunError, match="choose an empty directory"):
+        Trainer(job, tmp_path / "run")
+
+
+def test_a_checkpoint_that_has_become_nan_is_computed_again(
+    trained: tuple[Path, Job, TrainingResult], tmp_path: Path
+) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "00000008.safetensors"
+    states = load_tensors(path, job.program.states)
+    next(iter(states.values())).fill_(torch.nan)
+    save_tensors(path, states)
+    assert Trainer(job, tmp_path / "run").run().checkpoint_root == result.checkpoint_root
+
+
+def test_what_another_process_found_before_the_lock_is_kept(
+    trained: tuple[Path, Job, TrainingResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An auditor that waits its turn takes up the record as it is then, not as it was before."""
+    _, job, result = trained
+    log = tmp_path / "log"
+    log.mkdir()
+    sizes = [node.type.numel for node in job.program.nodes]
+    operator = next(i for i, node in enumerate(job.program.nodes) if node.op == "matmul")
+    for interval in range(job.spec.intervals):
+        header = log_header(job, interval)
+        with (
+            LogReader(log_path(result.log_dir, interval), header, sizes) as reader,
+            LogWriter(log_path(log, interval), header) as writer,
+        ):
+            for step in range(header.first_step, header.first_step + header.steps):
+                entries = dict(reader.step(step))
+                if interval == 0:
+                    free = np.setdiff1d(np.arange(9), entries.get(operator, Entries.empty()).indices)[:1]
+                    entries[operator] = Entries(free, np.full(1, int(Decision.UP), np.uint8), np.zeros(0, np.uint32))
+                writer.append(step, entries)
+
+    locked = Run._locked
+    first = True
+
+    @contextmanager
+    def overtaken(run: Run) -> Iterator[None]:
+        nonlocal first
+        if first:
+            first = False
+            Auditor(job, tmp_path / "run", log_dir=log).run()
+        with locked(run):
+            yield
+
+    monkeypatch.setattr(Run, "_locked", overtaken)
+    audit = Auditor(job, tmp_path / "run", log_dir=log).run()
+    forged = [finding for finding in audit.findings if finding.kind is FindingKind.FORGED]
+    assert [(finding.step, finding.operator) for finding in forged] == [(0, operator), (1, operator)]
+
+
+def test_a_root_that_the_disk_does_not_take_is_an_error_and_not_half_a_root(tmp_path: Path) -> None:
+    path = tmp_path / "roots"
+    path.write_bytes(bytes(32))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            runs._append(path, b"\x01" * 32)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_torn_root_is_left_out_and_written_again(trained: tuple[Path, Job, TrainingResult], tmp_path: Path) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    roots = tmp_path / "run" / "roots"
+    whole = roots.read_bytes()
+    for kept in (0, 7, 32, 71, len(whole) - 1, len(whole) + 5):
+        roots.write_bytes((whole + bytes(9))[:kept])
+        assert Trainer(job, tmp_path / "run").run().state_roots == result.state_roots
+        assert roots.read_bytes() == whole
+
+
+def test_a_record_of_roots_as_large_as_a_disk_is_read_no_further_than_the_job_goes(
+    trained: tuple[Path, Job, TrainingResult], tmp_path: Path
+) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    os.truncate(tmp_path / "run" / "roots", 1 << 40)
+    assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["role"] == "trainer"
