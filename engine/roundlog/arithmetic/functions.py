@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 
+from roundlog.arithmetic.bits import FULL_BITS
 from roundlog.arithmetic.sums import round_scaled_integer
 
 _START_BITS = 80
@@ -27,35 +28,36 @@ _lock = threading.Lock()
 change our bits. So we have a context of our own here, and one thread in it at a time."""
 
 
-def round_function(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """x: float32[n] -> float32[n]: the function's mathematical value at each x, correctly rounded; zero is +0.
+def round_function(name: str, x: npt.NDArray[np.float32], bits: int = FULL_BITS) -> npt.NDArray[np.float32]:
+    """x: float32[n] -> float32[n]: the function's mathematical value at each x, rounded once to `bits` bits, to
+    nearest; zero is +0.
 
     Infinite arguments take the limits (exp(-inf) = 0, tanh(inf) = 1, ...); outside the domain, and at poles, the
     result is NaN or infinite as IEEE 754-2019, 9.2 says, for the caller to stop at.
     """
-    return np.array([_round_one(name, float(value)) for value in x], dtype=np.float32)
+    return np.array([_round_one(name, float(value), bits) for value in x], dtype=np.float32)
 
 
 @lru_cache(maxsize=1 << 16)
-def _round_one(name: str, x: float) -> float:
+def _round_one(name: str, x: float, bits: int) -> float:
     special = _special(name, x)
     if special is not None:
         return special
-    bits = _START_BITS
-    while bits <= _LIMIT_BITS:
+    precision = _START_BITS
+    while precision <= _LIMIT_BITS:
         with _lock:
-            _context.prec = bits
+            _context.prec = precision
             value = getattr(_context, name)(_context.mpf(x))
         sign, mantissa, exponent, _ = value._mpf_
-        # Keep `bits` bits, and widen by the guard: the exact value lies strictly between the two ends.
-        shift = max(0, bits + 8 - int(mantissa).bit_length())
+        # Keep `precision` bits, and widen by the guard: the exact value lies strictly between the two ends.
+        shift = max(0, precision + 8 - int(mantissa).bit_length())
         scaled, scale = int(mantissa) << shift, exponent - shift
-        margin = 1 << (scaled.bit_length() - bits + _GUARD_BITS)
-        low = round_scaled_integer(scaled - margin, scale)
-        high = round_scaled_integer(scaled + margin, scale)
+        margin = 1 << (scaled.bit_length() - precision + _GUARD_BITS)
+        low = round_scaled_integer(scaled - margin, scale, bits)
+        high = round_scaled_integer(scaled + margin, scale, bits)
         if low == high:
             return float(-low if sign and low else low)
-        bits *= 2
+        precision *= 2
     raise ArithmeticError(f"{name}({x!r}) is not decided at {_LIMIT_BITS} bits: is its value exact?")
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from roundlog.arithmetic.bits import FULL_BITS, dropped, neighbour, round_to_bits
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels.summing import sum_terms
 
@@ -18,30 +20,32 @@ F32 = npt.NDArray[np.float32]
 _BLOCK_ELEMENTS = 1 << 20
 
 
-def round_sums(terms: F64) -> F32:
+def round_sums(terms: F64, bits: int = FULL_BITS) -> F32:
     """terms: float64[n, k], each term a multiple of 2^-298 below 2^257 in magnitude (any product of two finite FP32
-    numbers is). Returns float32[n]: each row's mathematical sum, rounded to nearest, ties to even; overflow gives
-    +-inf, a zero result +0."""
+    numbers is). Returns float32[n]: each row's mathematical sum, rounded once to `bits` bits, to nearest, ties to
+    even; overflow gives +-inf, a zero result +0."""
     n, k = terms.shape
     result = np.zeros(n, dtype=np.float32)
     if k == 0:
         return result
     rows = max(1, _BLOCK_ELEMENTS // k)
     for start in range(0, n, rows):
-        result[start : start + rows] = _round_block(terms[start : start + rows])
+        result[start : start + rows] = _round_block(terms[start : start + rows], bits)
     return result
 
 
-def _round_block(terms: F64) -> F32:
-    rounded, undecided = round_sums_of(*sum_terms(terms), terms.shape[1])
+def _round_block(terms: F64, bits: int) -> F32:
+    rounded, undecided = round_sums_of(*sum_terms(terms), terms.shape[1], bits)
     for row in np.flatnonzero(undecided):
-        rounded[row] = round_exact_sum(terms[row])
+        rounded[row] = round_exact_sum(terms[row], bits)
     return rounded
 
 
-def round_sums_of(total: F64, errors: F64, magnitude: F64, terms: int) -> tuple[F32, npt.NDArray[np.bool_]]:
+def round_sums_of(
+    total: F64, errors: F64, magnitude: F64, terms: int, bits: int = FULL_BITS
+) -> tuple[F32, npt.NDArray[np.bool_]]:
     """Round sums that `roundlog.kernels.summing` has taken, and say which are undecided."""
-    return round_double_double(*double_double(total, errors, magnitude, terms))
+    return round_double_double(*double_double(total, errors, magnitude, terms), bits)
 
 
 def double_double(total: F64, errors: F64, magnitude: F64, terms: int) -> tuple[F64, F64, F64]:
@@ -56,38 +60,34 @@ def double_double(total: F64, errors: F64, magnitude: F64, terms: int) -> tuple[
     return high, low, (2.0 * terms) * UNIT_F64 * magnitude
 
 
-def round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDArray[np.bool_]]:
-    """Round high + low to FP32, and say which rows are undecided: where a rounding boundary lies within `error`."""
+def round_double_double(high: F64, low: F64, error: F64, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
+    """Round high + low to `bits` bits, and say which rows are undecided: where a rounding boundary lies within
+    `error`. What is not finite is undecided."""
+    finite = torch.from_numpy(np.where(np.isfinite(high), high, 0.0))
+    middle = round_to_bits(finite, bits)
+    lower, upper = neighbour(middle, -1, bits).numpy(), neighbour(middle, 1, bits).numpy()
+    nearest = middle.numpy()
     # Infinity is a legitimate neighbour of the largest finite number, and a legitimate result.
-    with np.errstate(over="ignore"):
-        return _round_double_double(high, low, error)
-
-
-def _round_double_double(high: F64, low: F64, error: F64) -> tuple[F32, npt.NDArray[np.bool_]]:
-    nearest = high.astype(np.float32)
-    below = _midpoint(np.nextafter(nearest, np.float32(-np.inf)), nearest)
-    above = _midpoint(nearest, np.nextafter(nearest, np.float32(np.inf)))
-    # high lies between the two midpoints, so both differences are exact in FP64 unless they are large, and then
-    # their rounding error is far below |low|'s own distance to anything that matters; the slack covers it.
-    to_below = (high - below) + low
-    to_above = (above - high) - low
-    slack = error + 4 * UNIT_F64 * (np.abs(low) + np.minimum(np.abs(high - below), np.abs(above - high)) * UNIT_F64)
+    below, above = _midpoint(lower, nearest), _midpoint(nearest, upper)
+    with np.errstate(invalid="ignore"):
+        # high lies between the two midpoints, so both differences are exact in FP64 unless they are large, and then
+        # their rounding error is far below |low|'s own distance to anything that matters; the slack covers it.
+        to_below = (high - below) + low
+        to_above = (above - high) - low
+        slack = error + 4 * UNIT_F64 * (np.abs(low) + np.minimum(np.abs(high - below), np.abs(above - high)) * UNIT_F64)
     undecided = ~((np.abs(to_below) > slack) & (np.abs(to_above) > slack))
     # Nothing is left to add to an exact FP64 number: its conversion is the answer, on a tie too.
     exact = (error == 0.0) & (low == 0.0)
-    rounded = np.where(
-        to_below < 0,
-        np.nextafter(nearest, np.float32(-np.inf)),
-        np.where(to_above < 0, np.nextafter(nearest, np.float32(np.inf)), nearest),
-    )
+    rounded = np.where(to_below < 0, lower, np.where(to_above < 0, upper, nearest))
     undecided |= ~np.isfinite(nearest)
     undecided &= ~exact
+    undecided |= ~np.isfinite(high)
     return (rounded + np.float32(0.0)).astype(np.float32), undecided
 
 
 def _midpoint(a: F32, b: F32) -> F64:
-    """Half-way between adjacent FP32 numbers, exact in FP64. Past the largest finite number the next one would be
-    2^128 (IEEE 754-2019, 4.3.1: where rounding to infinity begins)."""
+    """Half-way between adjacent numbers of a format, exact in FP64. Past the largest finite one the next would be 2^128
+    (IEEE 754-2019, 4.3.1: where rounding to infinity begins)."""
     limit = 2.0**128
     wide_a = np.clip(a.astype(np.float64), -limit, limit)
     wide_b = np.clip(b.astype(np.float64), -limit, limit)
@@ -97,22 +97,22 @@ def _midpoint(a: F32, b: F32) -> F64:
 _SCALE_BITS = 298
 
 
-def round_exact_sum(terms: F64) -> np.float32:
+def round_exact_sum(terms: F64, bits: int = FULL_BITS) -> np.float32:
     """One sum, in integers: every term is a multiple of 2^-298."""
     total = 0
     for term in terms.tolist():
         numerator, denominator = term.as_integer_ratio()
         total += numerator << (_SCALE_BITS - (denominator.bit_length() - 1))
-    return round_scaled_integer(total, -_SCALE_BITS)
+    return round_scaled_integer(total, -_SCALE_BITS, bits)
 
 
-def round_scaled_integer(value: int, exponent: int) -> np.float32:
-    """value * 2^exponent rounded to FP32, to nearest, ties to even, by integer arithmetic alone; zero is +0."""
+def round_scaled_integer(value: int, exponent: int, bits: int = FULL_BITS) -> np.float32:
+    """value * 2^exponent rounded to `bits` bits, to nearest, ties to even, by integer arithmetic alone; zero is +0."""
     if value == 0:
         return np.float32(0.0)
     negative, magnitude = value < 0, abs(value)
-    # The result's last place: 24 significant bits, but never below 2^-149.
-    place = max(exponent + magnitude.bit_length() - 24, -149)
+    # The result's last place: 24 significant bits, but never below 2^-149, for all 32 bits.
+    place = max(exponent + magnitude.bit_length() - (bits - 8), dropped(bits) - 149)
     shift = place - exponent
     if shift <= 0:
         quotient = magnitude << -shift

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import round_sums
+from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.sums import round_sums_of
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import sum_products
@@ -64,7 +64,9 @@ class Contraction(Inexact):
         exact = 4 * sum(kind.numel for kind in inputs) + exact_bytes(output.numel, terms, 128)
         return super().workspace(inputs, attributes, output) + exact
 
-    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
         a, b = inputs
         shapes = (tuple(a.shape), tuple(b.shape))
         flat_a, flat_b = a.reshape(-1).cpu().numpy(), b.reshape(-1).cpu().numpy()
@@ -75,7 +77,7 @@ class Contraction(Inexact):
             ia, ib = self.reads(shapes, attributes, chosen[start : start + block])
             products = flat_a[ia].astype(np.float64) * flat_b[ib].astype(np.float64)
             products[(ia < 0) | (ib < 0)] = 0.0
-            values[start : start + block] = round_sums(products)
+            values[start : start + block] = round_sums(products, bits)
         return torch.from_numpy(values).to(a.device)
 
 
@@ -130,7 +132,9 @@ class MatMul(Contraction):
         rows = row_norms(a).reshape(-1) * (gamma(a.shape[-1]) * SLACK)
         return ProductBound(rows, column_norms(b).reshape(prod(b.shape[:-2]), b.shape[-1]))
 
-    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
         a, b = (x.contiguous().cpu() for x in inputs)
         shapes = (tuple(a.shape), tuple(b.shape))
         chosen, k = elements.cpu().numpy(), a.shape[-1]
@@ -139,9 +143,10 @@ class MatMul(Contraction):
         first_a, first_b = self._starts(shapes, chosen)
         flat_a, flat_b = a.reshape(-1).numpy(), b.reshape(-1).numpy()
         sums = sum_products(flat_a, flat_b, first_a, 1, first_b, b.shape[-1], k)
-        values, undecided = round_sums_of(*sums, k)
+        values, undecided = round_sums_of(*sums, k, bits)
         if undecided.any():
-            values[undecided] = super().exact(inputs, attributes, elements[torch.from_numpy(undecided)]).cpu().numpy()
+            rest = elements[torch.from_numpy(undecided)]
+            values[undecided] = super().exact(inputs, attributes, rest, bits).cpu().numpy()
         return torch.from_numpy(values).to(elements.device)
 
     @staticmethod

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.arithmetic import round_sums
+from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels.reducing import sum_columns, sum_rows
 from roundlog.operators.bound import Bound, FullBound
@@ -126,7 +126,9 @@ class Sum(Inexact):
             return _both_by_torch(x, dims)
         return torch.from_numpy(total).reshape(shape), torch.from_numpy(magnitude).reshape(shape)
 
-    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
         x, dims = inputs[0], ints(attributes, "dims")
         kept = [dim for dim in range(x.ndim) if dim not in dims]
         outputs, terms = (prod(x.shape[dim] for dim in part) for part in (kept, dims))
@@ -135,7 +137,7 @@ class Sum(Inexact):
         block = block_of(terms)
         for start in range(0, len(elements), block):
             chosen = rows[elements[start : start + block]]
-            values[start : start + block] = round_sums(chosen.cpu().numpy().astype(np.float64))
+            values[start : start + block] = round_sums(chosen.cpu().numpy().astype(np.float64), bits)
         return torch.from_numpy(values).to(x.device)
 
 
@@ -193,7 +195,9 @@ class ScatterAdd(Inexact):
         zeros = torch.zeros(shape, dtype=x.dtype, device=x.device)
         return zeros.scatter_add_(dim, index.expand(x.shape), x)
 
-    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")
         # Lines along `dim`: x and index as [line, position], the output as [line, j].
@@ -210,7 +214,7 @@ class ScatterAdd(Inexact):
         for start in range(0, len(elements), block):
             part = slice(start, start + block)
             chosen = torch.where(indices[line[part]] == target[part, None], lines[line[part]], 0.0)
-            values[part] = round_sums(chosen.cpu().numpy().astype(np.float64))
+            values[part] = round_sums(chosen.cpu().numpy().astype(np.float64), bits)
         return torch.from_numpy(values).to(x.device)
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar, cast
 
 import torch
 
+from roundlog.arithmetic import FULL_BITS
 from roundlog.operators.bound import Bound
 from roundlog.program import Attribute, DType, Program, ProgramError, TensorType
 
@@ -95,8 +96,11 @@ class Inexact(Operator):
         return y, self.bound(inputs, attributes, y)
 
     @abstractmethod
-    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
-        """elements: int64[n], flat output indices. The correctly rounded FP32 values there: f32[n]."""
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
+        """elements: int64[n], flat output indices. The mathematical values there, rounded once to `bits` bits:
+        f32[n]."""
 
 
 REGISTRY: dict[str, Operator] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from roundlog.arithmetic import round_function
+from roundlog.arithmetic import FULL_BITS, round_function
 from roundlog.operators.bound import Bound, RelativeBound
 from roundlog.operators.registry import (
     Attributes,
@@ -41,9 +41,11 @@ class Function(Inexact):
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return RelativeBound(RELATIVE_BOUND, ABSOLUTE_BOUND)
 
-    def exact(self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor) -> torch.Tensor:
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
         chosen = inputs[0].reshape(-1)[elements]
-        return torch.from_numpy(round_function(self.name, chosen.cpu().numpy())).to(chosen.device)
+        return torch.from_numpy(round_function(self.name, chosen.cpu().numpy(), bits)).to(chosen.device)
 
 
 def _define(name: str, doc: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -39,9 +39,10 @@ def value(bits: int) -> Fraction:
     return Fraction(scaled(bits), 1 << 149)
 
 
-def nearest(number: Fraction, *, zero: int = 0) -> int:
+def nearest(number: Fraction, *, zero: int = 0, width: int = 32) -> int:
     """Round to nearest, ties to even (clause 4.3.1). A result of zero gets the bits `zero` if the number is zero, the
-    number's sign if it underflows."""
+    number's sign if it underflows. `width`: of the format, 8 bits of exponent and width - 9 of fraction; its numbers
+    are given by the bits that they have in FP32."""
     if number == 0:
         return zero
     sign = SIGN if number < 0 else 0
@@ -50,18 +51,19 @@ def nearest(number: Fraction, *, zero: int = 0) -> int:
     e = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if magnitude < Fraction(2) ** e:
         e -= 1
-    quantum = max(e - 23, -149)
+    quantum = max(e - (width - 9), -126 - (width - 9))
     units = magnitude / Fraction(2) ** quantum
     count, rest = divmod(units.numerator, units.denominator)
     if 2 * rest > units.denominator or (2 * rest == units.denominator and count % 2 == 1):
         count += 1
     # A count of 2^24 carries into the exponent field by itself, and past the largest number gives infinity.
-    return sign | min(((quantum + 149) << 23) + count, INFINITY)
+    lowest = quantum + 126 + width - 9
+    return sign | min(((lowest << width - 9) + count) << 32 - width, INFINITY)
 
 
-def rounded(number: Fraction) -> int:
+def rounded(number: Fraction, width: int = 32) -> int:
     """What an inexact operator gives: to nearest, ties to even, and every zero is +0."""
-    bits = nearest(number)
+    bits = nearest(number, width=width)
     return 0 if bits == SIGN else bits
 
 

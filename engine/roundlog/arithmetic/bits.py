@@ -1,0 +1,60 @@
+"""Formats of fewer than 32 bits inside FP32: 8 bits of exponent and b_r - 9 of fraction, b_r = 23 .. 32.
+
+OVT's rnd_br: the numbers of the format are the FP32 numbers whose last 32 - b_r bits are zero, subnormal ones among
+them, and rounding is to nearest, ties to even (IEEE 754-2019, 4.3.1), once, from FP64.
+"""
+
+from __future__ import annotations
+
+import torch
+
+FULL_BITS = 32
+MIN_BITS = 23
+
+_INT32_MIN = -(2**31)
+_INFINITY = 0x7F800000
+
+
+def dropped(bits: int) -> int:
+    """Trailing FP32 bits that are zero in every number of the format."""
+    return FULL_BITS - bits
+
+
+def round_to_bits(y: torch.Tensor, bits: int) -> torch.Tensor:
+    """FP64 tensor -> FP32 numbers of the format, to nearest, ties to even; overflow gives infinity, a zero +0."""
+    if bits == FULL_BITS:
+        return y.to(torch.float32).add_(0.0)
+    # Normal numbers: the fraction of binary64 has 52 bits, and carrying into the exponent is what rounding up does.
+    shift = 52 - (bits - 9)
+    words = y.contiguous().view(torch.int64)
+    half = ((words >> shift) & 1) + ((1 << (shift - 1)) - 1)
+    nearest = (((words + half) >> shift) << shift).view(torch.float64)
+    # Below 2^-126 the numbers of the format stand 2^(dropped - 149) apart; scaling by a power of two is exact.
+    place = 149 - dropped(bits)
+    small = (y * 2.0**place).round() * 2.0**-place
+    nearest = torch.where(y.abs() < 2.0**-126, small, nearest)
+    return torch.where(y.isfinite(), nearest, y).to(torch.float32).add_(0.0)
+
+
+def ordinal(x: torch.Tensor) -> torch.Tensor:
+    """FP32 -> int64, strictly monotone over the numbers, adjacent FP32 numbers one apart, -0 and +0 both 0."""
+    words = x.contiguous().view(torch.int32).to(torch.int64)
+    return torch.where(words < 0, _INT32_MIN - words, words)
+
+
+def neighbour(x: torch.Tensor, direction: int, bits: int) -> torch.Tensor:
+    """The next number of the format above (direction 1) or below (-1) x, FP32 numbers of the format; infinity lies
+    next to the largest finite one, and nothing beyond it; a zero is +0."""
+    moved = (ordinal(x) + direction * (1 << dropped(bits))).clamp_(-_INFINITY, _INFINITY)
+    words = torch.where(moved < 0, _INT32_MIN - moved, moved)
+    return words.to(torch.int32).view(torch.float32)
+
+
+def adjacent(low: torch.Tensor, high: torch.Tensor, bits: int = FULL_BITS) -> torch.Tensor:
+    """Whether high is the next number of the format above low, elementwise; both are of the format."""
+    return ordinal(high) - ordinal(low) == 1 << dropped(bits)
+
+
+def in_format(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Whether FP32 numbers are of the format, elementwise."""
+    return (x.contiguous().view(torch.int32) & ((1 << dropped(bits)) - 1)) == 0

@@ -1,0 +1,140 @@
+"""Rounding to fewer than 32 bits: once, to nearest even, against fractions, for every width."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import binary32 as ieee
+from oracle.array import from_torch
+from roundlog.arithmetic import FUNCTIONS, adjacent, in_format, neighbour, round_function, round_sums, round_to_bits
+from roundlog.arithmetic.sums import round_scaled_integer
+
+WIDTHS = range(23, 33)
+widths = st.sampled_from(WIDTHS)
+patterns = st.integers(0, 2**32 - 1).filter(ieee.is_finite)
+
+
+def double(*items: float) -> torch.Tensor:
+    return torch.tensor(items, dtype=torch.float64)
+
+
+def f32(*patterns: int) -> torch.Tensor:
+    return torch.from_numpy(np.array(patterns, dtype=np.uint32).view(np.float32))
+
+
+def of_format(pattern: int, width: int) -> int:
+    return pattern >> 32 - width << 32 - width
+
+
+def midpoint_above(pattern: int, width: int) -> Fraction:
+    """Half-way between a positive number of the format and the next one."""
+    return ieee.value(pattern) + Fraction(2) ** (max((pattern >> 23) - 127, -126) - (width - 9) - 1)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_edge_of_every_width_rounds_as_its_fraction(width: int) -> None:
+    step = 1 << 32 - width
+    edges = [0, step, 2 * step, 0x7FFFFF, 0x800000, 0x800000 - step, 0x3F800000, 0x3F800000 - step, ieee.LARGEST]
+    numbers = []
+    for pattern in (of_format(edge, width) for edge in edges):
+        for exact in (ieee.value(pattern), midpoint_above(pattern, width)):
+            near = float(exact)
+            assert Fraction(near) == exact
+            numbers += [near, np.nextafter(near, 0.0), np.nextafter(near, np.inf)]
+    numbers += [-x for x in numbers] + [2.0**128, 1e300, 5e-324]
+    assert from_torch(round_to_bits(double(*numbers), width)).items == tuple(
+        ieee.rounded(Fraction(x), width) for x in numbers
+    )
+    kept = round_to_bits(double(float("inf"), float("-inf"), float("nan"), -0.0), width)
+    assert kept[0] == float("inf") and kept[1] == float("-inf") and bool(kept[2].isnan())
+    assert not bool(torch.signbit(kept[3]))
+
+
+@given(patterns, widths, st.booleans(), st.integers(-3, 3))
+@settings(max_examples=500, deadline=None)
+def test_a_double_beside_a_boundary_rounds_once(pattern: int, width: int, half: bool, off: int) -> None:
+    """Through FP32 first, numbers just beside a midpoint of the narrower format would become that midpoint."""
+    exact = midpoint_above(of_format(pattern & 0x7FFFFFFF, width), width) if half else ieee.value(pattern)
+    x = float(exact)
+    x = float((double(x).view(torch.int64) + off).view(torch.float64)) if x else x
+    assert from_torch(round_to_bits(double(x), width)).items == (ieee.rounded(Fraction(x), width),)
+
+
+@given(patterns, widths)
+@settings(max_examples=300, deadline=None)
+def test_neighbours_are_of_the_format_adjacent_and_ordered(pattern: int, width: int) -> None:
+    x = f32(of_format(pattern, width))
+    above, below = neighbour(x, 1, width), neighbour(x, -1, width)
+    assert bool(below < x) and bool(x < above)
+    assert bool(adjacent(x, above, width)) and bool(adjacent(below, x, width))
+    assert not bool(adjacent(below, above, width))
+    assert bool(in_format(torch.cat([x, above, below]), width).all())
+    # Nothing of the format lies between: all of the open interval rounds to one of its ends.
+    if bool(above.isfinite()):
+        middle = (x.double() + above.double()) / 2
+        for y in (middle, torch.nextafter(middle, x.double()), torch.nextafter(middle, above.double())):
+            assert round_to_bits(y, width).item() in (x.item(), above.item())
+
+
+def test_what_is_not_of_the_format_is_told_apart() -> None:
+    for width in range(23, 32):
+        step = 1 << 32 - width
+        assert in_format(f32(0x3F800000, 0x3F800000 + step, 0, 0x80000000), width).all()
+        assert not in_format(f32(0x3F800000 + step // 2, 1, 0x3F800000 + step - 1), width).any()
+
+
+@given(
+    st.integers(0, 2**31 - 1).filter(lambda p: ieee.is_finite(p) and p < 0x7F000000),
+    widths,
+    st.sampled_from([0, 1, -1]),
+    st.integers(-298, -60),
+    st.sampled_from([1, -1]),
+)
+@settings(max_examples=500, deadline=None)
+def test_a_sum_at_a_tie_of_the_width_goes_where_its_last_term_says(
+    pattern: int, width: int, nudge: int, exponent: int, sign: int
+) -> None:
+    """A number of the format, half of its last place, and a term far below what FP64 can hold beside them."""
+    number = of_format(pattern, width)
+    half = midpoint_above(number, width) - ieee.value(number)
+    terms = [sign * float(ieee.value(number)), sign * float(half), nudge * 2.0**exponent]
+    (result,) = round_sums(np.array([terms]), width)
+    assert int(result.view(np.uint32)) == ieee.rounded(sum(map(Fraction, terms), Fraction(0)), width)
+
+
+@given(st.lists(st.tuples(patterns, patterns), min_size=1, max_size=9), widths)
+@settings(max_examples=300, deadline=None)
+def test_sums_of_products_round_as_their_fractions(factors: list[tuple[int, int]], width: int) -> None:
+    terms = [float(ieee.value(a)) * float(ieee.value(b)) for a, b in factors]
+    (result,) = round_sums(np.array([terms]), width)
+    assert int(result.view(np.uint32)) == ieee.rounded(sum(map(Fraction, terms), Fraction(0)), width)
+
+
+@given(st.integers(-(2**200), 2**200), st.integers(-400, 200), widths)
+@settings(max_examples=300, deadline=None)
+def test_a_scaled_integer_rounds_as_its_fraction(number: int, exponent: int, width: int) -> None:
+    result = round_scaled_integer(number, exponent, width)
+    assert int(result.view(np.uint32)) == ieee.rounded(number * Fraction(2) ** exponent, width)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_round_to_every_width_as_mpmath_with_a_thousand_bits(name: str) -> None:
+    arguments = np.array([0.0, 1.0, 0.5, 0.9999999, 1e-20, 3.0, 7.25, 1e-3], dtype=np.float32)
+    if name == "log":
+        arguments = arguments[1:]
+    with mpmath.workprec(1000):
+        exact = [_fraction(getattr(mpmath, name)(mpmath.mpf(float(x)))) for x in arguments]
+    for width in WIDTHS:
+        got = round_function(name, arguments, width).view(np.uint32).tolist()
+        assert got == [ieee.rounded(number, width) for number in exact]
+
+
+def _fraction(x: mpmath.mpf) -> Fraction:
+    sign, mantissa, exponent, _ = x._mpf_
+    return (-1) ** sign * Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
