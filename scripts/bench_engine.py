@@ -10,7 +10,6 @@ within each round, because machines are noisy.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import platform
 import statistics
@@ -33,6 +32,7 @@ from roundlog.executor import Executor
 from roundlog.job import Job
 from roundlog.log import LogWriter
 from roundlog.operators import StepInputs
+from roundlog.plain import PlainTraining
 from roundlog.rounding import Follower, Recorder, Rounding
 from roundlog.trainer import log_header
 from torch import nn
@@ -82,23 +82,6 @@ MODELS: dict[str, Callable[[int], Task]] = {
 }
 
 
-class Plain:
-    """The same training by PyTorch itself."""
-
-    def __init__(self, task: Task, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.task = task
-        # Copied together, so that the optimizer's groups hold the copied parameters; .to() keeps them the same objects.
-        self.model, self.optimizer = copy.deepcopy((task.model, task.optimizer))
-        self.model.to(dtype)
-
-    def step(self, batch: dict[str, torch.Tensor]) -> None:
-        self.optimizer.zero_grad()
-        cast = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in batch.items()}
-        self.task.loss(self.model, cast).backward()
-        self.optimizer.step()
-
-
 class Certified:
     """The same training by the engine."""
 
@@ -133,7 +116,7 @@ def measure(model: str, rounds: int) -> dict[str, object]:
     task = MODELS[model](rounds + WARM_UP)
     job = Job.from_task(task)
     batches = Batches(job.dataset, job.spec)
-    plain64, plain32 = Plain(task, torch.float64), Plain(task, torch.float32)
+    plain64, plain32 = PlainTraining(task, torch.float64), PlainTraining(task, torch.float32)
     trainer, auditor, alone = Certified(job), Certified(job), Certified(job)
     recorder, spare = Recorder(job.spec.log_guard), Recorder(job.spec.log_guard)
     follower = Follower(job.spec.log_guard, 0.05, np.random.default_rng())
@@ -144,7 +127,7 @@ def measure(model: str, rounds: int) -> dict[str, object]:
             for step in range(rounds + WARM_UP):
                 data = batches.load(step)
                 batch = dict(zip(job.dataset, data, strict=True))
-                row = {"fp64": timed(plain64.step, batch), "fp32": timed(plain32.step, batch)}
+                row = {"fp64": timed(plain64.step, step, batch), "fp32": timed(plain32.step, step, batch)}
                 row["trainer"] = timed(trainer.step, step, data, recorder)
                 log = recorder.take()
                 entries += sum(len(entry) for entry in log.values())

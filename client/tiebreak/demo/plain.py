@@ -15,25 +15,26 @@ import torch
 from roundlog.capture import Task
 from roundlog.examples.digits import digits
 from roundlog.job import Job
+from roundlog.plain import PlainTraining
 from roundlog.randomness import batch_rows
+from torch import nn
 
 
-def train_plain(task: Task, on_step: Callable[[int], None]) -> None:
-    """Trains with the model, data, order, optimizer and schedule of `task`, and nothing of the engine's arithmetic."""
-    schedule = torch.optim.lr_scheduler.LambdaLR(task.optimizer, task.schedule)
+def train_plain(task: Task, on_step: Callable[[int], None]) -> nn.Module:
+    """Trains a copy of the model of `task`, in the order of the task's data, and returns it: nothing of the engine's
+    arithmetic is used."""
+    plain = PlainTraining(task)
     for step in range(task.steps):
         rows = torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows))
-        task.optimizer.zero_grad()
-        task.loss(task.model, {name: field[rows] for name, field in task.dataset.items()}).backward()
-        task.optimizer.step()
-        schedule.step()
+        plain.step(step, {name: field[rows] for name, field in task.dataset.items()})
         on_step(step)
+    return plain.model
 
 
-def model_hash(task: Task) -> str:
+def model_hash(model: nn.Module) -> str:
     """SHA-256, in hex, of the bytes of all parameters and buffers, in the order of the model's state dict."""
     digest = sha256()
-    for tensor in task.model.state_dict().values():
+    for tensor in model.state_dict().values():
         digest.update(tensor.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
@@ -50,9 +51,9 @@ def main(directory: Path) -> None:
     job = Job.read(directory)
     task = digits(steps=job.spec.steps)
     same_start(task, job)
-    print("initial", model_hash(task), flush=True)
-    train_plain(task, lambda step: print("step", step, flush=True))
-    print("trained", model_hash(task), flush=True)
+    print("initial", model_hash(task.model), flush=True)
+    trained = train_plain(task, lambda step: print("step", step, flush=True))
+    print("trained", model_hash(trained), flush=True)
 
 
 if __name__ == "__main__":

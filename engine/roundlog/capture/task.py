@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.schedule import Factor
 
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+
+_DTYPES = (torch.float32, torch.int64, torch.bool)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,9 +25,15 @@ class Task:
     model: any `nn.Module` in FP32, in the mode (`train`/`eval`) it is to be trained in. Its parameters and buffers at
         capture time are the initial state.
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
-    optimizer: `torch.optim.SGD` or `torch.optim.AdamW` over the model's parameters, freshly made.
+    optimizer: `torch.optim.SGD`, `Adam` or `AdamW` over the model's parameters, freshly made, with any number of
+        parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
     dataset: field name -> tensor [rows, ...], float32, int64 or bool; all fields have the same number of rows.
-    schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s.
+    schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of
+        `torch.optim.lr_scheduler` over the optimizer, freshly made, which takes a step after each of the optimizer's.
+    micro_batches: gradient accumulation. A batch is cut into so many equal parts, in order; the loss of each, divided
+        by their number, is differentiated by itself, and the gradients are added up before the one update.
+    max_grad_norm: gradients are clipped before the update as by
+        `torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)`.
     """
 
     model: nn.Module
@@ -33,7 +44,9 @@ class Task:
     steps: int
     interval: int
     seed: int
-    schedule: Callable[[int], float] = lambda step: 1.0
+    schedule: Factor | LRScheduler = lambda step: 1.0
+    micro_batches: int = 1
+    max_grad_norm: float | None = None
 
     @property
     def rows(self) -> int:
@@ -41,17 +54,18 @@ class Task:
 
     def check(self) -> None:
         """Raises CaptureError, in one sentence, for a task that cannot be trained."""
-        if not self.dataset:
-            raise CaptureError("the dataset has no fields: give at least one tensor of rows")
-        for name, field in self.dataset.items():
-            if field.ndim == 0 or field.shape[0] == 0:
-                raise CaptureError(f"dataset field {name} is empty: give at least one row")
-            if field.dtype not in (torch.float32, torch.int64, torch.bool):
-                raise CaptureError(f"dataset field {name} is {field.dtype}: convert it to float32, int64 or bool")
-            if field.shape[0] != self.rows:
-                raise CaptureError(f"dataset field {name} has {field.shape[0]} rows, the first field {self.rows}")
+        self._check_numbers()
+        self._check_dataset()
         if not 1 <= self.batch_size <= self.rows:
             raise CaptureError(f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows")
+        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if tensor.dtype not in _DTYPES:
+                raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
+
+    def _check_numbers(self) -> None:
+        for name in ("batch_size", "steps", "interval", "seed", "micro_batches"):
+            if type(getattr(self, name)) is not int:
+                raise CaptureError(f"{name} is {getattr(self, name)!r}: give a whole number")
         if self.interval < 1 or self.steps < 1 or self.steps % self.interval:
             raise CaptureError(
                 f"{self.steps} steps cannot be cut into checkpoints every {self.interval}: "
@@ -59,6 +73,33 @@ class Task:
             )
         if not 0 <= self.seed < 2**64:
             raise CaptureError(f"the seed {self.seed} does not fit 64 bits")
-        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
-            if tensor.dtype not in (torch.float32, torch.int64, torch.bool):
-                raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
+        if self.micro_batches < 1 or self.batch_size % self.micro_batches:
+            raise CaptureError(
+                f"a batch of {self.batch_size} cannot be cut into {self.micro_batches} equal parts: "
+                "choose a number of micro_batches that divides it"
+            )
+        if self.max_grad_norm is not None and not 0 < self.max_grad_norm < math.inf:
+            raise CaptureError(f"max_grad_norm is {self.max_grad_norm}: give a finite number above 0, or None")
+
+    def _check_dataset(self) -> None:
+        if not self.dataset:
+            raise CaptureError("the dataset has no fields: give at least one tensor of rows")
+        for name, field in self.dataset.items():
+            if not isinstance(field, torch.Tensor):
+                raise CaptureError(f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor")
+            if field.ndim == 0 or field.shape[0] == 0:
+                raise CaptureError(f"dataset field {name} is empty: give at least one row")
+            if field.dtype not in _DTYPES:
+                raise CaptureError(f"dataset field {name} is {field.dtype}: convert it to float32, int64 or bool")
+            if field.layout != torch.strided:
+                raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
+            if field.shape[0] != self.rows:
+                raise CaptureError(f"dataset field {name} has {field.shape[0]} rows, the first field {self.rows}")
+
+
+def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
+    """The `count` equal parts of a batch, in order."""
+    if count == 1:
+        return [dict(batch)]
+    rows = len(next(iter(batch.values()))) // count
+    return [{name: field[i * rows : (i + 1) * rows] for name, field in batch.items()} for i in range(count)]

@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_error
-from roundlog.capture.optimizer import Update, updates
-from roundlog.capture.task import Loss, Task
+from roundlog.capture.optimizer import Update, clipped, updates
+from roundlog.capture.task import Loss, Task, micro_batches
 
 Named = dict[str, torch.Tensor]
 
@@ -68,26 +68,41 @@ def trace(task: Task) -> Trace:
             for kind_and_name, tensor in states.items()
             if not kind_and_name.startswith("slot/")
         }
-        with lines:
-            loss = torch.func.functional_call(module, called, (batch,))
-        if loss.ndim != 0:
-            raise CaptureError(f"the loss has the shape {list(loss.shape)}: reduce it to a scalar")
-        with lines, lines.backward_of(loss):
-            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        losses: list[torch.Tensor] = []
+        gradients: Named = {}
+        with lines, lines.all_from("micro_batches"):
+            parts = micro_batches(batch, task.micro_batches)
+        for part in parts:
+            # functional_call writes updated buffers back into the mapping that it is given.
+            with lines:
+                loss = _checked(torch.func.functional_call(module, called, (part,)))
+            with lines, lines.all_from("micro_batches"):
+                loss = loss if len(parts) == 1 else loss / len(parts)
+            with lines, lines.backward_of(loss):
+                found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            losses.append(loss.detach())
+            with lines, lines.all_from("micro_batches"):
+                for name, gradient in zip(leaves, found, strict=True):
+                    if gradient is not None:
+                        gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        if task.max_grad_norm is not None:
+            with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
+                gradients = clipped(gradients, task.max_grad_norm)
         following = dict(states)
-        # functional_call writes updated buffers back into the mapping that it was given.
         following.update({name: called[f"model.{name.partition('/')[2]}"] for name in buffers})
-        for (name, number), gradient in zip(trainable.items(), gradients, strict=True):
-            if gradient is None:
+        for name, number in trainable.items():
+            if name not in gradients:
                 continue
             prefix = f"slot/{name}/"
             own = {slot: states[prefix + slot] for slot in groups[number].slots()}
             scalars = {column: row[f"{number}/{column}"] for column in groups[number].columns()}
             with torch.no_grad(), lines, lines.all_from(type(task.optimizer).__name__):
-                updated, own = groups[number].apply(states[f"parameter/{name}"], gradient, own, scalars)
+                updated, own = groups[number].apply(states[f"parameter/{name}"], gradients[name], own, scalars)
             following[f"parameter/{name}"] = updated
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
-        return loss.detach(), [following[name].detach() for name in states]
+        with lines, lines.all_from("micro_batches"):
+            mean_loss = sum(losses[1:], losses[0])
+        return mean_loss, [following[name].detach() for name in states]
 
     row = {name: torch.zeros(()) for name in columns}
     batch = {name: field[: task.batch_size] for name, field in task.dataset.items()}
@@ -104,9 +119,21 @@ def trace(task: Task) -> Trace:
     return Trace(graph=graph, states=states, columns=columns)
 
 
+def _checked(loss: object) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor):
+        raise CaptureError(f"the loss is a {type(loss).__name__}: return a tensor, without .item()")
+    if loss.ndim != 0:
+        raise CaptureError(f"the loss has the shape {list(loss.shape)}: reduce it to a scalar")
+    if loss.dtype != torch.float32:
+        raise CaptureError(f"the loss is {loss.dtype}: compute it in float32")
+    if not loss.requires_grad:
+        raise CaptureError("the loss depends on no parameter that is trained: check the model and the optimizer")
+    return loss
+
+
 def _groups(task: Task) -> tuple[dict[str, int], list[Update]]:
     """(name of every parameter that is trained -> its group, the groups)."""
-    groups = updates(task.optimizer, task.schedule)
+    groups = updates(task.optimizer, task.schedule, task.steps)
     number_of = {id(p): number for number, group in enumerate(groups) for p in group.group["params"]}
     named = dict(task.model.named_parameters())
     strangers = len(number_of) - sum(id(p) in number_of for p in named.values())
@@ -115,6 +142,13 @@ def _groups(task: Task) -> tuple[dict[str, int], list[Update]]:
     trainable = {name: number_of[id(p)] for name, p in named.items() if p.requires_grad and id(p) in number_of}
     if not trainable:
         raise CaptureError("nothing is trained: no parameter of the optimizer requires a gradient")
+    outside = [name for name, p in named.items() if p.requires_grad and name not in trainable]
+    if outside and task.max_grad_norm is not None:
+        # clip_grad_norm_ would count its gradient, which optimizer.zero_grad() never clears.
+        raise CaptureError(
+            f"{outside[0]} requires a gradient but is in no group of the optimizer, so that the norm to clip is not "
+            "clear: freeze it with .requires_grad_(False)"
+        )
     return trainable, groups
 
 

@@ -1,6 +1,5 @@
 """A captured program trains as PyTorch does, and what cannot be captured says why and where."""
 
-import copy
 import os
 import subprocess
 import sys
@@ -9,53 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from roundlog.batches import Batches
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.executor import Executor
 from roundlog.job import Job
-from roundlog.operators import StepInputs, check
+from roundlog.operators import check
 from roundlog.program import from_json, to_json
 from roundlog.program.root import program_root
-from roundlog.rounding import Recorder
 from tasks import TASKS, classify, conv_task, gpt_task
 from torch import nn
-
-
-def train_by_pytorch(task: Task, job: Job, steps: int) -> dict[str, torch.Tensor]:
-    """The same steps by PyTorch itself, on the same batches: every parameter and buffer."""
-    model = copy.deepcopy(task.model)
-    same = dict(zip(task.model.parameters(), model.parameters(), strict=True))
-    kind = type(task.optimizer)
-    groups = [{**group, "params": [same[p] for p in group["params"]]} for group in task.optimizer.param_groups]
-    optimizer = kind(groups)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    batches = Batches(job.dataset, job.spec)
-    for step in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * task.schedule(step)
-        optimizer.zero_grad()
-        task.loss(model, dict(zip(job.dataset, batches.load(step), strict=True))).backward()
-        optimizer.step()
-    return {
-        **{f"parameter/{name}": p.detach() for name, p in model.named_parameters()},
-        **{f"buffer/{name}": b.detach() for name, b in model.named_buffers()},
-    }
-
-
-def train_by_program(job: Job, steps: int) -> dict[str, torch.Tensor]:
-    executor, batches = Executor(job.program), Batches(job.dataset, job.spec)
-    states = list(job.initial.values())
-    for step in range(steps):
-        inputs = StepInputs(
-            states=states,
-            data=batches.load(step),
-            schedule=job.schedule[step],
-            seed=job.spec.seed,
-            step=step,
-            device=torch.device("cpu"),
-        )
-        states = executor.run(inputs, Recorder(4)).states
-    return dict(zip(job.program.state_names, states, strict=True))
+from trainings import train_by_program, train_by_pytorch
 
 
 @pytest.mark.parametrize(
@@ -74,7 +34,7 @@ def test_a_program_trains_as_pytorch_does(task) -> None:
     # compared is meaning. Ten FP32 roundings' worth of difference is far below any wrong formula.
     task = task()
     job = Job.from_task(task)
-    theirs, ours = train_by_pytorch(task, job, 5), train_by_program(job, 5)
+    theirs, ours = train_by_pytorch(task, 5), train_by_program(job, 5)
     assert set(theirs) <= set(ours)
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=2e-4, atol=2e-5, msg=lambda m, name=name: f"{name}: {m}")
@@ -215,7 +175,7 @@ def linear_through(function) -> None:
         seed=0,
     )
     job = Job.from_task(task)
-    theirs, ours = train_by_pytorch(task, job, 2), train_by_program(job, 2)
+    theirs, ours = train_by_pytorch(task, 2), train_by_program(job, 2)
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5)
 
@@ -281,7 +241,7 @@ def test_batch_norm_updates_statistics_of_which_views_are_read() -> None:
         seed=0,
     )
     job = Job.from_task(task)
-    theirs, ours = train_by_pytorch(task, job, 3), train_by_program(job, 3)
+    theirs, ours = train_by_pytorch(task, 3), train_by_program(job, 3)
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=2e-4, atol=2e-5)
 
@@ -347,7 +307,7 @@ def test_frozen_parameters_and_groups_are_respected() -> None:
         seed=0,
     )
     job = Job.from_task(task)
-    theirs, ours = train_by_pytorch(task, job, 4), train_by_program(job, 4)
+    theirs, ours = train_by_pytorch(task, 4), train_by_program(job, 4)
     assert torch.equal(ours["parameter/0.bias"], job.initial["parameter/0.bias"])
     assert not any(name.startswith("slot/0.bias") for name in ours)
     for name, tensor in theirs.items():
@@ -367,5 +327,5 @@ def test_a_loss_that_uses_submodules_directly_is_captured() -> None:
         seed=0,
     )
     job = Job.from_task(task)
-    theirs, ours = train_by_pytorch(task, job, 1), train_by_program(job, 1)
+    theirs, ours = train_by_pytorch(task, 1), train_by_program(job, 1)
     torch.testing.assert_close(ours["parameter/weight"], theirs["parameter/weight"])

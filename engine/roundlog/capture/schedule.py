@@ -1,0 +1,71 @@
+"""Learning rates by step: a factor like `LambdaLR`'s, or a scheduler of torch.optim.lr_scheduler, as a table."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from roundlog.capture.errors import CaptureError
+
+Factor = Callable[[int], float]
+Rate = Callable[[int], float]
+"""Learning rate at a step (0, 1, ...)."""
+
+
+def rates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, steps: int) -> list[Rate]:
+    """The learning rate of every parameter group at steps 0 .. steps - 1. A scheduler is one whose `step()` is called
+    once after every step of the optimizer; it and the optimizer stay as they are.
+
+    Raises CaptureError for a schedule that depends on more than the step, or that is not the optimizer's own."""
+    if isinstance(schedule, LRScheduler):
+        table = _table(optimizer, schedule, steps)
+        return [lambda step, number=number: table[step][number] for number in range(len(optimizer.param_groups))]  # type: ignore[misc]
+    if any("initial_lr" in group for group in optimizer.param_groups):
+        raise CaptureError("the optimizer has a learning rate scheduler of its own: give that as the task's schedule")
+    return [lambda step, rate=float(group["lr"]): rate * schedule(step) for group in optimizer.param_groups]  # type: ignore[misc]
+
+
+def _table(optimizer: torch.optim.Optimizer, schedule: LRScheduler, steps: int) -> list[list[float]]:
+    """rate[step][group], as the scheduler sets it."""
+    name = type(schedule).__name__
+    if isinstance(schedule, ReduceLROnPlateau):
+        raise CaptureError(f"the schedule {name} depends on the loss: take one that depends on the step alone")
+    if getattr(schedule, "optimizer", None) is not optimizer:
+        raise CaptureError(f"the schedule {name} belongs to another optimizer: make it with the task's optimizer")
+    # Chained schedulers have no count of their own.
+    counted: Any = schedule if hasattr(schedule, "last_epoch") else vars(schedule)["_schedulers"][0]
+    if counted.last_epoch != 0:
+        raise CaptureError(f"the schedule {name} has already taken steps: capture with a fresh one")
+    # A copy is what takes the steps; a scheduler never looks at parameters, which may be large.
+    small: dict[int, Any] = {id(p): torch.zeros(()) for group in optimizer.param_groups for p in group["params"]}
+    try:
+        schedule = copy.deepcopy(schedule, small)
+        groups = schedule.optimizer.param_groups
+        options = _other_options(groups)
+        table = []
+        for step in range(steps):
+            table.append([float(group["lr"]) for group in groups])
+            if _other_options(groups) != options:
+                raise CaptureError(
+                    f"the schedule {name} changes more than learning rates at step {step}: leave the other options "
+                    "as they are (cycle_momentum=False)"
+                )
+            if step + 1 < steps:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of an optimizer that takes no steps
+                    schedule.step()
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise CaptureError(f"the schedule {name} cannot be followed for {steps} steps: {error}") from error
+    return table
+
+
+def _other_options(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a schedule may not change. Its own notes have these names: initial_lr, min_lr, max_lr, ..."""
+    return [{key: group[key] for key in group if key != "params" and not key.endswith("lr")} for group in groups]

@@ -1,0 +1,312 @@
+"""What people put around a step: clipping, accumulation, groups, schedules, frozen parameters. Each is captured as the
+training that PyTorch does when a user writes it out by hand (in FP64 here)."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from roundlog.auditor import Auditor
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture.schedule import rates
+from roundlog.job import Job
+from roundlog.plain import PlainTraining
+from roundlog.trainer import Trainer
+from tasks import ConvNet, classify, gpt_task
+from torch import nn
+from torch.optim import lr_scheduler
+from trainings import batch_of, named_state, train_by_program, train_by_pytorch
+
+STEPS = 5
+
+
+def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    """FP32 against FP64: five steps differ by a few roundings, a wrong formula by far more."""
+    assert set(theirs) <= set(ours)
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(
+            ours[name].to(tensor.dtype), tensor, rtol=2e-5, atol=3e-6, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def trained_and_audited(task: Task, directory) -> dict[str, torch.Tensor]:
+    job = Job.from_task(task)
+    result = Trainer(job, directory / "trainer").run()
+    audit = Auditor(job, directory / "auditor", log_dir=result.log_dir, verify_log=1.0).run()
+    assert audit.checkpoint_root == result.checkpoint_root
+    assert audit.findings == []
+    return train_by_program(job, task.steps)
+
+
+def net_task(optimizer: Callable[[nn.Module], torch.optim.Optimizer], **more: object) -> Task:
+    """A small net whose gradients have a norm of about one."""
+    torch.manual_seed(8)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3))
+    options = {"batch_size": 8, "steps": STEPS, "interval": STEPS, "seed": 2, **more}
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=optimizer(model),
+        dataset={"x": torch.randn(24, 6), "y": torch.randint(0, 3, (24,))},
+        **options,
+    )
+
+
+def decay_groups(model: nn.Module) -> list[dict[str, object]]:
+    matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == many] for many in (True, False))
+    return [
+        {"params": matrices, "weight_decay": 0.3, "lr": 0.05},
+        {"params": vectors, "weight_decay": 0.0, "lr": 0.02},
+    ]
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "SGD": lambda m: torch.optim.SGD(decay_groups(m), momentum=0.9),
+    "Adam": lambda m: torch.optim.Adam(decay_groups(m), eps=1e-3),
+    "AdamW": lambda m: torch.optim.AdamW(decay_groups(m), eps=1e-3),
+    "Adam, decoupled": lambda m: torch.optim.Adam(decay_groups(m), eps=1e-3, decoupled_weight_decay=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_groups_with_their_own_rates_and_decays(name: str, tmp_path) -> None:
+    task = net_task(OPTIMIZERS[name])
+    assert_same(trained_and_audited(task, tmp_path), train_by_pytorch(task, STEPS, torch.float64))
+
+
+def test_a_group_without_decay_has_no_operators_for_it() -> None:
+    columns = capture(net_task(OPTIMIZERS["AdamW"])).program.schedule_names
+    assert "0/decay" in columns
+    assert "1/decay" not in columns
+
+
+@pytest.mark.parametrize("max_norm", [0.05, 1e6], ids=["clips", "does not clip"])
+def test_gradients_are_clipped_as_by_clip_grad_norm(max_norm: float, tmp_path) -> None:
+    task = net_task(sgd, max_grad_norm=max_norm)
+    model, optimizer = copy.deepcopy((task.model.double(), task.optimizer))
+    task.model.float()
+    clipped = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        batch = batch_of(task, step)
+        classify(model, {"x": batch["x"].double(), "y": batch["y"]}).backward()
+        clipped.append(float(nn.utils.clip_grad_norm_(model.parameters(), max_norm)) > max_norm)
+        optimizer.step()
+    assert set(clipped) == {max_norm < 1}
+    assert_same(trained_and_audited(task, tmp_path), named_state(model))
+
+
+def test_micro_batches_are_averaged_as_users_do(tmp_path) -> None:
+    torch.manual_seed(6)
+    model = ConvNet(dropout=0.0)
+    task = Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        dataset={"x": torch.randn(40, 1, 8, 8), "y": torch.randint(0, 5, (40,))},
+        batch_size=12,
+        steps=3,
+        interval=3,
+        seed=1,
+        micro_batches=3,
+    )
+    reference, optimizer = copy.deepcopy((task.model.double(), task.optimizer))
+    task.model.float()
+    for step in range(3):
+        batch = batch_of(task, step)
+        optimizer.zero_grad()
+        for x, y in zip(batch["x"].double().chunk(3), batch["y"].chunk(3), strict=True):
+            (classify(reference, {"x": x, "y": y}) / 3).backward()
+        optimizer.step()
+    ours = trained_and_audited(task, tmp_path)
+    assert_same(ours, named_state(reference))
+    # Batch norm sees one micro-batch after the other.
+    assert int(ours["buffer/norm.num_batches_tracked"]) == 9
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_micro_batches(tmp_path) -> None:
+    task = net_task(sgd, micro_batches=4)
+    losses: list[float] = []
+    Trainer(Job.from_task(task), tmp_path, on_step=lambda event: losses.append(event.loss)).run()
+    plain = PlainTraining(task, torch.float64)
+    assert losses == pytest.approx([plain.step(step, batch_of(task, step)) for step in range(STEPS)], rel=1e-5)
+
+
+def test_every_micro_batch_has_dropout_of_its_own() -> None:
+    program = capture(replace(gpt_task(), micro_batches=2)).program
+    streams = [node.attributes["stream"] for node in program.nodes if node.op == "uniform"]
+    assert len(streams) == len(set(streams)) == 2 * 6
+    assert all(node.type.shape[0] == 2 for node in program.nodes if node.op == "uniform")
+
+
+class Sometimes(nn.Module):
+    """A parameter that nothing uses, beside one that is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)
+
+
+def test_a_parameter_without_a_gradient_stays_as_it_is_even_with_decay(tmp_path) -> None:
+    torch.manual_seed(0)
+    model = Sometimes()
+    model.used.bias.requires_grad_(False)
+    task = Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5),
+        dataset={"x": torch.randn(8, 6), "y": torch.randint(0, 3, (8,))},
+        batch_size=8,
+        steps=3,
+        interval=3,
+        seed=0,
+        micro_batches=2,
+        max_grad_norm=0.1,
+    )
+    ours = trained_and_audited(task, tmp_path)
+    assert_same(ours, train_by_pytorch(task, 3, torch.float64))
+    for name in ("unused.weight", "unused.bias", "used.bias"):
+        assert torch.equal(ours[f"parameter/{name}"], dict(model.named_parameters())[name])
+
+
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]] = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, [lambda step: 1 / (1 + step), lambda step: 0.9**step]),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 3, 0.5),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [2, 5], 0.5),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 4),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.1, 1.0, 5),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 9, 2.0),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 10, 1e-3),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4, 2),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, [0.1, 0.2], total_steps=10, cycle_momentum=False),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 3, cycle_momentum=False),
+    "warm-up, then cosine": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, 1.0, 3), lr_scheduler.CosineAnnealingLR(o, 7)], [3]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, 0.5, 4), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_gives_the_rates_that_it_gives_pytorch(name: str) -> None:
+    task = net_task(OPTIMIZERS["SGD"])
+    scheduler = SCHEDULERS[name](task.optimizer)
+    before = copy.deepcopy(scheduler.state_dict()), [group["lr"] for group in task.optimizer.param_groups]
+    found = [[rate(step) for rate in rates(task.optimizer, scheduler, 10)] for step in range(10)]
+    # Asking has changed nothing.
+    assert before == (scheduler.state_dict(), [group["lr"] for group in task.optimizer.param_groups])
+    expected = []
+    for _ in range(10):
+        expected.append([group["lr"] for group in task.optimizer.param_groups])
+        task.optimizer.step()
+        scheduler.step()
+    assert found == expected
+    assert len({tuple(row) for row in found}) > 1
+
+
+def test_a_scheduler_trains_as_with_pytorch(tmp_path) -> None:
+    def make() -> tuple[Task, lr_scheduler.LRScheduler]:
+        task = net_task(OPTIMIZERS["AdamW"])
+        return task, SCHEDULERS["warm-up, then cosine"](task.optimizer)
+
+    task, scheduler = make()
+    ours = trained_and_audited(replace(task, schedule=scheduler), tmp_path)
+    reference, scheduler = make()
+    reference.model.double()
+    for step in range(STEPS):
+        batch = batch_of(reference, step)
+        reference.optimizer.zero_grad()
+        classify(reference.model, {"x": batch["x"].double(), "y": batch["y"]}).backward()
+        reference.optimizer.step()
+        scheduler.step()
+    assert_same(ours, named_state(reference.model))
+
+
+def test_everything_at_once(tmp_path) -> None:
+    task = net_task(OPTIMIZERS["AdamW"], micro_batches=2, max_grad_norm=0.1)
+    task.model[2].weight.requires_grad_(False)
+    task = replace(task, schedule=SCHEDULERS["CosineAnnealingLR"](task.optimizer))
+    assert_same(trained_and_audited(task, tmp_path), train_by_pytorch(task, STEPS, torch.float64))
+
+
+def refused(task: Task, message: str) -> None:
+    with pytest.raises(CaptureError, match=message) as caught:
+        capture(task)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"micro_batches": 3}, "a batch of 8 cannot be cut into 3 equal parts"),
+        ({"micro_batches": 0}, "cannot be cut into 0 equal parts"),
+        ({"micro_batches": 2.0}, "micro_batches is 2.0: give a whole number"),
+        ({"batch_size": True}, "batch_size is True: give a whole number"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm is 0.0"),
+        ({"max_grad_norm": float("nan")}, "max_grad_norm is nan"),
+        ({"max_grad_norm": float("inf")}, "max_grad_norm is inf"),
+        ({"dataset": {"x": [1.0, 2.0]}}, "dataset field x is a list: make it a torch.Tensor"),
+        ({"dataset": {"x": torch.eye(9).to_sparse()}}, "is sparse"),
+        ({"dataset": {}}, "has no fields"),
+        ({"dataset": {"x": torch.ones(9, 6), "y": torch.ones(8)}}, "y has 8 rows, the first field 9"),
+        ({"dataset": {"x": torch.ones(9, 6, dtype=torch.float64)}}, "x is torch.float64: convert it"),
+        ({"dataset": {"x": torch.ones(9, 6, dtype=torch.int64), "y": torch.zeros(9).long()}}, r"tasks.py:\d+.* is i64"),
+        ({"loss": lambda m, b: 1.0}, "the loss is a float"),
+        ({"loss": lambda m, b: b["y"].sum()}, "the loss is torch.int64"),
+        ({"loss": lambda m, b: b["x"].sum()}, "depends on no parameter"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(change: dict[str, object], message: str) -> None:
+    refused(replace(net_task(sgd), **change), message)
+
+
+def test_clipping_by_gradients_that_the_optimizer_does_not_see_is_refused(tmp_path) -> None:
+    """clip_grad_norm_(model.parameters()) counts them, and optimizer.zero_grad() lets them grow from step to step."""
+    task = net_task(lambda m: torch.optim.SGD(m[3].parameters(), lr=0.1), max_grad_norm=0.05)
+    refused(task, "0.weight requires a gradient but is in no group")
+    task.model[:3].requires_grad_(False)
+    assert_same(trained_and_audited(task, tmp_path), train_by_pytorch(task, STEPS, torch.float64))
+
+
+def test_a_model_of_another_precision_is_refused() -> None:
+    task = net_task(sgd)
+    task.model.half()
+    refused(task, r"0.weight is torch.float16: convert the model with .float\(\)")
+
+
+def test_schedules_that_do_not_depend_on_the_step_alone_are_refused() -> None:
+    def scheduled(make: Callable[[torch.optim.Optimizer], object]) -> Task:
+        task = net_task(sgd)
+        return replace(task, schedule=make(task.optimizer))
+
+    refused(scheduled(lr_scheduler.ReduceLROnPlateau), "ReduceLROnPlateau depends on the loss")
+    refused(scheduled(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=9)), "changes more than learning rates")
+    refused(scheduled(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=3, cycle_momentum=False)), "for 5 steps")
+    refused(scheduled(lambda o: lr_scheduler.StepLR(sgd(nn.Linear(2, 2)), 3)), "belongs to another optimizer")
+    refused(scheduled(lambda o: lambda step: float("nan") if step == 3 else 1.0), "not finite")
+
+    def used(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+        scheduler = lr_scheduler.StepLR(optimizer, 3)
+        optimizer.step()
+        scheduler.step()
+        return scheduler
+
+    refused(scheduled(used), "already taken steps")
+
+
+def test_a_scheduler_that_the_task_does_not_know_of_is_noticed() -> None:
+    task = net_task(sgd)
+    lr_scheduler.LinearLR(task.optimizer, 0.1)
+    refused(task, "has a learning rate scheduler of its own")

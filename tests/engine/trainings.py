@@ -1,0 +1,49 @@
+"""A task trained both ways: by PyTorch, and by the program that was captured from it."""
+
+import torch
+from roundlog.batches import Batches
+from roundlog.capture import Task
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.operators import StepInputs
+from roundlog.plain import PlainTraining
+from roundlog.randomness import batch_rows
+from roundlog.rounding import Recorder
+from torch import nn
+
+
+def batch_of(task: Task, step: int) -> dict[str, torch.Tensor]:
+    rows = torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows))
+    return {name: field[rows] for name, field in task.dataset.items()}
+
+
+def named_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        **{f"parameter/{name}": p.detach() for name, p in model.named_parameters()},
+        **{f"buffer/{name}": b.detach() for name, b in model.named_buffers()},
+    }
+
+
+def train_by_pytorch(task: Task, steps: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer after so many steps by PyTorch itself."""
+    plain = PlainTraining(task, dtype)
+    for step in range(steps):
+        plain.step(step, batch_of(task, step))
+    return named_state(plain.model)
+
+
+def train_by_program(job: Job, steps: int) -> dict[str, torch.Tensor]:
+    """The whole state after so many steps by the engine."""
+    executor, batches = Executor(job.program), Batches(job.dataset, job.spec)
+    states = list(job.initial.values())
+    for step in range(steps):
+        inputs = StepInputs(
+            states=states,
+            data=batches.load(step),
+            schedule=job.schedule[step],
+            seed=job.spec.seed,
+            step=step,
+            device=torch.device("cpu"),
+        )
+        states = executor.run(inputs, Recorder(4)).states
+    return dict(zip(job.program.state_names, states, strict=True))
