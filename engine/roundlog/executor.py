@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,8 @@ from roundlog.arithmetic import check_machine
 from roundlog.fusion import Group, compute, deaths, plan
 from roundlog.kernels.reducing import all_finite
 from roundlog.operators import Direct, Inexact, Kind, Operator, Source, StepInputs, check, operator
-from roundlog.program import Program
+from roundlog.operators.registry import integer, ints
+from roundlog.program import DType, Program
 from roundlog.rounding import Rounding
 
 
@@ -38,7 +40,10 @@ class Executor:
         self._plan = plan(program)
         self._dead_after = deaths(program, self._plan)
         self._last_uses = program.last_uses()
+        self._surely_finite = surely_finite(program)
         self._checked: set[torch.device] = set()
+        self._own_states: list[weakref.ref[torch.Tensor]] = []
+        """What the last step left behind, and found finite."""
 
     def run(
         self,
@@ -57,7 +62,7 @@ class Executor:
             self._checked.add(inputs.device)
         if observe is not None or inputs.device.type != "cpu":
             return self._one_by_one(inputs, rounding, observe)
-        running = _Step(self.program, self._operators, inputs, rounding)
+        running = self._start(inputs, rounding)
         try:
             for item, dead in zip(self._plan, self._dead_after, strict=True):
                 if isinstance(item, Group):
@@ -69,29 +74,51 @@ class Executor:
             # Groups run later than their operators stand: which one is first is found in program order.
             self._one_by_one(inputs, rounding, None)
             raise
-        return StepResult(states=running.states, loss=float(running.loss))
+        return self._finish(running)
 
     def _one_by_one(
         self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None
     ) -> StepResult:
-        running = _Step(self.program, self._operators, inputs, rounding)
+        running = self._start(inputs, rounding)
         for index in range(len(self.program.nodes)):
             running.compute(index)
             if observe is not None:
                 observe(index, running.values[index])
             running.forget(self._last_uses.get(index, []))
+        return self._finish(running)
+
+    def _start(self, inputs: StepInputs, rounding: Rounding) -> _Step:
+        known = [
+            slot < len(self._own_states) and self._own_states[slot]() is state
+            for slot, state in enumerate(inputs.states)
+        ]
+        return _Step(self.program, self._operators, self._surely_finite, inputs, known, rounding)
+
+    def _finish(self, running: _Step) -> StepResult:
+        self._own_states = [weakref.ref(state) for state in running.states]
         return StepResult(states=running.states, loss=float(running.loss))
 
 
 class _Step:
     """One running step: the values that are alive."""
 
-    def __init__(self, program: Program, operators: list[Operator], inputs: StepInputs, rounding: Rounding) -> None:
+    def __init__(
+        self,
+        program: Program,
+        operators: list[Operator],
+        surely_finite: list[bool],
+        inputs: StepInputs,
+        known: list[bool],
+        rounding: Rounding,
+    ) -> None:
         self.values: dict[int, torch.Tensor] = {}
         self.states: list[torch.Tensor] = []
         self.loss = torch.zeros(())
         self._program = program
         self._operators = operators
+        self._surely_finite = surely_finite
+        self._known = known
+        """The state's slots that are known to be finite."""
         self._inputs = inputs
         self._rounding = rounding
 
@@ -103,14 +130,19 @@ class _Step:
         """Operator `index`, by itself. Raises NonFiniteError."""
         node, op = self._program.nodes[index], self._operators[index]
         arguments = [self.values[value] for value in node.inputs]
+        finite = True
         if isinstance(op, Inexact):
-            result = self._rounding.round(index, op, arguments, node.attributes)
+            result, finite = self._rounding.round(index, op, arguments, node.attributes)
         elif isinstance(op, Direct):
             result = op.compute(arguments, node.attributes)
+            if op.kind == Kind.EXACT or (node.op == "store" and not self._surely_finite[node.inputs[0]]):
+                finite = _all_finite(result)
         else:
             assert isinstance(op, Source)
             result = op.load(node.attributes, node.type, self._inputs)
-        if result.dtype == torch.float32 and (op.kind in (Kind.EXACT, Kind.INEXACT) or node.op == "store"):
+            if node.op == "schedule" or (node.op == "state" and not self._known[integer(node.attributes, "slot")]):
+                finite = _all_finite(result)
+        if not finite:
             self._stop_if_not_finite(index, result, arguments, op.kind == Kind.EXACT)
         self.values[index] = result
         # Stores stand at the end of a program, in the order of the state's slots.
@@ -136,8 +168,6 @@ class _Step:
     def _stop_if_not_finite(
         self, index: int, result: torch.Tensor, arguments: list[torch.Tensor], lets_infinity_pass: bool
     ) -> None:
-        if _all_finite(result):
-            return
         bad = ~result.isfinite()
         if lets_infinity_pass and any(x.is_floating_point() and bool(x.isinf().any()) for x in arguments):
             bad = result.isnan()
@@ -151,7 +181,24 @@ class _Step:
             )
 
 
+def surely_finite(program: Program) -> list[bool]:
+    """For every value of a program, whether it is finite in every step that is not stopped: what is computed inexactly,
+    states, and what is made of nothing else."""
+    sure: list[bool] = []
+    for node in program.nodes:
+        op = operator(node.op)
+        if node.type.dtype != DType.F32 or op.kind == Kind.INEXACT or node.op in ("state", "schedule", "uniform"):
+            sure.append(True)
+        elif node.op == "constant":
+            sure.append(all(bits & 0x7FFFFFFF < 0x7F800000 for bits in ints(node.attributes, "bits")))
+        else:
+            sure.append(node.op != "data" and all(sure[value] for value in node.inputs))
+    return sure
+
+
 def _all_finite(x: torch.Tensor) -> bool:
+    if x.dtype != torch.float32:
+        return True
     if x.device.type == "cpu" and x.is_contiguous():
         return all_finite(x.reshape(-1).numpy())
     # A sum is finite only if every element is; the rare overflow of a sum is sorted out by the caller.

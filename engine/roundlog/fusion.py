@@ -54,6 +54,8 @@ class Group:
     outputs: tuple[int, ...]
     """Values that are needed outside."""
     tape: Tape
+    patterns: tuple[tuple[int, int] | None, ...]
+    """How every input is read: see `_pattern`."""
 
 
 Step = int | Group
@@ -87,8 +89,7 @@ def peak_bytes(program: Program) -> int:
     for item, dead in zip(steps, deaths(program, steps), strict=True):
         if isinstance(item, Group):
             made = sum(nodes[value].type.nbytes for value in item.outputs)
-            shape = nodes[item.nodes[0]].type.shape
-            copies = sum(_pattern(nodes[value].type.shape, shape) is None for value in item.inputs)
+            copies = sum(pattern is None for pattern in item.patterns)
             # Where something is not finite, the group's operators run one by one, and all their values are kept.
             one_by_one = sum(nodes[index].type.nbytes for index in item.nodes)
             beside = copies * 4 * nodes[item.nodes[0]].type.numel + one_by_one
@@ -152,7 +153,7 @@ class _Planner:
             return
         for member in group:
             del self._group_of[member]
-        self._steps.append(self._build(sorted(group)) if len(group) > 1 else group[0])
+        self._steps.append(self._build(sorted(group)))
 
     def _build(self, members: list[int]) -> Group:
         nodes, inside = self._program.nodes, set(members)
@@ -181,7 +182,9 @@ class _Planner:
             outputs=np.array([register[value] for value in outputs], dtype=np.int64),
             registers=count,
         )
-        return Group(tuple(members), tuple(inputs), tuple(outputs), tape)
+        shape = nodes[members[0]].type.shape
+        patterns = tuple(_pattern(nodes[value].type.shape, shape) for value in inputs)
+        return Group(tuple(members), tuple(inputs), tuple(outputs), tape, patterns)
 
 
 def compute(
@@ -190,15 +193,19 @@ def compute(
     """The group's outputs (of these dtypes, on the CPU), or None if a value on the way is not finite: then the
     operators have to be run one by one, to find out which, and whether it may be."""
     size = prod(shape)
-    keep, rows = [], []
-    for x in inputs:
-        tensor, inner, count = _layout(x, shape)
-        keep.append(tensor)
-        rows.append([tensor.data_ptr(), BOOL if tensor.dtype == torch.bool else F32, inner, count])
+    # Keeps what is copied here alive until the tape has run.
+    tensors = [
+        x.expand(shape).contiguous() if pattern is None else x.contiguous()
+        for x, pattern in zip(inputs, group.patterns, strict=True)
+    ]
+    rows = [
+        (x.data_ptr(), BOOL if x.dtype == torch.bool else F32, *(pattern or (1, size)))
+        for x, pattern in zip(tensors, group.patterns, strict=True)
+    ]
     results = [torch.empty(shape, dtype=dtype.torch_dtype) for dtype in dtypes]
     stores = [
-        [int(register), result.data_ptr(), BOOL if result.dtype == torch.bool else F32]
-        for register, result in zip(group.tape.outputs, results, strict=True)
+        (register, result.data_ptr(), BOOL if result.dtype == torch.bool else F32)
+        for register, result in zip(group.tape.outputs.tolist(), results, strict=True)
     ]
     finite = play(
         group.tape,
@@ -207,14 +214,6 @@ def compute(
         size,
     )
     return results if finite else None
-
-
-def _layout(x: torch.Tensor, shape: tuple[int, ...]) -> tuple[torch.Tensor, int, int]:
-    """(x in contiguous memory, inner, count): output element e reads element (e // inner) % count of it."""
-    pattern = _pattern(tuple(x.shape), shape)
-    if pattern is None:
-        return x.expand(shape).contiguous(), 1, prod(shape)
-    return x.contiguous(), *pattern
 
 
 def _pattern(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:

@@ -1,11 +1,13 @@
 """Rounding FP64 values to FP32, and marking those near a rounding boundary, in one read.
 
 The loops compute, for every element, what `roundlog.arithmetic.round_interval` computes: reach = d * factor + |y| * 2u,
-the FP32 values of y - reach and y + reach. Rows are scanned a second time only where something was marked.
+the FP32 values of y - reach and y + reach. An element is marked if the two differ, if it is NaN, or if it is too large
+for FP32. Only blocks in which something was marked are read a second time.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,115 +22,212 @@ I64 = npt.NDArray[np.int64]
 
 _TWO_UNITS = 2.0 * 2.0**-53
 ZERO = np.float32(0.0)
+LARGEST = np.float32(np.finfo(np.float32).max)
+_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The marked elements."""
+
+    indices: I64
+    """int64[n], flat indices in the output."""
+    y: F64
+    """float64[n]: the approximations there."""
+    d: F64
+    """float64[n]: their bounds."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _product_rows(
-    y: Any, rows: Any, columns: Any, per: int, factor: float, out: Any, counts: Any, start: int, stop: int
+    y: Any,
+    rows: Any,
+    columns: Any,
+    per: int,
+    factor: float,
+    out: Any,
+    first: int,
+    pitch: int,
+    run: int,
+    skip: int,
+    flags: Any,
+    start: int,
+    stop: int,
 ) -> None:
+    width = y.shape[1]
     for r in range(start, stop):
         scale = rows[r]
         column = columns[r // per]
-        marked = 0
-        for c in range(y.shape[1]):
-            v = y[r, c]
-            reach = scale * column[c] * factor + abs(v) * _TWO_UNITS
-            low = np.float32(v - reach)
-            marked += low != np.float32(v + reach)
-            out[r, c] = low + ZERO
-        counts[r] = marked
+        line = y[r]
+        at = 0
+        block = 0
+        while at < width:
+            # A block never crosses the end of a run: the output is contiguous only inside.
+            length = min(_BLOCK, width - at, run - at % run)
+            into = first + r * pitch + (at // run) * skip + at % run
+            target = out[into : into + length]
+            source = line[at : at + length]
+            bound = column[at : at + length]
+            marked = 0
+            for c in range(length):
+                v = source[c]
+                reach = scale * bound[c] * factor + abs(v) * _TWO_UNITS
+                low = np.float32(v - reach)
+                marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
+                target[c] = low + ZERO
+            flags[r, block] = marked
+            at += length
+            block += 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _product_indices(y: Any, rows: Any, columns: Any, per: int, factor: float, counts: Any, indices: Any) -> None:
-    at = 0
+def _product_marked(
+    y: Any,
+    rows: Any,
+    columns: Any,
+    per: int,
+    factor: float,
+    first: int,
+    pitch: int,
+    run: int,
+    skip: int,
+    flags: Any,
+    indices: Any,
+    values: Any,
+    bounds: Any,
+) -> None:
+    width = y.shape[1]
+    n = 0
     for r in range(y.shape[0]):
-        if counts[r] == 0:
-            continue
         scale = rows[r]
         column = columns[r // per]
-        for c in range(y.shape[1]):
-            v = y[r, c]
-            reach = scale * column[c] * factor + abs(v) * _TWO_UNITS
-            if np.float32(v - reach) != np.float32(v + reach):
-                indices[at] = r * y.shape[1] + c
-                at += 1
+        at = 0
+        block = 0
+        while at < width:
+            length = min(_BLOCK, width - at, run - at % run)
+            if flags[r, block]:
+                into = first + r * pitch + (at // run) * skip + at % run
+                for c in range(length):
+                    v = y[r, at + c]
+                    d = scale * column[at + c]
+                    reach = d * factor + abs(v) * _TWO_UNITS
+                    low = np.float32(v - reach)
+                    if low != np.float32(v + reach) or abs(low) > LARGEST:
+                        indices[n] = into + c
+                        values[n] = v
+                        bounds[n] = d
+                        n += 1
+            at += length
+            block += 1
 
 
-def mark_product(y: F64, rows: F64, columns: F64, factor: float) -> tuple[F32, I64]:
-    """y: float64[R, C]; rows: float64[R]; columns: float64[Q, C], Q divides R.
+def mark_product(
+    y: F64,
+    rows: F64,
+    columns: F64,
+    factor: float,
+    out: F32,
+    *,
+    first: int = 0,
+    pitch: int | None = None,
+    run: int | None = None,
+    skip: int = 0,
+) -> Near:
+    """y: float64[R, C]; rows: float64[R]; columns: float64[Q, C], Q divides R: d[r, c] is the product of rows[r] and
+    columns[r // (R / Q), c].
 
-    d[r, c] = rows[r] * columns[r // (R / Q), c]. Returns (float32[R, C], int64[n] ascending flat indices of the
-    marked elements)."""
-    total_rows = y.shape[0]
-    per = max(1, total_rows // max(1, columns.shape[0]))
-    out = np.empty(y.shape, dtype=np.float32)
-    counts = np.zeros(total_rows, dtype=np.int64)
+    Writes the rounded element [r, c] to out (flat float32) at first + r * pitch + (c // run) * skip + c % run; pitch
+    and run are C if they are not given. The marked elements come in the order of y, with these indices."""
+    total, width = y.shape
+    pitch, run = width if pitch is None else pitch, max(1, width if run is None else run)
+    per = max(1, total // max(1, columns.shape[0]))
+    flags = np.zeros((total, -(-width // run) * -(-run // _BLOCK)), dtype=np.uint8)
     in_parts(
-        lambda start, stop: _product_rows(y, rows, columns, per, factor, out, counts, start, stop), total_rows, y.size
+        lambda start, stop: _product_rows(
+            y, rows, columns, per, factor, out, first, pitch, run, skip, flags, start, stop
+        ),
+        total,
+        y.size,
     )
-    indices = np.empty(int(counts.sum()), dtype=np.int64)
-    if len(indices):
-        _product_indices(y, rows, columns, per, factor, counts, indices)
-    return out, indices
-
-
-BLOCK = 4096
+    count = int(flags.sum(dtype=np.int64))
+    near = Near(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
+    if count:
+        _product_marked(y, rows, columns, per, factor, first, pitch, run, skip, flags, near.indices, near.y, near.d)
+    return near
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _flat_blocks(
-    y: Any, d: Any, relative: float, absolute: float, factor: float, out: Any, counts: Any, start: int, stop: int
+    y: Any, d: Any, relative: float, absolute: float, factor: float, out: Any, flags: Any, start: int, stop: int
 ) -> None:
     for block in range(start, stop):
-        first, last = block * BLOCK, min((block + 1) * BLOCK, len(y))
+        first, last = block * _BLOCK, min((block + 1) * _BLOCK, len(y))
+        source, target = y[first:last], out[first:last]
         marked = 0
         if len(d):
-            for i in range(first, last):
-                v = y[i]
-                reach = d[i] * factor + abs(v) * _TWO_UNITS
+            bound = d[first:last]
+            for i in range(last - first):
+                v = source[i]
+                reach = bound[i] * factor + abs(v) * _TWO_UNITS
                 low = np.float32(v - reach)
-                marked += low != np.float32(v + reach)
-                out[i] = low + ZERO
+                marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
+                target[i] = low + ZERO
         else:
-            for i in range(first, last):
-                v = y[i]
+            for i in range(last - first):
+                v = source[i]
                 reach = (abs(v) * relative + absolute) * factor + abs(v) * _TWO_UNITS
                 low = np.float32(v - reach)
-                marked += low != np.float32(v + reach)
-                out[i] = low + ZERO
-        counts[block] = marked
+                marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
+                target[i] = low + ZERO
+        flags[block] = marked
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _flat_indices(y: Any, d: Any, relative: float, absolute: float, factor: float, counts: Any, indices: Any) -> None:
-    at = 0
-    for block in range(len(counts)):
-        if counts[block] == 0:
+def _flat_marked(
+    y: Any,
+    d: Any,
+    relative: float,
+    absolute: float,
+    factor: float,
+    flags: Any,
+    base: int,
+    indices: Any,
+    values: Any,
+    bounds: Any,
+) -> None:
+    n = 0
+    for block in range(len(flags)):
+        if flags[block] == 0:
             continue
-        for i in range(block * BLOCK, min((block + 1) * BLOCK, len(y))):
+        for i in range(block * _BLOCK, min((block + 1) * _BLOCK, len(y))):
             v = y[i]
             bound = d[i] if len(d) else abs(v) * relative + absolute
             reach = bound * factor + abs(v) * _TWO_UNITS
-            if np.float32(v - reach) != np.float32(v + reach):
-                indices[at] = i
-                at += 1
+            low = np.float32(v - reach)
+            if low != np.float32(v + reach) or abs(low) > LARGEST:
+                indices[n] = base + i
+                values[n] = v
+                bounds[n] = bound
+                n += 1
 
 
 _NO_BOUNDS = np.zeros(0, dtype=np.float64)
 
 
-def mark_flat(y: F64, d: F64 | None, factor: float, *, relative: float = 0.0, absolute: float = 0.0) -> tuple[F32, I64]:
-    """y: float64[n]; d: float64[n], or None for d = |y| * relative + absolute. Returns as `mark_product`, flat."""
+def mark_flat(
+    y: F64, d: F64 | None, factor: float, out: F32, *, first: int = 0, relative: float = 0.0, absolute: float = 0.0
+) -> Near:
+    """y: float64[n]; d: float64[n], or None for d = |y| * relative + absolute. Writes the rounded elements to out
+    (float32[n]); the marked ones' indices count from `first`."""
     bounds = _NO_BOUNDS if d is None else d
-    out = np.empty(y.shape, dtype=np.float32)
-    counts = np.zeros(-(-len(y) // BLOCK), dtype=np.int64)
+    flags = np.zeros(-(-len(y) // _BLOCK), dtype=np.uint8)
     in_parts(
-        lambda start, stop: _flat_blocks(y, bounds, relative, absolute, factor, out, counts, start, stop),
-        len(counts),
+        lambda start, stop: _flat_blocks(y, bounds, relative, absolute, factor, out, flags, start, stop),
+        len(flags),
         y.size,
     )
-    indices = np.empty(int(counts.sum()), dtype=np.int64)
-    if len(indices):
-        _flat_indices(y, bounds, relative, absolute, factor, counts, indices)
-    return out, indices
+    count = int(flags.sum(dtype=np.int64))
+    near = Near(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
+    if count:
+        _flat_marked(y, bounds, relative, absolute, factor, flags, first, near.indices, near.y, near.d)
+    return near

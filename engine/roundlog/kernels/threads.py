@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import torch
 
-MIN_ELEMENTS = 1 << 15
+MIN_ELEMENTS = 1 << 17
 """Below this, handing out work costs more than it saves."""
 
 

@@ -8,6 +8,7 @@ adds the products up, in whatever order, errs by at most gamma_K * sum |a_k b_k|
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import reduce
 from math import prod
 
 import numpy as np
@@ -18,8 +19,10 @@ from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.sums import round_sums_of
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import sum_products
+from roundlog.kernels.widening import storage_of
 from roundlog.operators.bound import Bound, ProductBound
-from roundlog.operators.reduction import SLACK, block_of, check_terms, exact_bytes, gamma
+from roundlog.operators.marking import Marked
+from roundlog.operators.products import certify_product
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -29,6 +32,7 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
+from roundlog.operators.terms import block_of, blocked_gamma, blocks, check_terms, exact_bytes
 from roundlog.program import DType, ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
@@ -125,39 +129,52 @@ class MatMul(Contraction):
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         a, b = inputs
-        return a.to(torch.float64) @ b.to(torch.float64)
+        parts = (
+            a[..., start:stop].to(torch.float64) @ b[..., start:stop, :].to(torch.float64)
+            for start, stop in blocks(a.shape[-1])
+        )
+        return reduce(torch.Tensor.add_, parts)
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         a, b = inputs
-        rows = row_norms(a).reshape(-1) * (gamma(a.shape[-1]) * SLACK)
+        rows = row_norms(a).reshape(-1) * blocked_gamma(a.shape[-1])
         return ProductBound(rows, column_norms(b).reshape(prod(b.shape[:-2]), b.shape[-1]))
+
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+        a, b = inputs
+        if a.device.type != "cpu" or not a.numel() or not b.numel():
+            return super().certify(inputs, attributes, scale)
+        if a.ndim == 3:
+            return certify_product(a, b, scale)
+        rounded, marked = certify_product(a[None], b[None], scale)
+        return rounded[0], marked
 
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
-        a, b = (x.contiguous().cpu() for x in inputs)
-        shapes = (tuple(a.shape), tuple(b.shape))
+        a, b = (x.cpu() for x in inputs)
         chosen, k = elements.cpu().numpy(), a.shape[-1]
         if not k:
             return torch.zeros(len(chosen), device=elements.device)
-        first_a, first_b = self._starts(shapes, chosen)
-        flat_a, flat_b = a.reshape(-1).numpy(), b.reshape(-1).numpy()
-        sums = sum_products(flat_a, flat_b, first_a, 1, first_b, b.shape[-1], k)
+        batch, row = np.divmod(chosen // b.shape[-1], a.shape[-2])
+        # Where the sums of the chosen elements begin in the memory of a and of b: nothing is copied.
+        first = [
+            int(x.storage_offset()) + (batch * int(x.stride(0)) if x.ndim == 3 else 0) + line * int(x.stride(axis))
+            for x, line, axis in ((a, row, -2), (b, chosen % b.shape[-1], -1))
+        ]
+        sums = sum_products(storage_of(a), storage_of(b), first[0], int(a.stride(-1)), first[1], int(b.stride(-2)), k)
         values, undecided = round_sums_of(*sums, k, bits)
         if undecided.any():
             rest = elements[torch.from_numpy(undecided)]
             values[undecided] = super().exact(inputs, attributes, rest, bits).cpu().numpy()
         return torch.from_numpy(values).to(elements.device)
 
-    @staticmethod
-    def _starts(shapes: Shapes, elements: Index) -> tuple[Index, Index]:
-        """Where in a, and where in b, the sums of the chosen elements begin."""
+    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         a, b = shapes
         rows, k, columns = a[-2], a[-1], b[-1]
         batch, row = np.divmod(elements // columns, rows)
-        return (batch * rows + row) * k, batch * k * columns + elements % columns
-
-    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
-        first_a, first_b = self._starts(shapes, elements)
-        r = np.arange(shapes[0][-1], dtype=np.int64)
-        return first_a[:, None] + r, first_b[:, None] + r * shapes[1][-1]
+        r = np.arange(k, dtype=np.int64)
+        return (
+            ((batch * rows + row) * k)[:, None] + r,
+            (batch * k * columns + elements % columns)[:, None] + r * columns,
+        )

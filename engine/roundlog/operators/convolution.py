@@ -14,7 +14,6 @@ import torch.nn.functional as F
 
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.contraction import Contraction, Index, Shapes, column_energies, row_norms
-from roundlog.operators.reduction import SLACK, gamma
 from roundlog.operators.registry import (
     Attributes,
     Tensors,
@@ -24,6 +23,7 @@ from roundlog.operators.registry import (
     need_attributes,
     register,
 )
+from roundlog.operators.terms import SLACK, gamma
 from roundlog.program import ProgramError, TensorType
 
 Shape = tuple[int, ...]

@@ -27,40 +27,8 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
+from roundlog.operators.terms import SLACK, block_of, check_terms, exact_bytes, gamma
 from roundlog.program import DType, ProgramError, TensorType
-
-MAX_TERMS = 2**30
-"""The longest sum that the bounds are proven for."""
-
-SLACK = 1.0 + 2.0**-20
-"""Bounds are themselves computed in FP64, by sums of at most MAX_TERMS terms: this covers their rounding."""
-
-
-def gamma(terms: int) -> float:
-    """gamma_n = n u / (1 - n u) for a sum of `terms` exact FP64 terms in any order: at most terms - 1 additions,
-    each erring by u relatively (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2)."""
-    n = max(terms - 1, 0) * UNIT_F64
-    return n / (1 - n) * SLACK
-
-
-def check_terms(terms: int) -> None:
-    """Raises ProgramError for a sum that is longer than its bound is proven for."""
-    if terms > MAX_TERMS:
-        raise ProgramError(f"sums {terms} terms, more than the {MAX_TERMS} that its error bound is proven for")
-
-
-BLOCK_TERMS = 1 << 19
-"""Terms that are written out at once to evaluate sums exactly; a single sum can have more."""
-
-
-def block_of(terms: int) -> int:
-    """Sums of so many terms that are evaluated exactly at once."""
-    return max(1, BLOCK_TERMS // max(terms, 1))
-
-
-def exact_bytes(outputs: int, terms: int, bytes_a_term: int) -> int:
-    """Bytes that the exact evaluation of sums takes at its worst, whichever of the `outputs` are ambiguous."""
-    return bytes_a_term * terms * min(outputs, block_of(terms))
 
 
 def reduced(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:

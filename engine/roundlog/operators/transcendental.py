@@ -7,7 +7,11 @@ from collections.abc import Callable
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_function
+from roundlog.arithmetic.interval import interval_factor
+from roundlog.kernels.marking import mark_flat
+from roundlog.kernels.scratch import scratch
 from roundlog.operators.bound import Bound, RelativeBound
+from roundlog.operators.marking import Marked
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -27,8 +31,13 @@ ABSOLUTE_BOUND = 2.0**-1000
 """Where FP64 itself underflows, far below anything that FP32 can see."""
 
 
+_BLOCK = 1 << 17
+"""Elements that are widened, computed and rounded while they are in the cache."""
+
+
 class Function(Inexact):
-    function: Callable[[torch.Tensor], torch.Tensor]
+    function: Callable[..., torch.Tensor]
+    """Takes the FP64 argument, and `out` as torch's functions do."""
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32)
@@ -41,6 +50,25 @@ class Function(Inexact):
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return RelativeBound(RELATIVE_BOUND, ABSOLUTE_BOUND)
 
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+        x = inputs[0]
+        if x.device.type != "cpu" or not x.numel():
+            return super().certify(inputs, attributes, scale)
+        rounded = torch.empty(x.shape, dtype=torch.float32)
+        source, out, factor, found = x.reshape(-1), rounded.view(-1).numpy(), interval_factor(scale), []
+        for first in range(0, x.numel(), _BLOCK):
+            last = min(first + _BLOCK, x.numel())
+            y = scratch("y", last - first)
+            y.copy_(source[first:last])
+            type(self).function(y, out=y)
+            target = out[first:last]
+            found.append(
+                mark_flat(
+                    y.numpy(), None, factor, target, first=first, relative=RELATIVE_BOUND, absolute=ABSOLUTE_BOUND
+                )
+            )
+        return rounded, Marked.collect(found)
+
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
@@ -48,7 +76,7 @@ class Function(Inexact):
         return torch.from_numpy(round_function(self.name, chosen.cpu().numpy(), bits)).to(chosen.device)
 
 
-def _define(name: str, doc: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def _define(name: str, doc: str, function: Callable[..., torch.Tensor]) -> None:
     class Defined(Function):
         __doc__ = doc
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from roundlog.arithmetic import adjacent, round_interval
+from roundlog.arithmetic import adjacent
 from roundlog.log import Decision, Entries
 from roundlog.operators import Inexact
-from roundlog.operators.bound import Bound
+from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import AUDITOR_REACH, Marked, mark, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, ends, give_up, resolve
 
 MAX_FINDINGS = 1000
 """A log with so many wrong entries is worth nothing: it is not followed any further, and an auditor's memory does not
@@ -80,27 +80,28 @@ class Follower:
         """Whether so much of the log was wrong that it is not followed any more."""
         return len(self.findings) >= MAX_FINDINGS
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        y, bound = operator.evaluate(inputs, attributes)
-        rounded, marked = mark(y, bound, 1.0)
-        if not marked.y.isfinite().all():
-            rounded.view(-1)[marked.indices[~marked.y.isfinite()]] = torch.nan
-            return rounded
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+    ) -> tuple[torch.Tensor, bool]:
+        # Wide enough for every element that an honest trainer may have written down.
+        rounded, near = operator.certify(inputs, attributes, self.guard + AUDITOR_REACH)
+        if give_up(rounded, near):
+            return rounded, False
+        low, high = ends(near)
+        doubtful = low != high
+        marked = near.of(doubtful)
         if self._log is None or self.given_up:
-            rounded.view(-1)[marked.indices] = resolve(operator, inputs, attributes, marked)
-            return rounded
-        entries = self._log.get(index, Entries.empty())
-        logged, decisions, values = _unpack(entries, y.device)
-
-        position = torch.searchsorted(logged, marked.indices)
-        found = torch.zeros_like(marked.indices, dtype=torch.bool)
-        inside = position < len(logged)
-        found[inside] = logged[position[inside]] == marked.indices[inside]
-        self._check_entries_elsewhere(index, rounded, y, bound, logged, decisions, values, marked)
-        if len(marked.indices):
-            chosen = self._decide(index, operator, inputs, attributes, marked, found, position, decisions, values)
-            rounded.view(-1)[marked.indices] = chosen
-        return rounded
+            values = low
+            values[doubtful] = resolve(operator, inputs, attributes, marked)
+        else:
+            logged = _unpack(self._log.get(index, Entries.empty()), near.indices.device)
+            self._check_certain(index, near.of(~doubtful), low[~doubtful], marked, logged)
+            values = low.clone()
+            if len(marked.indices):
+                candidates = low[doubtful], high[doubtful]
+                values[doubtful] = self._decide(index, operator, inputs, attributes, marked, candidates, logged)
+        rounded.view(-1)[near.indices] = values
+        return rounded, bool(values.isfinite().all())
 
     def _decide(
         self,
@@ -109,66 +110,51 @@ class Follower:
         inputs: Tensors,
         attributes: Attributes,
         marked: Marked,
-        found: torch.Tensor,
-        position: torch.Tensor,
-        decisions: torch.Tensor,
-        values: torch.Tensor,
+        candidates: tuple[torch.Tensor, torch.Tensor],
+        logged: _Logged,
     ) -> torch.Tensor:
         """The values of the ambiguous elements: logged where the log may be believed, resolved elsewhere."""
-        at = position.clamp(max=max(len(decisions) - 1, 0))
-        decision = decisions[at] if len(decisions) else torch.zeros_like(at)
-        value = values[at] if len(values) else torch.zeros_like(marked.low)
-        two = adjacent(*round_interval(marked.y, marked.d, self.guard + AUDITOR_REACH))
+        low, high = candidates
+        found, decision, value = logged.at(marked.indices)
+        two = adjacent(*ends(marked, self.guard + AUDITOR_REACH))
         by_value = decision == int(Decision.VALUE)
-        logged = torch.where(by_value, value, torch.where(decision == int(Decision.UP), marked.high, marked.low))
+        said = torch.where(by_value, value, torch.where(decision == int(Decision.UP), high, low))
         # Up and down name the two sides of the one boundary within reach; a value must be one of the candidates.
-        possible = torch.where(by_value, (value >= marked.low) & (value <= marked.high), two)
+        possible = torch.where(by_value, (value >= low) & (value <= high), two)
         sampled = torch.from_numpy(self.generator.random(len(marked.indices)) < self.share).to(found.device)
         follow = found & possible & ~sampled
         self.followed += int(follow.sum())
         if follow.all():
-            return logged
+            return said
         rest = (~follow).nonzero().squeeze(1)
-        part = Marked(*(getattr(marked, name)[rest] for name in ("indices", "y", "d", "low", "high")))
+        part = marked.of(rest)
         right = resolve(operator, inputs, attributes, part)
-        wrong = found[rest] & (~possible[rest] | (logged[rest] != right))
+        wrong = found[rest] & (~possible[rest] | (said[rest] != right))
         self._report(index, part.indices[wrong], FindingKind.FORGED, "the logged decision is not the correct rounding")
         self._report(index, part.indices[~found[rest]], FindingKind.MISSING, "the log has no decision for it")
-        result = logged.clone()
+        result = said.clone()
         result[rest] = right
         return result
 
-    def _check_entries_elsewhere(
-        self,
-        index: int,
-        rounded: torch.Tensor,
-        y: torch.Tensor,
-        bound: Bound,
-        logged: torch.Tensor,
-        decisions: torch.Tensor,
-        values: torch.Tensor,
-        marked: Marked,
+    def _check_certain(
+        self, index: int, certain: Marked, values: torch.Tensor, marked: Marked, logged: _Logged
     ) -> None:
         """Entries for elements that are certain here: near a boundary they must agree with it, elsewhere they must
         not be."""
-        if not len(logged):
+        if not len(logged.indices):
             return
-        elsewhere = ~torch.isin(logged, marked.indices)
-        if not elsewhere.any():
-            return
-        indices, decision, value = logged[elsewhere], decisions[elsewhere], values[elsewhere]
-        certain = rounded.reshape(-1)[indices]
-        chosen = y.reshape(-1)[indices]
-        low, high = round_interval(chosen, bound.at(indices, chosen), self.guard + AUDITOR_REACH)
-        self._report(index, indices[low == high], FindingKind.FORGED, "it is not near a rounding boundary")
+        known = torch.isin(logged.indices, certain.indices) | torch.isin(logged.indices, marked.indices)
+        self._report(index, logged.indices[~known], FindingKind.FORGED, "it is not near a rounding boundary")
+        found, decision, value = logged.at(certain.indices)
+        low, high = ends(certain, self.guard + AUDITOR_REACH)
         says_high, by_value = decision == int(Decision.UP), decision == int(Decision.VALUE)
         # Up and down are for elements with one boundary within reach, and then they say what the value is.
         contradicts = torch.where(
-            by_value, value != certain, ~adjacent(low, high) | (torch.where(says_high, high, low) != certain)
+            by_value, value != values, ~adjacent(low, high) | (torch.where(says_high, high, low) != values)
         )
         self._report(
             index,
-            indices[contradicts & (low != high)],
+            certain.indices[contradicts & found],
             FindingKind.FORGED,
             "the logged decision is not the correct rounding",
         )
@@ -179,11 +165,30 @@ class Follower:
             self.findings.append(Finding(self._step, operator, element, kind, message))
 
 
-def _unpack(entries: Entries, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Entries as tensors: indices int64[n], decisions int64[n], values f32[n] (zero where the entry has none)."""
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """One operator's entries as tensors."""
+
+    indices: torch.Tensor
+    """int64[n], ascending."""
+    decisions: torch.Tensor
+    """int64[n]."""
+    values: torch.Tensor
+    """f32[n]; zero where the entry has none."""
+
+    def at(self, elements: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(whether there is an entry, its decision, its value) for every one of these elements, int64[m]."""
+        if not len(self.indices):
+            nothing = torch.zeros_like(elements)
+            return nothing.bool(), nothing, nothing.to(torch.float32)
+        position = torch.searchsorted(self.indices, elements).clamp_(max=len(self.indices) - 1)
+        return self.indices[position] == elements, self.decisions[position], self.values[position]
+
+
+def _unpack(entries: Entries, device: torch.device) -> _Logged:
     values = np.zeros(len(entries.indices), dtype=np.uint32)
     values[entries.decisions == int(Decision.VALUE)] = entries.values
-    return (
+    return _Logged(
         torch.from_numpy(entries.indices).to(device),
         torch.from_numpy(entries.decisions.astype(np.int64)).to(device),
         # + 0.0: a logged -0 is the +0 that an inexact operator gives.

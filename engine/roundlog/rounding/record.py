@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from roundlog.arithmetic import adjacent, round_interval
+from roundlog.arithmetic import adjacent
 from roundlog.log import Decision, Entries
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import TRAINER_REACH, mark, resolve
+from roundlog.rounding.resolve import TRAINER_REACH, ends, give_up, resolve
 
 
 class Recorder:
@@ -30,23 +30,22 @@ class Recorder:
         entries, self.entries = self.entries, {}
         return entries
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        rounded, marked = mark(*operator.evaluate(inputs, attributes), self.guard)
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+    ) -> tuple[torch.Tensor, bool]:
+        rounded, marked = operator.certify(inputs, attributes, self.guard)
         if not len(marked.indices):
-            return rounded
-        finite = marked.y.isfinite()
-        if not finite.all():
-            # Nothing to decide: the executor stops at the non-finite element.
-            rounded.view(-1)[marked.indices[~finite]] = torch.nan
-            return rounded
+            return rounded, True
+        if give_up(rounded, marked):
+            return rounded, False
         values = resolve(operator, inputs, attributes, marked)
         rounded.view(-1)[marked.indices] = values
-        two = adjacent(*round_interval(marked.y, marked.d, self.guard + TRAINER_REACH))
-        decision = torch.where(values == marked.high, int(Decision.UP), int(Decision.DOWN))
+        two = adjacent(*ends(marked, self.guard + TRAINER_REACH))
+        decision = torch.where(values == ends(marked, self.guard)[1], int(Decision.UP), int(Decision.DOWN))
         decision = torch.where(two, decision, int(Decision.VALUE))
         self.entries[index] = Entries(
             indices=marked.indices.cpu().numpy(),
             decisions=decision.to(torch.uint8).cpu().numpy(),
             values=values[~two].cpu().numpy().view(np.uint32),
         )
-        return rounded
+        return rounded, bool(values.isfinite().all())

@@ -1,17 +1,16 @@
-"""What the trainer's and the auditor's rounding share: marking the elements near a boundary, and resolving them."""
+"""What the trainer's and the auditor's rounding share: the ends of intervals, and the elements in doubt resolved."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from roundlog.arithmetic import round_interval
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.marking import mark_flat, mark_product
+from roundlog.kernels.deciding import ends as ends_by_kernel
 from roundlog.operators import Inexact
-from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
+from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 
 AUDITOR_REACH = 4
@@ -27,65 +26,34 @@ the auditor's reach, so the auditor always knows which boundary is meant, and an
 class Rounding(Protocol):
     """How an executor turns the approximations of inexact operators into FP32 values."""
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        """FP32, the correctly rounded value of every element of operator `index` of the running step."""
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+    ) -> tuple[torch.Tensor, bool]:
+        """(FP32, the correctly rounded value of every element of operator `index` of the running step; whether they
+        are all finite)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """The elements of one output whose interval [y - scale d, y + scale d] holds a rounding boundary."""
-
-    indices: torch.Tensor
-    """int64[n], ascending flat indices."""
-    y: torch.Tensor
-    """f64[n]: the approximation there."""
-    d: torch.Tensor
-    """f64[n]: its bound."""
-    low: torch.Tensor
-    """f32[n]: the lower end of the interval, rounded."""
-    high: torch.Tensor
-    """f32[n]: the upper end, rounded."""
-
-
-def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
-    """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
-    correct rounding of the exact value. NaN is always marked. Returns f32 of y's shape, in memory of its own."""
-    if y.device.type == "cpu":
-        rounded, indices = _mark_by_kernel(y.contiguous(), bound, scale)
-    else:
-        rounded, indices = mark_by_reference(y, bound, scale)
-    chosen = y.reshape(-1)[indices]
-    d = bound.at(indices, chosen)
-    low, high = round_interval(chosen, d, scale)
-    return rounded, Marked(indices=indices, y=chosen, d=d, low=low, high=high)
-
-
-def mark_by_reference(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """In plain torch, on any device: (rounded, flat indices of the marked elements)."""
-    low, high = round_interval(y, bound.whole(y), scale)
-    return low, (low != high).reshape(-1).nonzero().squeeze(1)
-
-
-def _mark_by_kernel(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    factor = interval_factor(scale)
-    if isinstance(bound, ProductBound) and y.numel():
-        rows, columns = bound.rows.numpy(), bound.columns.contiguous().numpy()
-        rounded, indices = mark_product(y.reshape(len(rows), columns.shape[1]).numpy(), rows, columns, factor)
-    elif isinstance(bound, RelativeBound):
-        rounded, indices = mark_flat(
-            y.reshape(-1).numpy(), None, factor, relative=bound.relative, absolute=bound.absolute
-        )
-    elif isinstance(bound, FullBound):
-        rounded, indices = mark_flat(y.reshape(-1).numpy(), bound.d.contiguous().numpy(), factor)
-    else:
-        return mark_by_reference(y, bound, scale)
-    return torch.from_numpy(rounded).reshape(y.shape), torch.from_numpy(indices)
+def ends(marked: Marked, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """f32[n], f32[n]: y - scale d and y + scale d of every marked element, rounded."""
+    if marked.y.device.type != "cpu":
+        return round_interval(marked.y, marked.d, scale)
+    low, high = ends_by_kernel(marked.y.numpy(), marked.d.numpy(), interval_factor(scale))
+    return torch.from_numpy(low), torch.from_numpy(high)
 
 
 def resolve(operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked) -> torch.Tensor:
     """f32[n]: the correct rounding of every marked element. Only those within d itself need the exact value."""
-    low, high = round_interval(marked.y, marked.d)
+    low, high = ends(marked)
     ambiguous = (low != high).nonzero().squeeze(1)
     if len(ambiguous):
         low[ambiguous] = operator.exact(inputs, attributes, marked.indices[ambiguous])
     return low
+
+
+def give_up(rounded: torch.Tensor, marked: Marked) -> bool:
+    """Whether an approximation is NaN or infinite: then there is nothing to decide, and NaN is put there."""
+    finite = marked.y.isfinite()
+    if finite.all():
+        return False
+    rounded.view(-1)[marked.indices[~finite]] = torch.nan
+    return True

@@ -97,7 +97,7 @@ def main() -> None:
         y = operator.approximate(inputs, attributes)
         results[f"{label}.y"] = y.numpy()
         results[f"{label}.d"] = operator.bound(inputs, attributes, y).whole(y).numpy()
-        results[f"{label}.r"] = recorder.round(0, operator, inputs, attributes).numpy()
+        results[f"{label}.r"] = recorder.round(0, operator, inputs, attributes)[0].numpy()
     for label, name, inputs, attributes in exact():
         operator = REGISTRY[name]
         assert isinstance(operator, Direct)

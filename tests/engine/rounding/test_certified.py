@@ -79,7 +79,7 @@ def truth(op, inputs, attributes):
 def trained(op, inputs, attributes, seed=1, width=1.0):
     """(the trainer's result, its log of the operator)."""
     recorder = Recorder(GUARD)
-    result = recorder.round(0, OtherMachine(op, seed, width), inputs, attributes)
+    result = recorder.round(0, OtherMachine(op, seed, width), inputs, attributes)[0]
     return result, recorder.take().get(0, Entries.empty())
 
 
@@ -88,7 +88,7 @@ def audited(op, inputs, attributes, entries, *, seed=2, width=1.0, share=0.0, gu
     machine = OtherMachine(op, seed, width)
     follower = Follower(guard, share, np.random.default_rng(seed))
     follower.follow(7, {0: entries})
-    return follower.round(0, machine, inputs, attributes), follower.findings, machine.resolved
+    return follower.round(0, machine, inputs, attributes)[0], follower.findings, machine.resolved
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
@@ -241,5 +241,5 @@ def test_values_that_are_not_finite_are_left_for_the_executor_to_stop_at() -> No
     x = torch.ones(3, 4)
     x[1, 2] = torch.inf
     for rounding in (Recorder(GUARD), Follower(GUARD, 0.05, np.random.default_rng(0))):
-        result = rounding.round(0, op, [x], {"dims": (1,)})
+        result = rounding.round(0, op, [x], {"dims": (1,)})[0]
         assert result.isfinite().reshape(-1).tolist() == [True, False, True]

@@ -1,0 +1,72 @@
+"""Rounding a whole output, and marking the elements near a rounding boundary: what every policy starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from roundlog.arithmetic import round_interval
+from roundlog.arithmetic.interval import interval_factor
+from roundlog.kernels.marking import LARGEST, Near, mark_flat, mark_product
+from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The elements of one output whose interval [y - scale d, y + scale d] holds a rounding boundary, or is not finite
+    in FP32."""
+
+    indices: torch.Tensor
+    """int64[n], ascending flat indices."""
+    y: torch.Tensor
+    """f64[n]: the approximation there."""
+    d: torch.Tensor
+    """f64[n]: its bound."""
+
+    def of(self, chosen: torch.Tensor) -> Marked:
+        """Some of them: chosen is a mask, or ascending positions."""
+        return Marked(self.indices[chosen], self.y[chosen], self.d[chosen])
+
+    @staticmethod
+    def collect(found: list[Near]) -> Marked:
+        """What several kernels have marked in one output, each index once."""
+        indices, y, d = (
+            np.concatenate([getattr(near, name) for near in found]) if len(found) != 1 else getattr(found[0], name)
+            for name in ("indices", "y", "d")
+        )
+        if len(indices) > 1 and not (indices[1:] > indices[:-1]).all():
+            order = np.argsort(indices)
+            indices, y, d = indices[order], y[order], d[order]
+        return Marked(*(torch.from_numpy(part) for part in (indices, y, d)))
+
+
+def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+    """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
+    correct rounding of the exact value, and finite. Returns f32 of y's shape, in memory of its own."""
+    if y.device.type != "cpu" or not y.numel():
+        return mark_by_reference(y, bound, scale)
+    factor = interval_factor(scale)
+    flat = y.contiguous().reshape(-1).numpy()
+    rounded = torch.empty(y.shape, dtype=torch.float32)
+    out = rounded.view(-1).numpy()
+    if isinstance(bound, ProductBound):
+        rows, columns = bound.rows.numpy(), bound.columns.contiguous().numpy()
+        near = mark_product(flat.reshape(len(rows), columns.shape[1]), rows, columns, factor, out)
+    elif isinstance(bound, RelativeBound):
+        near = mark_flat(flat, None, factor, out, relative=bound.relative, absolute=bound.absolute)
+    elif isinstance(bound, FullBound):
+        near = mark_flat(flat, bound.d.contiguous().numpy(), factor, out)
+    else:
+        return mark_by_reference(y, bound, scale)
+    return rounded, Marked.collect([near])
+
+
+def mark_by_reference(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+    """`mark` in plain torch, on any device."""
+    low, high = round_interval(y, bound.whole(y), scale)
+    marked = (low != high) | ~(low.abs() <= float(LARGEST))
+    indices = marked.reshape(-1).nonzero().squeeze(1)
+    chosen = y.reshape(-1)[indices]
+    return low, Marked(indices, chosen, bound.at(indices, chosen))

@@ -1,0 +1,57 @@
+"""Sums of many terms: what FP64 may err by, and how long ones are cut so that it errs less."""
+
+from __future__ import annotations
+
+from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.program import ProgramError
+
+MAX_TERMS = 2**30
+"""The longest sum that the bounds are proven for."""
+
+SLACK = 1.0 + 2.0**-20
+"""Bounds are themselves computed in FP64, by sums of at most MAX_TERMS terms: this covers their rounding."""
+
+BLOCK_TERMS = 1024
+"""Contractions are summed in blocks of at most so many terms: shorter ones would make tighter bounds, but each block is
+another pass over the output."""
+
+
+def check_terms(terms: int) -> None:
+    """Raises ProgramError for a sum that is longer than its bound is proven for."""
+    if terms > MAX_TERMS:
+        raise ProgramError(f"sums {terms} terms, more than the {MAX_TERMS} that its error bound is proven for")
+
+
+def gamma(terms: int) -> float:
+    """gamma_n = n u / (1 - n u) for a sum of `terms` exact FP64 terms in any order: at most terms - 1 additions,
+    each erring by u relatively (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2)."""
+    n = max(terms - 1, 0) * UNIT_F64
+    return n / (1 - n) * SLACK
+
+
+def blocks(terms: int) -> list[tuple[int, int]]:
+    """Ranges of nearly equal length, at most BLOCK_TERMS, that cover range(terms); one empty range for no terms."""
+    count = max(1, -(-terms // BLOCK_TERMS))
+    return [(terms * i // count, terms * (i + 1) // count) for i in range(count)]
+
+
+def blocked_gamma(terms: int) -> float:
+    """`gamma` of a sum that is taken block by block, each by any kernel, and the blocks' sums one after the other: a
+    term goes through the additions of its block, and then through one for every further block. With SLACK, for bounds
+    made of norms."""
+    cut = blocks(terms)
+    return gamma(max(stop - start for start, stop in cut) + len(cut) - 1) * SLACK
+
+
+EXACT_TERMS = 1 << 19
+"""Terms that are written out at once to evaluate sums exactly; a single sum can have more."""
+
+
+def block_of(terms: int) -> int:
+    """Sums of so many terms that are evaluated exactly at once."""
+    return max(1, EXACT_TERMS // max(terms, 1))
+
+
+def exact_bytes(outputs: int, terms: int, bytes_a_term: int) -> int:
+    """Bytes that the exact evaluation of sums takes at its worst, whichever of the `outputs` are ambiguous."""
+    return bytes_a_term * terms * min(outputs, block_of(terms))
