@@ -109,19 +109,24 @@ def _arguments(function: Callable[..., object], settings: Sequence[str], source:
         if not equals or name not in parameters:
             known = ", ".join(parameters) or "none"
             raise CommandError(f"{setting} sets no parameter of {source}: it has {known} (as --set name=value).")
+        if name in arguments:
+            raise CommandError(f"{name} is set twice: leave one away.")
         arguments[name] = _convert(text, types.get(name, str), name)
     for name, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in arguments:
-            raise CommandError(f"{source} needs a value for {name}: add --set {name}=VALUE.")
+            option = "--data PATH" if name == "data" else f"--set {name}=VALUE"
+            raise CommandError(f"{source} needs a value for {name}: add {option}.")
     return arguments
 
 
 def _convert(text: str, wanted: Any, name: str) -> object:
-    if wanted is bool and text in ("true", "false"):
+    kinds = [kind for kind in typing.get_args(wanted) or (wanted,) if kind is not type(None)]
+    if len(kinds) == 1 and kinds[0] is bool and text in ("true", "false"):
         return text == "true"
-    if wanted in (int, float, str, Path):
+    if len(kinds) == 1 and kinds[0] in (int, float, str, Path):
         try:
-            return wanted(text)
+            return kinds[0](text)
         except ValueError:
             pass
-    raise CommandError(f"{name}={text} is not a {getattr(wanted, '__name__', wanted)}: give another value.")
+    wanted_name = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+    raise CommandError(f"{name}={text} is not a {wanted_name}: give another value.")

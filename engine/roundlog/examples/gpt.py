@@ -14,9 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from roundlog.capture import CaptureError, Task
-
-BYTES = 256
-_MAX_TEXT = 1 << 30  # bytes; tokens are stored as eight bytes each
+from roundlog.examples import text
 
 
 class Attention(nn.Module):
@@ -62,11 +60,11 @@ class GPT(nn.Module):
 
     def __init__(self, context: int, width: int, heads: int, layers: int, dropout: float) -> None:
         super().__init__()
-        self.token = nn.Embedding(BYTES, width)
+        self.token = nn.Embedding(text.BYTES, width)
         self.position = nn.Embedding(context, width)
         self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, BYTES, bias=False)
+        self.head = nn.Linear(width, text.BYTES, bias=False)
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         x_BTC = self.token(tokens_BT) + self.position.weight
@@ -77,25 +75,12 @@ class GPT(nn.Module):
 def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Mean cross entropy of the next byte."""
     tokens = batch["tokens"]
-    return F.cross_entropy(model(tokens[:, :-1]).reshape(-1, BYTES), tokens[:, 1:].reshape(-1))
-
-
-def data(text: Path, context: int) -> dict[str, torch.Tensor]:
-    """Windows of `context` + 1 bytes that overlap by one, i64[rows, context + 1]. Raises CaptureError."""
-    try:
-        with text.open("rb") as file:
-            content = file.read(_MAX_TEXT + 1)
-    except OSError as error:
-        raise CaptureError(f"the text {text} cannot be read ({error.strerror}): check the path") from error
-    if not context < len(content) <= _MAX_TEXT:
-        raise CaptureError(f"the text {text} has to have between {context + 1} and {_MAX_TEXT} bytes: take another one")
-    stream = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    return {"tokens": stream.unfold(0, context + 1, context).to(torch.int64)}
+    return F.cross_entropy(model(tokens[:, :-1]).reshape(-1, text.BYTES), tokens[:, 1:].reshape(-1))
 
 
 def gpt(
     *,
-    text: Path,
+    data: Path,
     steps: int = 100,
     interval: int = 10,
     batch_size: int = 8,
@@ -106,7 +91,8 @@ def gpt(
     dropout: float = 0.1,
     seed: int = 7,
 ) -> Task:
-    """The task: `steps` optimizer steps on the bytes of `text`; the learning rate warms up, then follows a cosine."""
+    """The task: `steps` optimizer steps on the bytes of the text `data`; the learning rate warms up, then follows a
+    cosine; gradients are clipped."""
     if width % heads:
         raise CaptureError(f"a width of {width} cannot be shared by {heads} heads: choose a multiple of {heads}")
     torch.manual_seed(seed)
@@ -116,10 +102,11 @@ def gpt(
         model=model,
         loss=loss,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1),
-        dataset=data(text, context),
+        dataset=text.load(data, None, context=context, vocabulary=text.BYTES),
         batch_size=batch_size,
         steps=steps,
         interval=interval,
         seed=seed,
+        max_grad_norm=1.0,
         schedule=lambda step: min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / steps)),
     )

@@ -1,4 +1,4 @@
-"""GPT-2 with 124 million parameters, trained from scratch by AdamW.
+"""GPT-2 with 124 million parameters, trained by AdamW.
 
 Radford et al., "Language Models are Unsupervised Multitask Learners" (2019): layer norms first, GELU by tanh, token
 embeddings that also are the last layer, dropout of embeddings, attention weights and both halves of a block.
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import CaptureError, Task
+from roundlog.capture import CaptureError, Task, load_checkpoint
+from roundlog.examples import text
 
 VOCABULARY = 50257
 POSITIONS = 1024
@@ -93,7 +95,10 @@ def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 def gpt2(
     *,
+    data: Path | None = None,
+    tokenizer: Path | None = None,
     rows: int = GENERATED_ROWS,
+    checkpoint: Path | None = None,
     steps: int = 100,
     interval: int = 10,
     batch_size: int = 8,
@@ -104,16 +109,28 @@ def gpt2(
     heads: int = 12,
     layers: int = 12,
     dropout: float = 0.1,
+    micro_batches: int = 1,
+    max_grad_norm: float | None = None,
     seed: int = 7,
 ) -> Task:
     """The task: `steps` optimizer steps on sequences of `sequence` tokens; the learning rate warms up, then follows a
-    cosine; weight decay for matrices only. Raises CaptureError."""
+    cosine; weight decay for matrices only.
+
+    data: a text file; None: `rows` sequences of random tokens. tokenizer: GPT-2's tokenizer.json, or a folder with
+    vocab.json and merges.txt; None takes bytes as tokens. checkpoint: safetensors file to fine-tune from. Raises
+    CaptureError."""
     if width % heads:
         raise CaptureError(f"a width of {width} cannot be shared by {heads} heads: choose a multiple of {heads}")
     if sequence > positions:
         raise CaptureError(f"a sequence of {sequence} tokens does not fit {positions} positions: choose a shorter one")
     torch.manual_seed(seed)
     model = GPT2(vocabulary, positions, width, heads, layers, dropout)
+    if checkpoint is not None:
+        load_checkpoint(model, checkpoint)
+    if data is not None:
+        dataset = text.load(data, tokenizer, context=sequence, vocabulary=vocabulary)
+    else:
+        dataset = {"tokens": torch.randint(0, vocabulary, (rows, sequence + 1))}
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -122,10 +139,12 @@ def gpt2(
         model=model,
         loss=loss,
         optimizer=torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95)),
-        dataset={"tokens": torch.randint(0, vocabulary, (rows, sequence + 1))},
+        dataset=dataset,
         batch_size=batch_size,
         steps=steps,
         interval=interval,
         seed=seed,
+        micro_batches=micro_batches,
+        max_grad_norm=max_grad_norm,
         schedule=lambda step: min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / steps)),
     )

@@ -1,4 +1,4 @@
-"""ResNet-50 for images of 32x32 pixels, trained by SGD with momentum.
+"""ResNet-50 for images of 32x32 pixels, trained on CIFAR-10 by SGD with momentum.
 
 He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (2016): bottleneck blocks in four stages; as usual
 for CIFAR, the stem is one 3x3 convolution, without pooling.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import Task
+from roundlog.capture import Task, load_checkpoint
 from roundlog.examples import cifar10
+from roundlog.examples.cifar10_files import CLASSES
 
 EXPANSION = 4
 """A block's output has so many times the channels of its 3x3 convolution."""
@@ -57,7 +59,7 @@ class ResNet(nn.Module):
                 stages.append(Bottleneck(channels, width << stage, stride))
                 channels = EXPANSION * width << stage
         self.stages = nn.Sequential(*stages)
-        self.head = nn.Linear(channels, cifar10.CLASSES)
+        self.head = nn.Linear(channels, CLASSES)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -70,7 +72,9 @@ class ResNet(nn.Module):
 
 def resnet50(
     *,
-    rows: int = cifar10.GENERATED_ROWS,
+    data: Path | None = None,
+    rows: int | None = None,
+    checkpoint: Path | None = None,
     steps: int = 100,
     interval: int = 10,
     batch_size: int = 64,
@@ -80,15 +84,18 @@ def resnet50(
 ) -> Task:
     """The task: `steps` optimizer steps; the learning rate follows a cosine to zero.
 
-    rows: how many images are generated.
-    width, stages: 64 and 4 make a ResNet-50; smaller ones are for trying out."""
+    data: folder of CIFAR-10's python files; None: generated images. rows: so many of them; None: all, or 1024
+    generated. checkpoint: safetensors file to fine-tune from. width, stages: 64 and 4 make a ResNet-50;
+    smaller ones are for trying out. Raises CaptureError."""
     torch.manual_seed(seed)
     model = ResNet((3, 4, 6, 3)[:stages], width)
+    if checkpoint is not None:
+        load_checkpoint(model, checkpoint)
     return Task(
         model=model,
         loss=cifar10.loss,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4),
-        dataset=cifar10.generate(rows),
+        dataset=cifar10.load(data, rows),
         batch_size=batch_size,
         steps=steps,
         interval=interval,

@@ -1,4 +1,4 @@
-"""VGG-11 for images of 32x32 pixels, trained by SGD with momentum.
+"""VGG-11 for images of 32x32 pixels, trained on CIFAR-10 by SGD with momentum.
 
 Simonyan, Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition" (2015), configuration A; as
 usual for CIFAR, three linear layers of 512 features and about ten million parameters in all.
@@ -7,12 +7,14 @@ usual for CIFAR, three linear layers of 512 features and about ten million param
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from roundlog.capture import Task
+from roundlog.capture import Task, load_checkpoint
 from roundlog.examples import cifar10
+from roundlog.examples.cifar10_files import CLASSES
 
 CONFIGURATION_A = (1, "pool", 2, "pool", 4, 4, "pool", 8, 8, "pool", 8, 8, "pool")
 """Channels of the 3x3 convolutions, in multiples of the width, and where pixels are pooled."""
@@ -42,7 +44,7 @@ class VGG(nn.Module):
             nn.Dropout(dropout),
             nn.Linear(channels, channels),
             nn.ReLU(inplace=True),
-            nn.Linear(channels, cifar10.CLASSES),
+            nn.Linear(channels, CLASSES),
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -56,7 +58,9 @@ class VGG(nn.Module):
 
 def vgg11(
     *,
-    rows: int = cifar10.GENERATED_ROWS,
+    data: Path | None = None,
+    rows: int | None = None,
+    checkpoint: Path | None = None,
     steps: int = 100,
     interval: int = 10,
     batch_size: int = 16,
@@ -67,15 +71,18 @@ def vgg11(
 ) -> Task:
     """The task: `steps` optimizer steps; the learning rate follows a cosine to zero.
 
-    rows: how many images are generated.
-    width: 64 is VGG-11; smaller ones are for trying out."""
+    data: folder of CIFAR-10's python files; None: generated images. rows: so many of them; None: all, or 1024
+    generated. checkpoint: safetensors file to fine-tune from. width: 64 is VGG-11; smaller ones are for trying out.
+    Raises CaptureError."""
     torch.manual_seed(seed)
     model = VGG(width, batch_norm, dropout)
+    if checkpoint is not None:
+        load_checkpoint(model, checkpoint)
     return Task(
         model=model,
         loss=cifar10.loss,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4),
-        dataset=cifar10.generate(rows),
+        dataset=cifar10.load(data, rows),
         batch_size=batch_size,
         steps=steps,
         interval=interval,

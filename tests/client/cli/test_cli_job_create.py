@@ -80,11 +80,36 @@ def test_settings_reach_the_function_with_their_types(run: Run, file: Path, tmp_
 def test_the_gpt_example_takes_a_text(run: Run, file: Path, tmp_path: Path) -> None:
     small = ("--set", "steps=2", "--set", "interval=1", "--set", "width=8", "--set", "layers=1", "--set", "context=8")
     words = ("job", "create", "gpt", "--out", tmp_path / "job", *small)
-    refused(run(*words), "gpt needs a value for text", "--set text=VALUE")
-    refused(run(*words, "--set", f"text={tmp_path / 'nothing'}"), str(tmp_path / "nothing"), "check the path")
-    result = run(*words, "--set", f"text={file}")
+    refused(run(*words), "gpt needs a value for data", "--data PATH")
+    refused(run(*words, "--data", tmp_path / "nothing"), str(tmp_path / "nothing"), "check the path")
+    refused(run(*words, "--data", file, "--set", f"data={file}"), "data is set twice")
+    result = run(*words, "--data", file)
     assert result.exit_code == 0, result.stderr
     assert Job.read(tmp_path / "job").program.data["tokens"].shape == (8, 9)
+
+
+SMALL = {
+    "gpt2": ["sequence=8", "positions=8", "vocabulary=256", "width=8", "heads=2", "layers=1", "max_grad_norm=1"],
+    "logistic": ["rows=64", "features=4", "batch_size=8"],
+    "resnet50": ["rows=8", "width=2", "stages=1", "batch_size=4"],
+    "vgg11": ["rows=8", "width=2", "batch_size=4", "batch_norm=true"],
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_tasks_of_the_paper_are_examples(run: Run, file: Path, tmp_path: Path, name: str) -> None:
+    settings = [word for setting in ("steps=2", "interval=1", *SMALL[name]) for word in ("--set", setting)]
+    words = ("job", "create", name, "--out", tmp_path / "job", *settings)
+    if name == "logistic":
+        refused(run(*words, "--data", file), f"data={file} sets no parameter of logistic")
+    elif name == "gpt2":
+        words = (*words, "--data", file)
+    else:
+        refused(run(*words, "--data", tmp_path), "data_batch_1 cannot be read")
+    result = run(*words)
+    assert result.exit_code == 0, result.stderr
+    assert Job.read(tmp_path / "job").spec.steps == 2
+    assert name in " ".join(run("job", "create", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(
