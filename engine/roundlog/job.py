@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from roundlog.adjudication import program_root
 from roundlog.capture import Task, capture
 from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
 from roundlog.fusion import peak_bytes
 from roundlog.operators import check
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
-from roundlog.program.root import program_root
 from roundlog.program.text import MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors, open_regular, replace_file, save_tensors
@@ -105,11 +105,12 @@ class Job:
 def _read(directory: Path, limits: Limits) -> Job:
     spec = TrainingSpec.from_json(_text(directory / SPEC, MAX_JSON_BYTES))
     program = from_json(_text(directory / PROGRAM, MAX_TEXT_BYTES))
-    if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
-        raise JobError(f"the program in {directory} is not the one that its spec commits to")
     if len(program.state_names) != spec.state_count or program.batch_size != spec.batch_size:
         raise JobError(f"the program in {directory} has other states or another batch size than its spec")
     check(program)
+    # Only a program that passed the registry's check has descriptors, and so a root.
+    if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
+        raise JobError(f"the program in {directory} is not the one that its spec commits to")
     dataset_types = {
         name: TensorType((spec.data_rows, *kind.shape[1:]), kind.dtype) for name, kind in program.data.items()
     }

@@ -26,14 +26,8 @@ _INT_LIMIT = 1 << 63
 
 
 def canonical(value: object) -> bytes:
-    """Canonical JSON: sorted keys, no spaces, ASCII only. The encoding that roots are computed over."""
+    """Canonical JSON: sorted keys, no spaces, ASCII only. The encoding that program files and run ids have."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
-
-
-def descriptor(node: Node) -> bytes:
-    """The canonical descriptor of one operator: the payload of its leaf in the program root. Shape
-    `[op, inputs, attributes, dtype, shape]`."""
-    return canonical([node.op, list(node.inputs), dict(node.attributes), str(node.type.dtype), list(node.type.shape)])
 
 
 def to_json(program: Program) -> bytes:

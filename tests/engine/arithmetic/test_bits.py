@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import binary32 as ieee
 from oracle.array import from_torch
+from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import FUNCTIONS, adjacent, in_format, neighbour, round_function, round_sums, round_to_bits
 from roundlog.arithmetic.sums import round_scaled_integer
 

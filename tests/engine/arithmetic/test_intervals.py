@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import binary32 as ieee
 from oracle.array import from_torch
+from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import adjacent, round_f32, round_interval
 from roundlog.arithmetic.bits import ordinal
 

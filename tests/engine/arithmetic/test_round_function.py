@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import binary32 as ieee
 from oracle.functions import FUNCTIONS as SERIES
+from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import FUNCTIONS, functions, round_function
 
 INFINITY, NAN = float("inf"), float("nan")

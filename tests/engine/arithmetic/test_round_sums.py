@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from oracle import binary32 as ieee
+from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_sums, sums
 from roundlog.kernels.summing import sum_terms
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import binary32 as ieee
 from oracle.array import from_torch
 from oracle.operators import INEXACT, Real
+from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_interval
 from roundlog.operators import REGISTRY, Inexact
 from test_every_operator import promise

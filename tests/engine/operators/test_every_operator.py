@@ -12,10 +12,10 @@ import operands as of
 import pytest
 import torch
 from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
-from oracle import binary32 as ieee
 from oracle.array import Array, from_torch
 from oracle.operators import DIRECT, INEXACT, Real
 from oracle.sources import constant, iota, uniform
+from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_f32, round_interval
 from roundlog.operators import REGISTRY, Direct, Inexact, Source, StepInputs
 from roundlog.program import DType, TensorType

@@ -12,10 +12,10 @@ import operands as of
 import pytest
 import torch
 from operator_cases import CASES, INT64_CORNERS
-from oracle import binary32 as ieee
 from oracle.array import from_torch
 from oracle.functions import FUNCTIONS
 from oracle.operators import DIRECT, INEXACT
+from roundlog.adjudication import binary32 as ieee
 from roundlog.operators import REGISTRY, Direct, Inexact, check
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from oracle import binary32 as ieee
+from roundlog.adjudication import binary32 as ieee
+
 from oracle.array import Array, Index, broadcast_shape, build, indices
 from oracle.functions import FUNCTIONS
 

@@ -1,0 +1,219 @@
+"""What the contract decides: one element of one operator, or one segment of a long reduction, from opened chunks."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+from roundlog.adjudication import binary32 as ieee
+from roundlog.adjudication.descriptor import LOADS, REDUCTIONS, Descriptor, Family, Function, Input, Scalar
+from roundlog.adjudication.functions import evaluate
+from roundlog.adjudication.partial import NoValueError, Partial, start
+from roundlog.adjudication.reader import index_of, read
+from roundlog.adjudication.scalars import SCALARS
+from roundlog.commitments import CHUNK_SIZE
+from roundlog.program import DType
+from roundlog.randomness import philox_word, row_of_position
+from roundlog.spec import TrainingSpec
+
+
+class Outcome(enum.Enum):
+    """Instead of an element's bits."""
+
+    NO_VALUE = "no value"
+    """No run has a value here (an index out of range, NaN, an infinite sum): whoever claims one is wrong."""
+    UNDECIDED = "undecided"
+    """The fixed-point interval of a function does not decide the rounding: the referee does."""
+
+
+Answer = int | Outcome
+"""An element: FP32 as its bit pattern, int64 as its value, bool as 0 or 1; or none."""
+
+
+class Tree(enum.IntEnum):
+    """What an opened chunk belongs to."""
+
+    VALUE = 0
+    """The output of an earlier operator; `tensor` is its number."""
+    STATE = 1
+    """The state before the step; `tensor` is the slot."""
+    ROW = 2
+    """The data set; `tensor` is the row, which is opened whole (index 0)."""
+    SCHEDULE = 3
+    """The schedule table f32[steps, columns]; `tensor` is 0."""
+    CONSTANT = 4
+    """The operator's own literals; `tensor` is 0."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Chunk:
+    """One leaf that has to be opened."""
+
+    tree: Tree
+    tensor: int
+    index: int
+
+
+class Chunks(Protocol):
+    """Opened leaves."""
+
+    def payload(self, chunk: Chunk) -> bytes:
+        """The chunk's bytes. Raises KeyError if it was not opened."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """What the spec and the dispute say about the step: numbers of the job, and the step counted from 0."""
+
+    step: int
+    seed: int
+    batch_size: int
+    data_rows: int
+
+    @staticmethod
+    def of(spec: TrainingSpec, step: int) -> Step:
+        return Step(step=step, seed=spec.seed, batch_size=spec.batch_size, data_rows=spec.data_rows)
+
+
+def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:
+    """The element that the operator has to have. Raises IndexError if there is no such element, KeyError if a chunk
+    that it depends on is not opened."""
+    try:
+        if descriptor.family in LOADS:
+            return _load(descriptor, element, step, chunks)
+        if descriptor.family in REDUCTIONS:
+            whole = run_segment(descriptor, element, start(descriptor), range(descriptor.terms), chunks)
+            return finish(descriptor, whole)
+        return _checked(descriptor, _pointwise(descriptor, element, chunks))
+    except NoValueError:
+        return Outcome.NO_VALUE
+
+
+def run_segment(descriptor: Descriptor, element: int, partial: Partial, terms: range, chunks: Chunks) -> Partial:
+    """The running result after further terms of an element's reduction. Raises NoValueError, and as `adjudicate`."""
+    for term in terms:
+        index = index_of(descriptor, element, term)
+        label = 0
+        if descriptor.family in (Family.ARGMAX, Family.SELECTED_SUM):
+            label = descriptor.label.at(index) or 0
+        inputs = descriptor.inputs
+        if descriptor.family == Family.SELECTED_SUM:
+            if _read(inputs[1], index, chunks) != label:
+                continue
+            inputs = inputs[:1]
+        # A term with padding is left out, and nothing of it is opened.
+        places = [read(item, index) for item in inputs]
+        known = [place for place in places if place is not None]
+        if len(known) == len(inputs):
+            operands = tuple(_item(item, place, chunks) for item, place in zip(inputs, known, strict=True))
+            partial = partial.absorb(operands, label)
+    return partial
+
+
+def segments(descriptor: Descriptor) -> list[range]:
+    """The terms of each segment of a reduction: the leaves of its tree of running results. One, if it is short."""
+    terms, size = descriptor.terms, descriptor.segment
+    return [range(first, min(first + size, terms)) for first in range(0, max(terms, 1), size)]
+
+
+def finish(descriptor: Descriptor, partial: Partial) -> Answer:
+    """The element that the last running result stands for."""
+    result = partial.finish()
+    return Outcome.NO_VALUE if result is None else _checked(descriptor, result)
+
+
+def _checked(descriptor: Descriptor, answer: Answer) -> Answer:
+    """No run has NaN, and none has an infinity that came out of a sum or a function."""
+    if isinstance(answer, Outcome) or descriptor.dtype != DType.F32:
+        return answer
+    if descriptor.family in (Family.COPY, Family.GATHER):
+        return answer
+    inexact = descriptor.family in (Family.SUM, Family.SELECTED_SUM, Family.FUNCTION)
+    stopped = not ieee.is_finite(answer) if inexact else ieee.is_nan(answer)
+    return Outcome.NO_VALUE if stopped else answer
+
+
+def _pointwise(d: Descriptor, element: int, chunks: Chunks) -> Answer:
+    index = index_of(d, element, 0)
+    if d.family == Family.COPY:
+        for item in d.inputs:
+            place = read(item, index)
+            if place is not None:
+                return _item(item, place, chunks)
+        raise NoValueError("no input has this element")
+    if d.family == Family.GATHER:
+        replaced = d.parameters[0], _read(d.inputs[1], index, chunks)
+        place = read(d.inputs[0], index, replaced)
+        if place is None:
+            raise NoValueError("an index is out of range")
+        return _item(d.inputs[0], place, chunks)
+    operands = [_read(item, index, chunks) for item in d.inputs]
+    if d.family == Family.MAP:
+        return int(SCALARS[Scalar(d.code)](*operands))
+    assert d.family == Family.FUNCTION
+    value = evaluate(Function(d.code), operands[0])
+    return Outcome.UNDECIDED if value is None else value
+
+
+def _load(d: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:
+    index_of(d, element, 0)
+    p = d.parameters
+    if d.family == Family.STATE:
+        return _at(chunks, Tree.STATE, p[0], element, d.dtype)
+    if d.family == Family.DATA:
+        offset, _, items = p
+        sample, item = divmod(element, items)
+        row = row_of_position(step.seed, step.step * step.batch_size + sample, step.data_rows)
+        start_byte = offset + item * d.dtype.itemsize
+        return decode(d.dtype, chunks.payload(Chunk(Tree.ROW, row, 0))[start_byte : start_byte + d.dtype.itemsize])
+    if d.family == Family.SCHEDULE:
+        column, columns = p
+        return _at(chunks, Tree.SCHEDULE, 0, step.step * columns + column, d.dtype)
+    if d.family == Family.CONSTANT:
+        if not p:
+            return _at(chunks, Tree.CONSTANT, 0, element, d.dtype)
+        return p[0] if len(p) == 1 else p[element]
+    if d.family == Family.IOTA:
+        return p[0] + element * p[1]
+    assert d.family == Family.UNIFORM
+    return uniform_bits(philox_word(step.seed, step.step, p[0], element))
+
+
+def uniform_bits(word: int) -> int:
+    """(word >> 8) * 2^-24 as FP32 bits: exact."""
+    mantissa = word >> 8
+    if mantissa == 0:
+        return 0
+    length = mantissa.bit_length()
+    # 0.1xxx in binary: the leading bit goes into the exponent.
+    return ((length + 102) << 23) + (mantissa << (24 - length)) - (1 << 23)
+
+
+def _read(item: Input, index: tuple[int, ...], chunks: Chunks) -> int:
+    place = read(item, index)
+    if place is None:
+        raise NoValueError("a read is not valid")
+    return _item(item, place, chunks)
+
+
+def _item(item: Input, place: int, chunks: Chunks) -> int:
+    return _at(chunks, Tree.VALUE, item.value, place, item.dtype)
+
+
+def _at(chunks: Chunks, tree: Tree, tensor: int, place: int, dtype: DType) -> int:
+    index, offset = divmod(place * dtype.itemsize, CHUNK_SIZE)
+    return decode(dtype, chunks.payload(Chunk(tree, tensor, index))[offset : offset + dtype.itemsize])
+
+
+def decode(dtype: DType, data: bytes) -> int:
+    """An element from its little-endian bytes. Raises ValueError if there are too few or too many."""
+    if len(data) != dtype.itemsize:
+        raise ValueError(f"an element of {dtype} has {dtype.itemsize} bytes, not {len(data)}")
+    number = int.from_bytes(data, "little", signed=dtype == DType.I64)
+    return int(number != 0) if dtype == DType.BOOL else number
+
+
+def encode(dtype: DType, element: int) -> bytes:
+    """An element's little-endian bytes."""
+    return element.to_bytes(dtype.itemsize, "little", signed=dtype == DType.I64)

@@ -1,0 +1,196 @@
+"""What a party opens: which chunks an element depends on, and the proofs that lead from them to agreed roots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from roundlog.adjudication.adjudicate import Answer, Chunk, Chunks, Step, Tree, adjudicate, run_segment, segments
+from roundlog.adjudication.descriptor import REDUCTIONS, Descriptor
+from roundlog.adjudication.partial import Partial, start
+from roundlog.adjudication.rules_elementwise import literal_array
+from roundlog.commitments import (
+    CHUNK_SIZE,
+    MerkleTree,
+    data_tree,
+    state_tree,
+    tensor_bytes,
+    tensor_root,
+    tensor_tree,
+    verify,
+)
+from roundlog.commitments.tensors import Tensor
+from roundlog.program import DType, Program
+
+_R = TypeVar("_R")
+
+
+class TraceRoots:
+    """Observes one step (`Executor.run(observe=...)`): the tensor root of every operator's output, in program order,
+    and the outputs themselves of the operators that are to be opened."""
+
+    def __init__(self, keep: Collection[int] = ()) -> None:
+        self.roots: list[bytes] = []
+        self.kept: dict[int, torch.Tensor] = {}
+        self._keep = frozenset(keep)
+
+    def __call__(self, index: int, output: torch.Tensor) -> None:
+        assert index == len(self.roots), "operators are observed in program order"
+        self.roots.append(tensor_root(output))
+        if index in self._keep:
+            self.kept[index] = output
+
+    def tree(self) -> MerkleTree:
+        """The trace tree: leaf q has the tensor root of operator q's output as payload. Its root is the trace root."""
+        return MerkleTree(self.roots)
+
+
+def needed(program: Program, q: int) -> set[int]:
+    """The values whose tensors are needed to dispute operator q: its inputs and its own."""
+    return {q, *program.nodes[q].inputs}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Material:
+    """Everything that openings of one operator are cut from. Implements `Chunks`.
+
+    values: outputs by value number, at least the operator's inputs. states: state before the step, in program order.
+    dataset: fields [rows, ...] in program order. schedule: f32[steps, columns]. literals: of a CONSTANT operator."""
+
+    values: Mapping[int, torch.Tensor]
+    states: Sequence[torch.Tensor]
+    dataset: Sequence[torch.Tensor]
+    schedule: torch.Tensor
+    literals: tuple[DType, tuple[int, ...]] | None = None
+
+    @staticmethod
+    def of(
+        program: Program,
+        q: int,
+        *,
+        values: Mapping[int, torch.Tensor],
+        states: Sequence[torch.Tensor],
+        dataset: Sequence[torch.Tensor],
+        schedule: torch.Tensor,
+    ) -> Material:
+        """The material for operator q of a program."""
+        node = program.nodes[q]
+        bits = node.attributes.get("bits")
+        literals = (node.type.dtype, bits) if isinstance(bits, tuple) else None
+        return Material(values=values, states=states, dataset=dataset, schedule=schedule, literals=literals)
+
+    def payload(self, chunk: Chunk) -> bytes:
+        """Raises KeyError for a value that is not at hand, IndexError for a chunk that there is not."""
+        if chunk.tree == Tree.ROW:
+            row = [tensor_bytes(part[chunk.tensor]) for part in self.dataset]
+            return b"".join(row)
+        data = tensor_bytes(self.tensor(chunk))
+        first = chunk.index * CHUNK_SIZE
+        if not first < max(len(data), 1):
+            raise IndexError(f"a tensor of {len(data)} bytes has no chunk {chunk.index}")
+        return bytes(data[first : first + CHUNK_SIZE])
+
+    def tensor(self, chunk: Chunk) -> Tensor:
+        """The tensor that a chunk (of any tree but ROW) belongs to."""
+        if chunk.tree == Tree.VALUE:
+            return self.values[chunk.tensor]
+        if chunk.tree == Tree.STATE:
+            return self.states[chunk.tensor]
+        if chunk.tree == Tree.SCHEDULE:
+            return self.schedule
+        assert self.literals is not None
+        return literal_array(*self.literals)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Passes chunks on and notes which."""
+
+    chunks: Chunks
+    seen: set[Chunk] = field(default_factory=set)
+
+    def payload(self, chunk: Chunk) -> bytes:
+        self.seen.add(chunk)
+        return self.chunks.payload(chunk)
+
+
+def _recorded(material: Chunks, run: Callable[[Chunks], _R]) -> tuple[_R, list[Chunk]]:
+    recorder = Recorder(material)
+    result = run(recorder)
+    return result, sorted(recorder.seen)
+
+
+def openings(descriptor: Descriptor, element: int, step: Step, material: Chunks) -> tuple[Answer, list[Chunk]]:
+    """(the element, the chunks that it depends on in ascending order). Raises as `adjudicate`."""
+    return _recorded(material, lambda chunks: adjudicate(descriptor, element, step, chunks))
+
+
+def segment_openings(
+    descriptor: Descriptor, element: int, partial: Partial, segment: int, material: Chunks
+) -> tuple[Partial, list[Chunk]]:
+    """(the running result after a segment, the chunks that it depends on). Raises as `run_segment`."""
+    terms = segments(descriptor)[segment]
+    return _recorded(material, lambda chunks: run_segment(descriptor, element, partial, terms, chunks))
+
+
+def running_results(descriptor: Descriptor, element: int, material: Chunks) -> list[Partial]:
+    """The running result after every segment of an element's reduction. Raises as `run_segment`."""
+    assert descriptor.family in REDUCTIONS
+    results = []
+    partial = start(descriptor)
+    for terms in segments(descriptor):
+        partial = run_segment(descriptor, element, partial, terms, material)
+        results.append(partial)
+    return results
+
+
+def partial_tree(results: Sequence[Partial]) -> MerkleTree:
+    """The tree of a long reduction, made only when it is disputed: leaf j is the running result after segment j."""
+    return MerkleTree(result.encode() for result in results)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A chunk with its way up: siblings to its tensor root (a ROW: to the data root), and from there to the root that
+    the tensor root is a leaf of (VALUE: trace root, STATE: state root; else none)."""
+
+    chunk: Chunk
+    payload: bytes
+    siblings: list[bytes]
+    tensor_root: bytes
+    root_siblings: list[bytes]
+
+    def holds(self, *, root: bytes, leaves: int, tensors: int) -> bool:
+        """Whether it leads to `root`, a tree over `tensors` tensor roots, by a tensor tree of `leaves` chunks. A
+        `root` that is no such tree (data, schedule, constant) has `tensors` = 0."""
+        place = self.chunk.tensor if self.chunk.tree == Tree.ROW else self.chunk.index
+        if not verify(self.tensor_root, self.payload, place, leaves, self.siblings):
+            return False
+        if not tensors:
+            return self.tensor_root == root and not self.root_siblings
+        return verify(root, self.tensor_root, self.chunk.tensor, tensors, self.root_siblings)
+
+
+def prove(chunks: Sequence[Chunk], material: Material, trace: MerkleTree) -> list[Opening]:
+    """Openings with proofs. trace: the trace tree of the step. Every tensor is hashed once."""
+    trees: dict[tuple[Tree, int], MerkleTree] = {}
+    states: MerkleTree | None = None
+    result = []
+    for chunk in chunks:
+        row = chunk.tree == Tree.ROW
+        key = (chunk.tree, 0 if row else chunk.tensor)
+        if key not in trees:
+            trees[key] = data_tree(list(material.dataset)) if row else tensor_tree(material.tensor(chunk))
+        tree = trees[key]
+        above: list[bytes] = []
+        if chunk.tree == Tree.VALUE:
+            above = trace.proof(chunk.tensor)
+        elif chunk.tree == Tree.STATE:
+            states = states or state_tree(material.states)
+            above = states.proof(chunk.tensor)
+        siblings = tree.proof(chunk.tensor if row else chunk.index)
+        result.append(Opening(chunk, material.payload(chunk), siblings, tree.root, above))
+    return result

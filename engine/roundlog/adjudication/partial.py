@@ -1,0 +1,176 @@
+"""Reductions as running results: what stands after the first terms, in one canonical form of 96 bytes.
+
+A long reduction is disputed segment by segment: leaf j of its tree is the running result after segment j, so that the
+first leaf that differs is one segment on top of an agreed running result (docs/protocol.md, "Exact partial sums").
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+from roundlog.adjudication import binary32 as ieee
+from roundlog.adjudication.descriptor import Descriptor, DescriptorError, Extreme, Family
+from roundlog.adjudication.scalars import wrap
+
+PARTIAL_BYTES = 96
+"""Three words of 256 bits, big-endian."""
+
+SUM_UNIT = -298
+"""An exact sum is an integer in units of 2^-298: the product of two of the smallest FP32 numbers."""
+
+SUM_LIMIT = 1 << 594
+"""|sum| of 2^40 products of FP32 numbers, each below 2^256, in units: below 2^(40 + 256 + 298)."""
+
+
+class NoValueError(ArithmeticError):
+    """No run has a value here: a term is not finite, or an index is out of range."""
+
+
+class Partial(ABC):
+    """A running result. Immutable."""
+
+    @abstractmethod
+    def absorb(self, operands: tuple[int, ...], label: int) -> Partial:
+        """With one more term: FP32 as bits, int64 as values, bool as 0 or 1. Raises NoValueError."""
+
+    @abstractmethod
+    def finish(self) -> int | None:
+        """The output element that it stands for; None if there is none."""
+
+    @abstractmethod
+    def encode(self) -> bytes:
+        """PARTIAL_BYTES bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSum(Partial):
+    """SUM and SELECTED_SUM: a signed integer in units of 2^SUM_UNIT; encoded as 768 bits, two's complement."""
+
+    total: int = 0
+
+    def absorb(self, operands: tuple[int, ...], label: int) -> ExactSum:
+        if not all(map(ieee.is_finite, operands)):
+            raise NoValueError("a term of a sum is not finite")
+        factor = ieee.scaled(operands[1]) if len(operands) == 2 else 1 << 149
+        return ExactSum(self.total + ieee.scaled(operands[0]) * factor)
+
+    def finish(self) -> int | None:
+        return ieee.rounded(Fraction(self.total, 1 << -SUM_UNIT))
+
+    def encode(self) -> bytes:
+        return self.total.to_bytes(PARTIAL_BYTES, "big", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Largest(Partial):
+    """EXTREME and ARGMAX: words seen (0 or 1), bits of the best FP32 number, its label (0 for EXTREME; int64 in two's
+    complement of 256 bits). Nothing seen: zeros."""
+
+    sign: ClassVar[int] = 0
+    seen: bool = False
+    best: int = 0
+    label: int = 0
+
+    def absorb(self, operands: tuple[int, ...], label: int) -> Largest:
+        (x,) = operands
+        if self.seen and not ieee.less(self.best ^ self.sign, x ^ self.sign):
+            return self
+        return type(self)(True, x, label)
+
+    def finish(self) -> int | None:
+        # Which of two equal zeros came first is nobody's affair.
+        return (0 if self.best == ieee.SIGN else self.best) if self.seen else None
+
+    def encode(self) -> bytes:
+        return _words(int(self.seen), self.best, self.label)
+
+
+class Smallest(Largest):
+    """The same with the order turned round: flipping both signs does."""
+
+    sign = ieee.SIGN
+
+
+class LargestPlace(Largest):
+    """ARGMAX: the label instead of the number."""
+
+    def finish(self) -> int | None:
+        return self.label if self.seen else None
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerSum(Partial):
+    """INTEGER_SUM: words 0, 0, the sum modulo 2^64 as int64 in two's complement of 256 bits."""
+
+    total: int = 0
+
+    def absorb(self, operands: tuple[int, ...], label: int) -> IntegerSum:
+        return IntegerSum(wrap(self.total + operands[0]))
+
+    def finish(self) -> int | None:
+        return self.total
+
+    def encode(self) -> bytes:
+        return _words(0, 0, self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyTrue(Partial):
+    """ANY: words 0, 0, 1 if one was true."""
+
+    found: bool = False
+
+    def absorb(self, operands: tuple[int, ...], label: int) -> AnyTrue:
+        return AnyTrue(self.found or bool(operands[0]))
+
+    def finish(self) -> int | None:
+        return int(self.found)
+
+    def encode(self) -> bytes:
+        return _words(0, 0, int(self.found))
+
+
+def _words(*numbers: int) -> bytes:
+    return b"".join((number % (1 << 256)).to_bytes(32, "big") for number in numbers)
+
+
+def start(descriptor: Descriptor) -> Partial:
+    """The running result before the first term."""
+    makers: dict[Family, Callable[[], Partial]] = {
+        Family.SUM: ExactSum,
+        Family.SELECTED_SUM: ExactSum,
+        Family.EXTREME: Largest if descriptor.code == Extreme.MAX else Smallest,
+        Family.ARGMAX: LargestPlace,
+        Family.INTEGER_SUM: IntegerSum,
+        Family.ANY: AnyTrue,
+    }
+    return makers[descriptor.family]()
+
+
+def decode_partial(descriptor: Descriptor, data: bytes) -> Partial:
+    """Read a running result that nobody vouches for. Raises DescriptorError for anything that no reduction could have
+    reached."""
+    if len(data) != PARTIAL_BYTES:
+        raise DescriptorError(f"a running result has {PARTIAL_BYTES} bytes, not {len(data)}")
+    first = start(descriptor)
+    found: Partial
+    if isinstance(first, ExactSum):
+        found = ExactSum(int.from_bytes(data, "big", signed=True))
+        fits = abs(found.total) < SUM_LIMIT
+    else:
+        seen, best, last = (int.from_bytes(data[at : at + 32], "big", signed=True) for at in (0, 32, 64))
+        if isinstance(first, Largest):
+            found = type(first)(bool(seen), best, last)
+            fits = 0 <= best < 1 << 32 and not ieee.is_nan(best) and -(1 << 63) <= last < 1 << 63
+            fits = fits and (bool(seen) or best == last == 0) and (isinstance(first, LargestPlace) or last == 0)
+        elif isinstance(first, IntegerSum):
+            found, fits = IntegerSum(last), -(1 << 63) <= last < 1 << 63
+        else:
+            found, fits = AnyTrue(bool(last)), True
+    if not fits or found.encode() != data:
+        raise DescriptorError(f"a running result is none that {descriptor.family.name} can reach")
+    return found

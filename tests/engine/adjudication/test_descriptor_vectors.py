@@ -1,0 +1,40 @@
+"""The vectors that Solidity is tested with say what Python says, and hold every operator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from roundlog.adjudication import decode_descriptor, describe, encode_descriptor, program_root, program_tree
+from roundlog.commitments import leaf_hash
+from roundlog.operators import REGISTRY, check
+from roundlog.program import from_json
+
+ROOT = Path(__file__).resolve().parents[3]
+VECTORS = json.loads((ROOT / "tests" / "vectors" / "descriptors.json").read_text())
+
+
+def test_the_vectors_are_what_the_script_writes() -> None:
+    check = [sys.executable, str(ROOT / "scripts" / "make_descriptor_vectors.py"), "--check"]
+    assert subprocess.run(check, check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
+
+
+def test_the_vectors_hold_every_operator_of_the_registry() -> None:
+    program = from_json(VECTORS["program"].encode())
+    check(program)
+    assert {node.op for node in program.nodes} == set(REGISTRY)
+
+
+def test_the_program_of_the_vectors_gives_its_descriptors_leaves_and_root() -> None:
+    program = from_json(VECTORS["program"].encode())
+    tree = program_tree(program)
+    assert len(VECTORS["operators"]) == tree.count == len(program.nodes)
+    for index, vector in enumerate(VECTORS["operators"]):
+        encoded = bytes.fromhex(vector["encoded"][2:])
+        assert encode_descriptor(describe(program, index)) == encoded
+        assert decode_descriptor(encoded) == describe(program, index)
+        assert "0x" + leaf_hash(encoded).hex() == vector["leaf"]
+        assert "0x" + tree.node(0, index).hex() == vector["leaf"]
+    assert "0x" + program_root(program).hex() == VECTORS["programRoot"]
