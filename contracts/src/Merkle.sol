@@ -71,4 +71,13 @@ library Merkle {
         (Node computed,,) = climb(leaf(payload), index, count, siblings);
         if (computed != root) revert WrongProof(Node.unwrap(computed), Node.unwrap(root));
     }
+
+    /// @notice The same for a payload of any length, such as a chunk of a tensor.
+    function requireLeafOfBytes(Node root, bytes memory payload, uint64 index, uint64 count, bytes32[] calldata siblings)
+        internal
+        pure
+    {
+        (Node computed,,) = climb(leafOfBytes(payload), index, count, siblings);
+        if (computed != root) revert WrongProof(Node.unwrap(computed), Node.unwrap(root));
+    }
 }

@@ -18,6 +18,8 @@ interface Vm {
     function parseJsonBytes(string calldata json, string calldata key) external pure returns (bytes memory);
     function parseJsonBytesArray(string calldata json, string calldata key) external pure returns (bytes[] memory);
     function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
+    function parseJsonUintArray(string calldata json, string calldata key) external pure returns (uint256[] memory);
+    function parseJsonIntArray(string calldata json, string calldata key) external pure returns (int256[] memory);
     function parseJsonAddress(string calldata json, string calldata key) external pure returns (address);
     function keyExistsJson(string calldata json, string calldata key) external view returns (bool);
     function toString(uint256 value) external pure returns (string memory);

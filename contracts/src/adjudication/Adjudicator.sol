@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Descriptor, Descriptors, DType, Family} from "./Descriptor.sol";
+import {Elements} from "./Elements.sol";
+import {Finding, IAdjudicator, IFunctions, Outline, Partial, Question, Setting} from "./IAdjudicator.sol";
+import {Loads} from "./Loads.sol";
+import {Opening, Openings} from "./Openings.sol";
+import {Operands, Reading} from "./Operands.sol";
+import {Reductions} from "./Reductions.sol";
+
+/// @title Adjudicator
+/// @notice See `IAdjudicator`. Elementary functions, which take more code than all else together, are computed by a contract of their own.
+contract Adjudicator is IAdjudicator {
+    using Descriptors for Descriptor;
+    using Reading for Operands;
+
+    /// @inheritdoc IAdjudicator
+    IFunctions public immutable override functions;
+
+    /// @notice The terms of this operator do not fit one opening: they are summed segment by segment.
+    error TooManyTerms(uint256 segments);
+    /// @notice There is no code at this address.
+    error NoCode(address account);
+
+    constructor(IFunctions functions_) {
+        if (address(functions_).code.length == 0) revert NoCode(address(functions_));
+        functions = functions_;
+    }
+
+    /// @inheritdoc IAdjudicator
+    function outline(bytes calldata encoded, uint32 chunkSize) external pure override returns (Outline memory result) {
+        Descriptor memory descriptor = Descriptors.decode(encoded);
+        uint256 elements = descriptor.elements();
+        // forge-lint: disable-start(unsafe-typecast)
+        result.elements = uint64(elements);
+        result.chunks = Openings.chunkCount(elements * Descriptors.width(descriptor.dtype), chunkSize);
+        result.segments = uint64(descriptor.segments());
+        // forge-lint: disable-end(unsafe-typecast)
+        result.operands = new uint64[](descriptor.inputs.length);
+        for (uint256 i = 0; i < result.operands.length; ++i) {
+            result.operands[i] = descriptor.inputs[i].value;
+        }
+    }
+
+    /// @inheritdoc IAdjudicator
+    function compute(Setting calldata setting, Question calldata question, Opening[] calldata openings)
+        external
+        view
+        override
+        returns (Finding, uint64)
+    {
+        Descriptor memory descriptor = Descriptors.decode(question.descriptor);
+        if (descriptor.family < Family.COPY) {
+            return (Finding.VALUE, Loads.compute(setting, descriptor, question.element, openings));
+        }
+        Operands memory operands = Reading.open(descriptor, question, openings, setting.spec.chunkSize);
+        if (descriptor.isReduction()) {
+            uint256 segments = descriptor.segments();
+            if (segments > 1) revert TooManyTerms(segments);
+            Partial memory nothing = Partial([bytes32(0), bytes32(0), bytes32(0)]);
+            (Finding finding, Partial memory whole) = Reductions.reduce(operands, openings, question.element, 0, nothing);
+            return finding == Finding.VALUE ? Reductions.finish(descriptor, whole, setting.spec.roundingBits) : (finding, uint64(0));
+        }
+        if (descriptor.family != Family.FUNCTION) return Elements.compute(operands, openings);
+        descriptor.requireInputs(1);
+        descriptor.requireDType(0, DType.F32);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return functions.evaluate(descriptor.code, uint32(operands.mustRead(openings, 0)), setting.spec.roundingBits);
+    }
+
+    /// @inheritdoc IAdjudicator
+    function reduceSegment(
+        Setting calldata setting,
+        Question calldata question,
+        uint64 segment,
+        Partial calldata before,
+        Opening[] calldata openings
+    ) external pure override returns (Finding, Partial memory) {
+        Descriptor memory descriptor = Descriptors.decode(question.descriptor);
+        Operands memory operands = Reading.open(descriptor, question, openings, setting.spec.chunkSize);
+        return Reductions.reduce(operands, openings, question.element, segment, before);
+    }
+
+    /// @inheritdoc IAdjudicator
+    function finish(bytes calldata encoded, Partial calldata whole, uint8 roundingBits)
+        external
+        pure
+        override
+        returns (Finding, uint64)
+    {
+        return Reductions.finish(Descriptors.decode(encoded), whole, roundingBits);
+    }
+
+    /// @inheritdoc IAdjudicator
+    function elementOf(bytes calldata encoded, bytes calldata chunk, uint32 position) external pure override returns (uint64) {
+        DType dtype = Descriptors.decode(encoded).dtype;
+        return Openings.decode(chunk, position * Descriptors.width(dtype), dtype);
+    }
+}

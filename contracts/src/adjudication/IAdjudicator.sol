@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {TrainingSpec} from "../TrainingSpec.sol";
+import {Opening} from "./Openings.sol";
+
+/// @notice What a computation comes to.
+enum Finding {
+    /// The bits are those of the element.
+    VALUE,
+    /// An honest run stops here (NaN, an infinity made of finite numbers, an index out of range), so whoever claims a value is wrong.
+    STOPS,
+    /// The precision of the contract does not decide the rounding: the referee does.
+    UNDECIDED
+}
+
+/// @notice What a game knows where a step's operator is disputed.
+struct Setting {
+    TrainingSpec spec;
+    /// Counted from 0.
+    uint64 step;
+    /// The agreed state root before the step.
+    bytes32 agreedState;
+}
+
+/// @notice The element that is asked for.
+struct Question {
+    /// The operator's descriptor, a leaf under the program root.
+    bytes descriptor;
+    /// The agreed tensor root of each operand.
+    bytes32[] roots;
+    uint64 element;
+}
+
+/// @notice What a descriptor says about the trees of a dispute.
+struct Outline {
+    /// Elements of the output.
+    uint64 elements;
+    /// Leaves of the output's tensor root.
+    uint64 chunks;
+    /// How many segments the terms of one element make: 0 for operators without a sum, 1 if one opening does.
+    uint64 segments;
+    /// For each operand, the number of the operator whose output it is.
+    uint64[] operands;
+}
+
+/// @notice The exact partial result of a reduction after some of its terms, in its one canonical form: "Exact partial sums" in
+///         docs/protocol.md. All zero before the first term.
+struct Partial {
+    bytes32[3] words;
+}
+
+/// @title Elementary functions of one FP32 number
+interface IFunctions {
+    /// @notice The function's value, correctly rounded to a format of 23 to 32 bits; every zero is +0.
+    /// @param code of `Family.FUNCTION`
+    function evaluate(uint8 code, uint32 x, uint8 roundingBits) external pure returns (Finding finding, uint64 bits);
+}
+
+/// @title What the contract computes
+/// @notice One element of one operator's output, from the operator's descriptor and opened chunks of its operands. Stateless: the caller vouches
+///         for the descriptor (a leaf under the program root), for the operands' roots (agreed leaves of the trace) and for the setting; all
+///         else is checked, or forced by hashes. A malformed descriptor or opening reverts.
+interface IAdjudicator {
+    /// @notice Where the elementary functions are computed.
+    function functions() external view returns (IFunctions);
+
+    /// @notice Leaves and segments, for a game that has to know how deep its trees are.
+    function outline(bytes calldata descriptor, uint32 chunkSize) external view returns (Outline memory);
+
+    /// @notice The bits of an element of any operator whose terms, if it has some, make at most one segment.
+    /// @param openings what is read of the operands, ascending by (input, chunk). Operators that load something open that instead: see
+    ///        `Loads`.
+    function compute(Setting calldata setting, Question calldata question, Opening[] calldata openings)
+        external
+        view
+        returns (Finding finding, uint64 bits);
+
+    /// @notice Goes on with an element's reduction over one segment of its terms.
+    /// @param before the partial result after all segments before this one
+    function reduceSegment(
+        Setting calldata setting,
+        Question calldata question,
+        uint64 segment,
+        Partial calldata before,
+        Opening[] calldata openings
+    ) external view returns (Finding finding, Partial memory afterwards);
+
+    /// @notice The bits of an element whose partial result after all terms is given.
+    /// @param roundingBits of the spec
+    function finish(bytes calldata descriptor, Partial calldata whole, uint8 roundingBits)
+        external
+        view
+        returns (Finding finding, uint64 bits);
+
+    /// @notice The bits of element number `position` of a chunk of the operator's output (counted within the chunk).
+    function elementOf(bytes calldata descriptor, bytes calldata chunk, uint32 position) external view returns (uint64 bits);
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Philox} from "../arithmetic/Philox.sol";
+import {Float32} from "../arithmetic/Rounding.sol";
+import {SwapOrNot} from "../arithmetic/SwapOrNot.sol";
+import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
+import {Setting} from "./IAdjudicator.sol";
+import {Opening, Openings, Tensor} from "./Openings.sol";
+
+/// @title STATE, DATA, SCHEDULE, CONSTANT, IOTA and UNIFORM
+/// @notice Operators without operands. What they open instead (`Opening.input` counts them):
+///           STATE      0: the slot's tensor root, 32 bytes, leaf `slot` of the agreed state; 1: the chunk of that tensor
+///           DATA       0: the row's bytes, leaf `row` of the dataset
+///           SCHEDULE   0: the chunk of the schedule
+///           CONSTANT   0: the chunk of the tensor under the descriptor's root, if the literals are not in the descriptor
+library Loads {
+    using Descriptors for Descriptor;
+
+    error WrongNumberOfOpenings(uint256 given, uint256 expected);
+    /// @notice Philox keys have 32 bits for the step.
+    error StepOutOfRange(uint64 step);
+
+    function compute(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+        internal
+        pure
+        returns (uint64)
+    {
+        descriptor.requireElement(element);
+        descriptor.requireInputs(0);
+        Family family = descriptor.family;
+        if (family == Family.STATE) return state(setting, descriptor, element, openings);
+        if (family == Family.DATA) return data(setting, descriptor, element, openings);
+        if (family == Family.SCHEDULE) return schedule(setting, descriptor, openings);
+        if (family == Family.CONSTANT) return constant_(setting, descriptor, element, openings);
+        requireOpenings(openings, 0);
+        return family == Family.IOTA ? iota(descriptor, element) : uniform(setting, descriptor, element);
+    }
+
+    function state(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+        private
+        pure
+        returns (uint64)
+    {
+        requireOpenings(openings, 2);
+        uint256 slot = descriptor.natural(0);
+        Openings.requireLeaf(openings[0], 0, slot, 32, setting.agreedState, setting.spec.stateCount);
+        Tensor memory tensor = Tensor(bytes32(openings[0].data), descriptor.dtype, descriptor.elements());
+        return Openings.elementIn(openings[1], 1, tensor, element, setting.spec.chunkSize);
+    }
+
+    /// @dev Element i belongs to sample i / items of the batch.
+    function data(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+        private
+        pure
+        returns (uint64)
+    {
+        requireOpenings(openings, 1);
+        uint256 items = descriptor.natural(2);
+        if (items == 0) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
+        uint256 row = rowOf(setting, element / items);
+        Openings.requireLeaf(openings[0], 0, row, descriptor.natural(1), setting.spec.dataRoot, setting.spec.dataRows);
+        uint256 start = descriptor.natural(0) + (element % items) * Descriptors.width(descriptor.dtype);
+        return Openings.decode(openings[0].data, start, descriptor.dtype);
+    }
+
+    function rowOf(Setting calldata setting, uint256 sample) private pure returns (uint256) {
+        uint256 position = uint256(setting.step) * setting.spec.batchSize + sample;
+        return SwapOrNot.rowOfPosition(setting.spec.seed, position, setting.spec.dataRows);
+    }
+
+    function schedule(Setting calldata setting, Descriptor memory descriptor, Opening[] calldata openings)
+        private
+        pure
+        returns (uint64)
+    {
+        requireOpenings(openings, 1);
+        (uint256 column, uint256 columns) = (descriptor.natural(0), descriptor.natural(1));
+        Tensor memory tensor = Tensor(setting.spec.scheduleRoot, DType.F32, uint256(setting.spec.steps) * columns);
+        return Openings.elementIn(openings[0], 0, tensor, uint256(setting.step) * columns + column, setting.spec.chunkSize);
+    }
+
+    function constant_(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+        private
+        pure
+        returns (uint64)
+    {
+        uint256 literals = descriptor.parameters.length;
+        if (literals == 0) {
+            requireOpenings(openings, 1);
+            Tensor memory tensor = Tensor(descriptor.root, descriptor.dtype, descriptor.elements());
+            return Openings.elementIn(openings[0], 0, tensor, element, setting.spec.chunkSize);
+        }
+        requireOpenings(openings, 0);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return uint64(descriptor.parameter(literals == 1 ? 0 : element));
+    }
+
+    function iota(Descriptor memory descriptor, uint64 element) private pure returns (uint64) {
+        int256 number = int256(descriptor.parameter(0)) + int256(descriptor.parameter(1)) * int256(uint256(element));
+        if (number < type(int64).min || number > type(int64).max) revert Descriptors.MalformedDescriptor(Fault.RANGE);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return uint64(int64(number));
+    }
+
+    function uniform(Setting calldata setting, Descriptor memory descriptor, uint64 element) private pure returns (uint64) {
+        uint256 stream = descriptor.natural(0);
+        if (stream > type(uint32).max) revert Descriptors.MalformedDescriptor(Fault.RANGE);
+        if (setting.step > type(uint32).max) revert StepOutOfRange(setting.step);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return Float32.unwrap(Philox.uniform(setting.spec.seed, uint32(setting.step), uint32(stream), element));
+    }
+
+    function requireOpenings(Opening[] calldata openings, uint256 count) private pure {
+        if (openings.length != count) revert WrongNumberOfOpenings(openings.length, count);
+    }
+}

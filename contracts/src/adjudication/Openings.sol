@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Merkle, Node} from "../Merkle.sol";
+import {DType, Descriptors} from "./Descriptor.sol";
+
+/// @notice One chunk of a tensor, with its proof into that tensor's root.
+struct Opening {
+    /// Which operand of the operator it belongs to.
+    uint8 input;
+    /// Which chunk of the operand's bytes.
+    uint64 chunk;
+    bytes data;
+    /// From the leaf upwards, as many as the tree is deep.
+    bytes32[] proof;
+}
+
+/// @notice A tensor of which chunks are opened.
+struct Tensor {
+    bytes32 root;
+    DType dtype;
+    uint256 elements;
+}
+
+/// @notice Where the openings stand: a sorted key for each, and the last one that was used.
+struct Index {
+    uint256[] keys;
+    uint256 last;
+    uint256 chunkSize;
+}
+
+/// @title Reading elements of tensors that are known by their roots
+/// @notice Openings are checked once, all of them, and then read like an array. They have to stand in ascending order of (input, chunk),
+///         each once.
+library Openings {
+    /// @notice Openings have to be in strictly ascending order of (input, chunk).
+    error OpeningsNotSorted(uint256 position);
+    error NoSuchInput(uint8 input);
+    /// @notice All chunks but a tensor's last one are full.
+    error WrongChunkLength(uint256 length, uint256 expected);
+    /// @notice An element of this chunk is needed, but it was not opened.
+    error ChunkNotOpened(uint256 input, uint256 chunk);
+    /// @notice Elements have to lie inside of one chunk.
+    error ChunkSizeSplitsElements(uint32 chunkSize);
+
+    /// @notice Checks every opening against the root of its tensor.
+    function check(Opening[] calldata openings, Tensor[] memory tensors, uint32 chunkSize)
+        internal
+        pure
+        returns (Index memory index)
+    {
+        requireChunkSize(chunkSize);
+        index.chunkSize = chunkSize;
+        index.keys = new uint256[](openings.length);
+        for (uint256 i = 0; i < openings.length; ++i) {
+            Opening calldata opening = openings[i];
+            uint256 key = keyOf(opening.input, opening.chunk);
+            if (i > 0 && key <= index.keys[i - 1]) revert OpeningsNotSorted(i);
+            index.keys[i] = key;
+            if (opening.input >= tensors.length) revert NoSuchInput(opening.input);
+            checkOne(opening, tensors[opening.input], chunkSize);
+        }
+    }
+
+    /// @notice Leaves of the tree over so many bytes: at least one, so that every tensor has a root.
+    function chunkCount(uint256 size, uint256 chunkSize) internal pure returns (uint64) {
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return size == 0 ? 1 : uint64((size - 1) / chunkSize + 1);
+    }
+
+    /// @notice The bits of an element of the tensor `input`, which is of `dtype`.
+    function element(Index memory self, Opening[] calldata openings, uint256 input, DType dtype, uint256 position)
+        internal
+        pure
+        returns (uint64)
+    {
+        uint256 start = position * Descriptors.width(dtype);
+        uint256 found = find(self, input, start / self.chunkSize);
+        return decode(openings[found].data, start % self.chunkSize, dtype);
+    }
+
+    /// @notice The bits of the element at a byte of a chunk, which is little-endian. Reverts beyond its end (panic 0x32).
+    function decode(bytes calldata data, uint256 start, DType dtype) internal pure returns (uint64 bits) {
+        uint256 size = Descriptors.width(dtype);
+        if (size == 1) return uint8(data[start]);
+        if (size == 4) return reverse(uint32(bytes4(data[start:start + 4]))) >> 32;
+        return reverse(uint64(bytes8(data[start:start + 8])));
+    }
+
+    /// @notice One element of a tensor of which the one chunk that is needed is opened, as input `input`.
+    function elementIn(Opening calldata opening, uint256 input, Tensor memory tensor, uint256 position, uint32 chunkSize)
+        internal
+        pure
+        returns (uint64)
+    {
+        requireChunkSize(chunkSize);
+        uint256 start = position * Descriptors.width(tensor.dtype);
+        if (opening.input != input || opening.chunk != start / chunkSize) revert ChunkNotOpened(input, start / chunkSize);
+        checkOne(opening, tensor, chunkSize);
+        return decode(opening.data, start % chunkSize, tensor.dtype);
+    }
+
+    /// @notice Reverts unless the opening is leaf `leaf` of `count`, of `length` bytes, under a root.
+    function requireLeaf(Opening calldata opening, uint256 input, uint256 leaf, uint256 length, bytes32 root, uint64 count)
+        internal
+        pure
+    {
+        if (opening.input != input || opening.chunk != leaf) revert ChunkNotOpened(input, leaf);
+        prove(opening, length, root, count);
+    }
+
+    function requireChunkSize(uint32 chunkSize) private pure {
+        if (chunkSize == 0 || chunkSize % 8 != 0) revert ChunkSizeSplitsElements(chunkSize);
+    }
+
+    /// @dev The eight bytes the other way round.
+    function reverse(uint64 x) private pure returns (uint64) {
+        x = ((x & 0x00FF00FF00FF00FF) << 8) | ((x >> 8) & 0x00FF00FF00FF00FF);
+        x = ((x & 0x0000FFFF0000FFFF) << 16) | ((x >> 16) & 0x0000FFFF0000FFFF);
+        return (x << 32) | (x >> 32);
+    }
+
+    function checkOne(Opening calldata opening, Tensor memory tensor, uint256 chunkSize) private pure {
+        uint256 size = tensor.elements * Descriptors.width(tensor.dtype);
+        uint64 count = chunkCount(size, chunkSize);
+        // The tree's own check of the index, before it is multiplied.
+        if (opening.chunk >= count) revert Merkle.LeafIndexOutOfRange(opening.chunk, count);
+        uint256 left = size - opening.chunk * chunkSize;
+        prove(opening, left < chunkSize ? left : chunkSize, tensor.root, count);
+    }
+
+    function prove(Opening calldata opening, uint256 length, bytes32 root, uint64 count) private pure {
+        if (opening.data.length != length) revert WrongChunkLength(opening.data.length, length);
+        Merkle.requireLeafOfBytes(Node.wrap(root), opening.data, opening.chunk, count, opening.proof);
+    }
+
+    function keyOf(uint256 input, uint256 chunk) private pure returns (uint256) {
+        return (input << 64) | chunk;
+    }
+
+    /// @dev Neighbouring terms read the same chunk or the next one, so these are looked at before a binary search.
+    function find(Index memory self, uint256 input, uint256 chunk) private pure returns (uint256) {
+        uint256 key = keyOf(input, chunk);
+        uint256[] memory keys = self.keys;
+        uint256 last = self.last;
+        unchecked {
+            if (last < keys.length && keys[last] == key) return last;
+            if (last + 1 < keys.length && keys[last + 1] == key) return self.last = last + 1;
+            (uint256 low, uint256 high) = (0, keys.length);
+            while (low < high) {
+                uint256 middle = (low + high) / 2;
+                if (keys[middle] < key) low = middle + 1;
+                else high = middle;
+            }
+            if (low == keys.length || keys[low] != key) revert ChunkNotOpened(input, chunk);
+            return self.last = low;
+        }
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Access, Row} from "./Access.sol";
+import {Descriptor, Descriptors, Fault, Input} from "./Descriptor.sol";
+import {Question} from "./IAdjudicator.sol";
+import {Index, Opening, Openings, Tensor} from "./Openings.sol";
+
+/// @notice The operands of one output element, ready to be read.
+struct Operands {
+    Descriptor descriptor;
+    Index index;
+    /// By operand, then by view axis.
+    Row[][] rows;
+}
+
+/// @title Descriptor and openings together
+library Reading {
+    using Openings for Index;
+
+    error WrongNumberOfRoots(uint256 given, uint256 expected);
+
+    /// @notice Checks the openings and works out the rows for an element.
+    function open(Descriptor memory descriptor, Question calldata question, Opening[] calldata openings, uint32 chunkSize)
+        internal
+        pure
+        returns (Operands memory self)
+    {
+        Descriptors.requireElement(descriptor, question.element);
+        if (descriptor.iteration.length + descriptor.reduction.length > Descriptors.MAX_AXES) {
+            revert Descriptors.MalformedDescriptor(Fault.AXES);
+        }
+        uint256 count = descriptor.inputs.length;
+        if (count > Descriptors.MAX_INPUTS) revert Descriptors.MalformedDescriptor(Fault.TOO_MANY_INPUTS);
+        if (question.roots.length != count) revert WrongNumberOfRoots(question.roots.length, count);
+        self.descriptor = descriptor;
+        self.rows = new Row[][](count);
+        Tensor[] memory tensors = new Tensor[](count);
+        uint256[] memory place = Access.unravel(descriptor.iteration, question.element);
+        for (uint256 i = 0; i < count; ++i) {
+            Input memory input = descriptor.inputs[i];
+            uint256 elements = 0;
+            (self.rows[i], elements) = Access.rowsAt(descriptor, input, place);
+            tensors[i] = Tensor(question.roots[i], input.dtype, elements);
+        }
+        self.index = Openings.check(openings, tensors, chunkSize);
+    }
+
+    /// @notice The bits that operand `i` contributes at a reduction index, and whether it reads anything there.
+    function read(Operands memory self, Opening[] calldata openings, uint256 i, uint256[] memory reduction)
+        internal
+        pure
+        returns (uint64 bits, bool valid)
+    {
+        uint256 flat;
+        (flat, valid) = Access.read(self.rows[i], reduction);
+        if (valid) bits = self.index.element(openings, i, self.descriptor.inputs[i].dtype, flat);
+    }
+
+    /// @notice The same for an operand that is read always, or the descriptor is malformed.
+    function mustRead(Operands memory self, Opening[] calldata openings, uint256 i) internal pure returns (uint64 bits) {
+        bool valid;
+        (bits, valid) = read(self, openings, i, new uint256[](0));
+        if (!valid) revert Descriptors.MalformedDescriptor(Fault.OUTSIDE);
+    }
+}

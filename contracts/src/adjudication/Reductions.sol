@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Binary32} from "../arithmetic/Binary32.sol";
+import {Accumulator, ExactSum, Total} from "../arithmetic/ExactSum.sol";
+import {Float32, Rounding} from "../arithmetic/Rounding.sol";
+import {Access, Row} from "./Access.sol";
+import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
+import {Finding, Partial} from "./IAdjudicator.sol";
+import {Opening} from "./Openings.sol";
+import {Operands, Reading} from "./Operands.sol";
+
+/// @notice A run of terms, one after another.
+struct Run {
+    uint64[] sizes;
+    /// The multi-index of the present term.
+    uint256[] index;
+    uint256 next;
+    uint256 end;
+    /// SELECTED_SUM and ARGMAX: the row that names a term.
+    Row label;
+}
+
+/// @notice The best of some terms, if there were any, and its label.
+struct Best {
+    bool found;
+    Float32 value;
+    uint64 label;
+}
+
+/// @title SUM, SELECTED_SUM, EXTREME, ARGMAX, INTEGER_SUM and ANY
+/// @notice Every one goes over a run of terms from one exact partial result to the next, so that a long one can be cut anywhere. A partial
+///         result has one canonical form, whatever came before:
+///           SUM, SELECTED_SUM   the sum in units of 2^-298, a two's complement of 768 bits, most significant word first
+///           EXTREME             1 once there was a term; the pattern of the best (a zero as +0); 0
+///           ARGMAX              1 once there was a term; the pattern of the first best (a zero as +0); its label as a uint64
+///           INTEGER_SUM         0; 0; the sum modulo 2^64
+///           ANY                 0; 0; 0 or 1
+library Reductions {
+    using Descriptors for Descriptor;
+    using ExactSum for Accumulator;
+    using ExactSum for Total;
+    using Reading for Operands;
+
+    /// @notice OVT's smallest format.
+    uint256 private constant MIN_BITS = 23;
+
+    /// @notice Formats have 23 to 32 bits.
+    error NoSuchFormat(uint8 roundingBits);
+    error NoSuchSegment(uint256 segment, uint256 segments);
+    /// @notice The partial result is not one that any terms have.
+    error PartialOutOfRange();
+
+    /// @notice Goes on from `before` over the terms of one segment.
+    function reduce(Operands memory operands, Opening[] calldata openings, uint64 element, uint256 segment, Partial memory before)
+        internal
+        pure
+        returns (Finding, Partial memory)
+    {
+        Run memory run = runOf(operands.descriptor, element, segment);
+        Family family = operands.descriptor.family;
+        if (family == Family.SUM) return sum(operands, openings, run, before);
+        if (family == Family.SELECTED_SUM) return selectedSum(operands, openings, run, before);
+        if (family <= Family.ARGMAX) return extreme(operands, openings, run, before);
+        return (Finding.VALUE, count64(operands, openings, run, before));
+    }
+
+    function runOf(Descriptor memory descriptor, uint64 element, uint256 segment) private pure returns (Run memory run) {
+        uint256 count = descriptor.segments();
+        if (segment >= count) revert NoSuchSegment(segment, count);
+        uint256 terms = descriptor.terms();
+        run.sizes = descriptor.reduction;
+        run.index = new uint256[](run.sizes.length);
+        run.next = segment * descriptor.segment;
+        run.end = terms - run.next < descriptor.segment ? terms : run.next + descriptor.segment;
+        if (descriptor.family == Family.SELECTED_SUM || descriptor.family == Family.ARGMAX) {
+            uint256[] memory place = Access.unravel(descriptor.iteration, element);
+            run.label = Access.rowAt(descriptor.parameters, 0, place, run.sizes.length);
+        }
+    }
+
+    /// @dev Moves to the next term, as long as there is one.
+    function advance(Run memory run) private pure returns (bool) {
+        unchecked {
+            if (run.next == run.end) return false;
+            Access.unravelInto(run.index, run.sizes, run.next);
+            ++run.next;
+            return true;
+        }
+    }
+
+    /// @notice The element whose terms came to `whole`.
+    function finish(Descriptor memory descriptor, Partial memory whole, uint8 roundingBits)
+        internal
+        pure
+        returns (Finding, uint64)
+    {
+        if (roundingBits < MIN_BITS || roundingBits > Rounding.FULL_BITS) {
+            revert NoSuchFormat(roundingBits);
+        }
+        if (!descriptor.isReduction()) revert Descriptors.MalformedDescriptor(Fault.FAMILY);
+        if (descriptor.family <= Family.SELECTED_SUM) {
+            uint32 bits = Float32.unwrap(total(whole).rounded(roundingBits));
+            return (Binary32.isFinite(bits) ? Finding.VALUE : Finding.STOPS, bits);
+        }
+        if (descriptor.family <= Family.ARGMAX) {
+            if (uint256(whole.words[0]) != 1) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
+            return (Finding.VALUE, low64(whole.words[descriptor.family == Family.EXTREME ? 1 : 2]));
+        }
+        return (Finding.VALUE, low64(whole.words[2]));
+    }
+
+    // ------------------------------------------------------------------------------------------------------------------------ sums
+
+    function sum(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)
+        private
+        pure
+        returns (Finding, Partial memory)
+    {
+        uint256 factors = operands.rows.length;
+        if (factors == 0 || factors > 2) revert Descriptors.MalformedDescriptor(Fault.INPUTS);
+        for (uint256 i = 0; i < factors; ++i) {
+            operands.descriptor.requireDType(i, DType.F32);
+        }
+        Accumulator memory accumulator = ExactSum.resume(total(before));
+        while (advance(run)) {
+            addTerm(accumulator, operands, openings, run.index);
+        }
+        return closed(accumulator);
+    }
+
+    function addTerm(Accumulator memory accumulator, Operands memory operands, Opening[] calldata openings, uint256[] memory index)
+        private
+        pure
+    {
+        (uint64 a, bool valid) = operands.read(openings, 0, index);
+        if (!valid) return;
+        uint64 b = uint64(ExactSum.ONE);
+        if (operands.rows.length == 2) (b, valid) = operands.read(openings, 1, index);
+        if (valid) accumulator.addProduct(a, b);
+    }
+
+    function selectedSum(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)
+        private
+        pure
+        returns (Finding, Partial memory)
+    {
+        operands.descriptor.requireInputs(2);
+        operands.descriptor.requireDType(0, DType.F32);
+        operands.descriptor.requireDType(1, DType.I64);
+        uint64 wanted = labelOf(run);
+        Accumulator memory accumulator = ExactSum.resume(total(before));
+        while (advance(run)) {
+            addIfSelected(accumulator, operands, openings, run.index, wanted);
+        }
+        return closed(accumulator);
+    }
+
+    function addIfSelected(
+        Accumulator memory accumulator,
+        Operands memory operands,
+        Opening[] calldata openings,
+        uint256[] memory index,
+        uint64 wanted
+    ) private pure {
+        (uint64 bits, bool valid) = operands.read(openings, 1, index);
+        if (!valid || bits != wanted) return;
+        (bits, valid) = operands.read(openings, 0, index);
+        if (valid) accumulator.addProduct(bits, ExactSum.ONE);
+    }
+
+    function total(Partial memory from) private pure returns (Total memory) {
+        return Total(int256(uint256(from.words[0])), uint256(from.words[1]), uint256(from.words[2]));
+    }
+
+    function closed(Accumulator memory accumulator) private pure returns (Finding, Partial memory) {
+        Total memory sum_ = accumulator.total();
+        return (
+            accumulator.isFinite() ? Finding.VALUE : Finding.STOPS,
+            Partial([bytes32(uint256(sum_.high)), bytes32(sum_.middle), bytes32(sum_.low)])
+        );
+    }
+
+    // -------------------------------------------------------------------------------------------------------------------- extremes
+
+    function extreme(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)
+        private
+        pure
+        returns (Finding, Partial memory)
+    {
+        Descriptor memory descriptor = operands.descriptor;
+        descriptor.requireInputs(1);
+        descriptor.requireDType(0, DType.F32);
+        if (descriptor.code > (descriptor.family == Family.ARGMAX ? 0 : 1)) revert Descriptors.MalformedDescriptor(Fault.CODE);
+        Best memory best = bestOf(before);
+        while (advance(run)) {
+            if (!consider(best, operands, openings, run)) return (Finding.STOPS, before);
+        }
+        bytes32 found = bytes32(uint256(best.found ? 1 : 0));
+        return (Finding.VALUE, Partial([found, bytes32(uint256(Float32.unwrap(best.value))), bytes32(uint256(best.label))]));
+    }
+
+    /// @dev False if the term is NaN. Only what is better takes the place, so the first of equal ones keeps it.
+    function consider(Best memory best, Operands memory operands, Opening[] calldata openings, Run memory run)
+        private
+        pure
+        returns (bool)
+    {
+        (uint64 bits, bool valid) = operands.read(openings, 0, run.index);
+        if (!valid) return true;
+        if (Binary32.isNan(bits)) return false;
+        Float32 x = bits == Rounding.SIGN ? Float32.wrap(0) : Rounding.wrap(bits);
+        if (best.found && !(operands.descriptor.code == 0 ? Binary32.lt(best.value, x) : Binary32.lt(x, best.value))) return true;
+        (best.found, best.value) = (true, x);
+        if (operands.descriptor.family == Family.ARGMAX) best.label = labelOf(run);
+        return true;
+    }
+
+    function bestOf(Partial memory before) private pure returns (Best memory) {
+        if (uint256(before.words[0]) > 1 || uint256(before.words[1]) > type(uint32).max) revert PartialOutOfRange();
+        return Best(before.words[0] != 0, Rounding.wrap(uint256(before.words[1])), low64(before.words[2]));
+    }
+
+    function labelOf(Run memory run) private pure returns (uint64) {
+        (int256 name, bool exists) = Access.coordinate(run.label, run.index);
+        if (!exists || name < type(int64).min || name > type(int64).max) revert Descriptors.MalformedDescriptor(Fault.LABEL);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return uint64(int64(name));
+    }
+
+    // -------------------------------------------------------------------------------------------------------------------- integers
+
+    function count64(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)
+        private
+        pure
+        returns (Partial memory)
+    {
+        operands.descriptor.requireInputs(1);
+        bool any = operands.descriptor.family == Family.ANY;
+        operands.descriptor.requireDType(0, any ? DType.BOOL : DType.I64);
+        uint64 result = low64(before.words[2]);
+        while (advance(run)) {
+            (uint64 bits, bool valid) = operands.read(openings, 0, run.index);
+            if (!valid) continue;
+            unchecked {
+                result = any ? (result | bits != 0 ? 1 : 0) : result + bits;
+            }
+        }
+        return Partial([bytes32(0), bytes32(0), bytes32(uint256(result))]);
+    }
+
+    function low64(bytes32 word) private pure returns (uint64) {
+        if (uint256(word) > type(uint64).max) revert PartialOutOfRange();
+        return uint64(uint256(word));
+    }
+}

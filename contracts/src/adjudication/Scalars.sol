@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Binary32} from "../arithmetic/Binary32.sol";
+import {Integer64} from "../arithmetic/Integer64.sol";
+import {Float32, Rounding} from "../arithmetic/Rounding.sol";
+import {Descriptor, Descriptors, DType, Fault} from "./Descriptor.sol";
+import {Finding} from "./IAdjudicator.sol";
+
+/// @notice The codes of `Family.MAP`. The numbers are part of the encoding.
+enum Scalar {
+    F32_ADD,
+    F32_SUB,
+    F32_MUL,
+    F32_DIV,
+    F32_SQRT,
+    F32_NEG,
+    F32_ABS,
+    F32_FLOOR,
+    F32_MAXIMUM,
+    F32_MINIMUM,
+    F32_EQ,
+    F32_LT,
+    F32_LE,
+    I64_ADD,
+    I64_SUB,
+    I64_MUL,
+    I64_NEG,
+    I64_ABS,
+    I64_MAXIMUM,
+    I64_MINIMUM,
+    I64_EQ,
+    I64_LT,
+    I64_LE,
+    BOOL_EQ,
+    BOOL_AND,
+    BOOL_OR,
+    BOOL_NOT,
+    WHERE,
+    I64_TO_F32,
+    BOOL_TO_F32,
+    BOOL_TO_I64
+}
+
+/// @title The exact operators of one element of each operand
+/// @notice Operands and results are bits (`DType`).
+library Scalars {
+    using Descriptors for Descriptor;
+
+    /// @notice The result, and whether a run goes on with it.
+    /// @param x the operands, as `parse` wants them
+    function map(Scalar code, uint64[] memory x) internal pure returns (Finding, uint64) {
+        if (code == Scalar.WHERE) return (Finding.VALUE, x[0] != 0 ? x[1] : x[2]);
+        uint64 second = x.length > 1 ? x[1] : 0;
+        if (code <= Scalar.F32_MINIMUM) return number(code, float(x[0]), float(second));
+        if (code <= Scalar.F32_LE) return (Finding.VALUE, bit(compare(code, float(x[0]), float(second))));
+        // forge-lint: disable-next-line(unsafe-typecast)
+        if (code <= Scalar.I64_MINIMUM) return (Finding.VALUE, uint64(integer(code, int64(x[0]), int64(second))));
+        // forge-lint: disable-next-line(unsafe-typecast)
+        if (code <= Scalar.I64_LE) return (Finding.VALUE, bit(compareIntegers(code, int64(x[0]), int64(second))));
+        if (code <= Scalar.BOOL_NOT) return (Finding.VALUE, bit(logic(code, x[0] != 0, second != 0)));
+        return (Finding.VALUE, convert(code, x[0]));
+    }
+
+    function isUnary(Scalar code) private pure returns (bool) {
+        return (code >= Scalar.F32_SQRT && code <= Scalar.F32_FLOOR) || code == Scalar.I64_NEG || code == Scalar.I64_ABS
+            || code == Scalar.BOOL_NOT || code > Scalar.WHERE;
+    }
+
+    /// @dev A run stops at NaN, and at an infinity that finite operands make; one that came in (an attention mask) may pass on.
+    function number(Scalar code, Float32 a, Float32 b) private pure returns (Finding finding, uint64) {
+        uint32 bits = Float32.unwrap(isUnary(code) ? unary(code, a) : binary(code, a, b));
+        bool made = Binary32.isFinite(Float32.unwrap(a)) && Binary32.isFinite(Float32.unwrap(b)) && !Binary32.isFinite(bits);
+        return (made || Binary32.isNan(bits) ? Finding.STOPS : Finding.VALUE, bits);
+    }
+
+    function unary(Scalar code, Float32 a) private pure returns (Float32) {
+        if (code == Scalar.F32_SQRT) return Binary32.sqrt(a);
+        if (code == Scalar.F32_NEG) return Binary32.neg(a);
+        return code == Scalar.F32_ABS ? Binary32.abs(a) : Binary32.floor(a);
+    }
+
+    function binary(Scalar code, Float32 a, Float32 b) private pure returns (Float32) {
+        if (code == Scalar.F32_ADD) return Binary32.add(a, b);
+        if (code == Scalar.F32_SUB) return Binary32.sub(a, b);
+        if (code == Scalar.F32_MUL) return Binary32.mul(a, b);
+        if (code == Scalar.F32_DIV) return Binary32.div(a, b);
+        return code == Scalar.F32_MAXIMUM ? Binary32.maximum(a, b) : Binary32.minimum(a, b);
+    }
+
+    function compare(Scalar code, Float32 a, Float32 b) private pure returns (bool) {
+        if (code == Scalar.F32_EQ) return Binary32.eq(a, b);
+        return code == Scalar.F32_LT ? Binary32.lt(a, b) : Binary32.le(a, b);
+    }
+
+    function integer(Scalar code, int64 a, int64 b) private pure returns (int64) {
+        if (code == Scalar.I64_ADD) return Integer64.add(a, b);
+        if (code == Scalar.I64_SUB) return Integer64.sub(a, b);
+        if (code == Scalar.I64_MUL) return Integer64.mul(a, b);
+        if (code == Scalar.I64_NEG) return Integer64.neg(a);
+        if (code == Scalar.I64_ABS) return Integer64.abs(a);
+        return (a > b) == (code == Scalar.I64_MAXIMUM) ? a : b;
+    }
+
+    function compareIntegers(Scalar code, int64 a, int64 b) private pure returns (bool) {
+        if (code == Scalar.I64_EQ) return a == b;
+        return code == Scalar.I64_LT ? a < b : a <= b;
+    }
+
+    function logic(Scalar code, bool a, bool b) private pure returns (bool) {
+        if (code == Scalar.BOOL_EQ) return a == b;
+        if (code == Scalar.BOOL_AND) return a && b;
+        return code == Scalar.BOOL_OR ? a || b : !a;
+    }
+
+    function convert(Scalar code, uint64 x) private pure returns (uint64) {
+        // forge-lint: disable-next-line(unsafe-typecast)
+        if (code == Scalar.I64_TO_F32) return Float32.unwrap(Binary32.fromInt64(int64(x)));
+        if (code == Scalar.BOOL_TO_F32) return Float32.unwrap(Binary32.fromInt64(x != 0 ? int64(1) : int64(0)));
+        return bit(x != 0);
+    }
+
+    function bit(bool value) private pure returns (uint64) {
+        return value ? 1 : 0;
+    }
+
+    function float(uint64 bits) private pure returns (Float32) {
+        return Rounding.wrap(bits);
+    }
+
+    /// @notice The code of a descriptor. Reverts unless there is one such and the operands' dtypes are its.
+    function parse(Descriptor memory descriptor) internal pure returns (Scalar code) {
+        if (descriptor.code > uint8(type(Scalar).max)) revert Descriptors.MalformedDescriptor(Fault.CODE);
+        code = Scalar(descriptor.code);
+        if (code == Scalar.WHERE) {
+            descriptor.requireInputs(3);
+            descriptor.requireDType(0, DType.BOOL);
+            descriptor.requireDType(1, descriptor.dtype);
+            descriptor.requireDType(2, descriptor.dtype);
+            return code;
+        }
+        uint256 count = isUnary(code) ? 1 : 2;
+        descriptor.requireInputs(count);
+        for (uint256 i = 0; i < count; ++i) {
+            descriptor.requireDType(i, operandOf(code));
+        }
+    }
+
+    function operandOf(Scalar code) private pure returns (DType) {
+        if (code <= Scalar.F32_LE) return DType.F32;
+        return code <= Scalar.I64_LE || code == Scalar.I64_TO_F32 ? DType.I64 : DType.BOOL;
+    }
+}

@@ -1,0 +1,47 @@
+"""The adjudicator on a chain: anvil where it is installed, else the one inside of this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiebreak.chain.devnet import start_devnet
+from web3 import HTTPProvider, Web3
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "engine")]
+
+import compile_contracts  # noqa: E402
+
+Deploy = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def web3() -> Iterator[Web3]:
+    with start_devnet() as devnet:
+        yield Web3(HTTPProvider(devnet.url, request_kwargs={"timeout": 120}))
+
+
+@pytest.fixture(scope="session")
+def deploy(web3: Web3) -> Deploy:
+    """deploy(name, *arguments): one of the contracts that the client ships."""
+
+    def deploy(name: str, *arguments: Any) -> Any:
+        artifact = json.loads((compile_contracts.ARTIFACTS / f"{name}.json").read_text())
+        contract = web3.eth.contract(abi=artifact["abi"], bytecode=artifact["bytecode"])
+        hash_ = contract.constructor(*arguments).transact({"from": web3.eth.accounts[0]})
+        receipt = web3.eth.wait_for_transaction_receipt(hash_)
+        return web3.eth.contract(address=receipt["contractAddress"], abi=artifact["abi"])
+
+    return deploy
+
+
+@pytest.fixture(scope="session")
+def adjudicator(web3: Web3, deploy: Deploy) -> Any:
+    stop = web3.eth.send_transaction({"from": web3.eth.accounts[0], "data": "0x6001600c60003960016000f300"})
+    functions = web3.eth.wait_for_transaction_receipt(stop)["contractAddress"]
+    return deploy("Adjudicator", functions)
