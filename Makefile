@@ -6,9 +6,10 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # Test processes side by side; a file's tests stay in one, so that they share what they set up.
 WORKERS ?= 2
+FUZZ_SECONDS ?= 300
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 
-.PHONY: demo test test-slow lint test-python clean
+.PHONY: demo test test-slow test-matrix fuzz lint test-python clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -39,7 +40,15 @@ test-python: $(VENV)/.installed-dev contracts-tools
 	$(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile
 
 test-slow: $(VENV)/.installed-dev contracts-tools
-	$(VENV)/bin/pytest -m slow
+	$(VENV)/bin/pytest -m 'slow and not matrix'
+
+# Every example task on every hardware profile of this machine, and on its CUDA device if it has one.
+test-matrix: $(VENV)/.installed-dev
+	$(VENV)/bin/pytest -m matrix
+
+# Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
+fuzz: $(VENV)/.installed-dev
+	$(VENV)/bin/python tests/fuzz/campaign.py --keep --seconds $(FUZZ_SECONDS)
 
 clean:
 	rm -rf $(VENV) .venv-slither node_modules contracts/out contracts/cache build *.egg-info

@@ -96,6 +96,17 @@ def test_the_limit_of_a_directory_is_the_sum_of_its_files(store: Blocks, tmp_pat
     assert [path.name for path in tmp_path.iterdir() if "does not" in path.name] == []
 
 
+def test_a_version_1_cid_has_one_spelling() -> None:
+    text = str(Cid.of(b"raw", RAW))
+    alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+    last = alphabet.index(text[-1])
+    assert Cid.parse(text) == Cid.of(b"raw", RAW)
+    # 58 characters hold two bits more than the 36 bytes.
+    for spare in (1, 2, 3):
+        with pytest.raises(InvalidCid):
+            Cid.parse(text[:-1] + alphabet[last + spare])
+
+
 @pytest.mark.parametrize(
     "text",
     [

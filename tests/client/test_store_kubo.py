@@ -179,6 +179,11 @@ def test_bytes_that_do_not_have_the_wanted_hash_are_refused() -> None:
         KuboStore(url).read(ABSENT, max_bytes=100)
 
 
+def test_an_error_that_nests_for_ever_is_an_error_like_any_other() -> None:
+    with server(lambda handler: send(handler, 500, b"[" * 1_000_000)) as url, pytest.raises(StoreError):
+        KuboStore(url, attempts=1).read(ABSENT, max_bytes=100)
+
+
 def test_a_daemon_that_sends_without_end_is_cut_off() -> None:
     sent = 0
 

@@ -48,7 +48,10 @@ class Cid:
             if _V0.fullmatch(text):
                 return cls.from_bytes(pycid.from_string(text).multihash)
             if _V1.fullmatch(text):
-                return cls.from_bytes(base64.b32decode(text[1:].upper() + "======"))
+                data = base64.b32decode(text[1:].upper() + "======")
+                # The last character has bits to spare, which only one spelling leaves at zero.
+                if _base32(data) == text:
+                    return cls.from_bytes(data)
         except ValueError:
             pass
         shown = text if len(text) <= 80 else text[:77] + "..."
@@ -76,4 +79,9 @@ class Cid:
     def __str__(self) -> str:
         if self.codec == DAG_PB:
             return str(pycid.CIDv0(self.to_bytes()))
-        return "b" + base64.b32encode(self.to_bytes()).decode("ascii").lower().rstrip("=")
+        return _base32(self.to_bytes())
+
+
+def _base32(data: bytes) -> str:
+    """Multibase base32: lower case, no padding."""
+    return "b" + base64.b32encode(data).decode("ascii").lower().rstrip("=")

@@ -218,7 +218,7 @@ def _message(body: bytes) -> str:
     """What an error answer of the RPC says."""
     try:
         return str(json.loads(body)["Message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "an error without explanation"
 
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
+from reprlib import repr as quoted  # a stranger's values are shown shortened and escaped
 from typing import Any
 
 import safetensors
@@ -132,12 +133,12 @@ def _check_header(path: Path, header: dict[str, Any], expected: Mapping[str, Ten
         if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
             raise StorageError(path, f"describes tensor {name!r} by other keys than dtype, shape and data_offsets")
         if entry["dtype"] != _DTYPE_NAMES[kind.dtype]:
-            raise StorageError(path, f"tensor {name!r} has dtype {entry['dtype']!s:.20}, not {kind.dtype}")
+            raise StorageError(path, f"tensor {name!r} has dtype {quoted(entry['dtype'])}, not {kind.dtype}")
         if not _is_integers(entry["shape"]) or tuple(entry["shape"]) != kind.shape:
-            raise StorageError(path, f"tensor {name!r} has shape {entry['shape']!s:.80}, not {list(kind.shape)}")
+            raise StorageError(path, f"tensor {name!r} has shape {quoted(entry['shape'])}, not {list(kind.shape)}")
         offsets = entry["data_offsets"]
         if not _is_integers(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != kind.nbytes:
-            raise StorageError(path, f"tensor {name!r} has data_offsets {offsets!s:.80} for {kind.nbytes} bytes")
+            raise StorageError(path, f"tensor {name!r} has data_offsets {quoted(offsets)} for {kind.nbytes} bytes")
         spans.append((offsets[0], offsets[1], name))
     end = 0
     for start, stop, name in sorted(spans):

@@ -1,49 +1,101 @@
-"""One root on every machine: every task, several hardware profiles, fresh processes, with the log and without."""
+"""One root on every machine: every task, several hardware profiles, fresh processes, with the log and without.
+
+A sample of the matrix runs with the other tests; all of it, 50 steps on all machines, by `make test-matrix`. Both are
+`scripts/matrix.py`, on jobs of the examples and on those that the engine's tests share."""
 
 import hashlib
-import os
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from processes import PROFILES, finish, start
+from processes import finish, start
 from roundlog.job import Job
 from tasks import TASKS
 
-DIFFERS = """
-import hashlib, torch
-torch.manual_seed(0)
-a, b, x = torch.randn(64, 333, dtype=torch.float64), torch.randn(333, 64, dtype=torch.float64), torch.randn(20000)
-print(hashlib.sha256((a @ b).numpy().tobytes() + torch.log1p(x.abs().double()).numpy().tobytes()).hexdigest())
-"""
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
+
+import matrix
+
+SAMPLE = ("native", "AVX2, one thread", "compatible", "CUDA")
+SAMPLE_TASKS = {"gpt2": 2, "logistic": 3, "resnet50": 1, "vgg11": 2}
 
 
-def test_the_profiles_really_are_different_machines() -> None:
-    """Else this file would prove nothing: plain FP64 PyTorch must differ between at least two of them."""
-    hashes = set()
-    for profile in PROFILES.values():
-        result = subprocess.run(
-            [sys.executable, "-c", DIFFERS], env={**os.environ, **profile}, check=True, capture_output=True, text=True
-        )
-        hashes.add(result.stdout.strip())
-    if len(hashes) == 1:
+def here(machines) -> list[str]:
+    return [name for name in machines if matrix.MACHINES[name].missing() is None]
+
+
+def on_all(machines):
+    """A parameter for each machine, with the reason where there is none."""
+    reasons = {name: matrix.MACHINES[name].missing() for name in machines}
+    return [
+        pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=str(reason)))
+        for name, reason in reasons.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory) -> matrix.Result:
+    room = tmp_path_factory.mktemp("sample")
+    jobs = {}
+    for name, task in TASKS.items():
+        Job.from_task(task()).write(room / "jobs" / name)
+        jobs[name] = room / "jobs" / name
+    for name, steps in SAMPLE_TASKS.items():
+        Job.from_task(matrix.SMALL[name](steps)).write(room / "jobs" / f"{name} example")
+        jobs[f"{name} example"] = room / "jobs" / f"{name} example"
+    return matrix.run(jobs, here(SAMPLE), room)
+
+
+def test_the_machines_of_the_sample_really_are_different(sample: matrix.Result) -> None:
+    """Else this file would prove nothing: plain FP64 kernels must differ between at least two of them."""
+    if len(set(sample.kernels.values())) == 1:
         pytest.skip("on this machine all hardware profiles give the same FP64 bits: nothing to compare")
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_every_machine_gets_the_same_root_and_the_same_log(name: str, tmp_path) -> None:
-    Job.from_task(TASKS[name]()).write(tmp_path / "job")
-    trainer = finish(start("native", "train", tmp_path / "job", tmp_path / "trainer"))
-    log = tmp_path / "trainer" / "log"
-    audits = [
-        start(profile, "audit twice", tmp_path / "job", tmp_path / profile, log, 0.5)
-        for profile in ("old", "avx2", "sse")
+@pytest.mark.parametrize("machine", on_all(SAMPLE))
+@pytest.mark.parametrize("name", [*TASKS, *(f"{name} example" for name in SAMPLE_TASKS)])
+def test_a_machine_trains_and_audits_to_the_same_root(name: str, machine: str, sample: matrix.Result) -> None:
+    right = sample.of_task(name)[0].trained
+    found = sample.outcomes[machine][name]
+    assert (found.trained, found.audited, found.alone) == (right, right, right)
+    assert (found.findings, found.unreadable) == (0, 0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> matrix.Result:
+    room = tmp_path_factory.mktemp("matrix")
+    jobs, steps = matrix.make_jobs(matrix.SMALL, room / "jobs", full=False, steps=None)
+    for name, task in TASKS.items():
+        Job.from_task(task(steps=matrix.SMALL_STEPS)).write(room / "jobs" / f"{name} of the tests")
+        jobs[f"{name} of the tests"] = room / "jobs" / f"{name} of the tests"
+    return matrix.run(jobs, here(matrix.MACHINES), room, steps=steps)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("machine", on_all(matrix.MACHINES))
+@pytest.mark.parametrize("name", [*matrix.SMALL, *(f"{name} of the tests" for name in TASKS)])
+def test_fifty_steps_end_in_the_same_root_on_every_machine(name: str, machine: str, whole: matrix.Result) -> None:
+    right = whole.of_task(name)[0].trained
+    found = whole.outcomes[machine][name]
+    assert (found.trained, found.audited, found.alone) == (right, right, right)
+    assert (found.findings, found.unreadable) == (0, 0)
+
+
+def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
+    same = matrix.Outcome("aa", "aa", "aa", 0, 0, "p", "q", 1.0)
+    others = [
+        matrix.Outcome("bb", "aa", "aa", 0, 0, "p", "q", 1.0),
+        matrix.Outcome("aa", "bb", "aa", 0, 0, "p", "q", 1.0),
+        matrix.Outcome("aa", "aa", "bb", 0, 0, "p", "q", 1.0),
+        matrix.Outcome("aa", "aa", "aa", 1, 0, "p", "q", 1.0),
+        matrix.Outcome("aa", "aa", "aa", 0, 1, "p", "q", 1.0),
     ]
-    # Another machine as the trainer, too.
-    again = start("old", "train", tmp_path / "job", tmp_path / "other")
-    for audit in audits:
-        assert finish(audit) == {"root": trainer["root"], "findings": []}
-    assert finish(again)["root"] == trainer["root"]
+    assert matrix.Result({}, {"one": {"task": same}, "two": {"task": same}}).wrong() == []
+    for other in others:
+        wrong = matrix.Result({}, {"one": {"task": same}, "two": {"task": other}}).wrong()
+        assert len(wrong) == 1 and wrong[0].startswith("task on two: ")
 
 
 def test_a_log_and_a_state_have_the_same_bytes_every_time(tmp_path) -> None:

@@ -1,0 +1,377 @@
+"""One root on every machine: the example tasks, trained and audited under hardware profiles, each a fresh process.
+
+    .venv/bin/python scripts/matrix.py [--full] [--task NAME] [--machine NAME] [--steps N] [--markdown FILE]
+
+One CPU is several machines, depending on which of its instructions PyTorch, MKL, oneDNN and numba may use. On each of
+them every task is trained, audited by the log that the machine before it wrote (a quarter of it verified), and audited
+without any log; the three checkpoint roots of all machines have to be one. A CUDA device, where there is one, is one
+machine more. Beside it, as a measure of how different the machines are: in how many different states plain FP32 and
+plain FP64 PyTorch end, from the same initial state, on the same batches.
+
+Without --full the tasks are small and have 50 steps; with it they have their real sizes, and one step or two.
+Exit code 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from roundlog.auditor import Auditor
+from roundlog.batches import Batches
+from roundlog.capture import Task
+from roundlog.examples.digits import digits
+from roundlog.examples.gpt import gpt
+from roundlog.examples.gpt2 import gpt2
+from roundlog.examples.logistic import logistic
+from roundlog.examples.resnet import resnet50
+from roundlog.examples.vgg import vgg11
+from roundlog.job import Job
+from roundlog.plain import PlainTraining
+from roundlog.trainer import Trainer
+
+_TEXT = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
+_DECIDED_HERE = ("ATEN_", "MKL_", "ONEDNN_", "OMP_", "NUMBA_")
+_VERIFIED = 0.25
+_PATIENCE = 3 * 3600
+"""Seconds for one machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A hardware profile: what the kernels' libraries read when a process starts, and where it computes."""
+
+    threads: int
+    variables: Mapping[str, str]
+    device: str = "cpu"
+
+    def missing(self) -> str | None:
+        """Why this machine is not here, if it is not."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            return "no CUDA device is here"
+        return None
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED_HERE)}
+        # Threads that wait sleep instead of spinning; no influence on any result.
+        threads = {"OMP_NUM_THREADS": str(self.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        return kept | threads | dict(self.variables)
+
+
+MACHINES: dict[str, Machine] = {
+    "native": Machine(2, {}),
+    "native, one thread": Machine(1, {}),
+    "AVX2": Machine(2, {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
+    "AVX2, one thread": Machine(1, {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
+    "compatible": Machine(
+        1, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    ),
+    "SSE4.2": Machine(2, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
+    "native, compatible BLAS": Machine(1, {"MKL_CBWR": "COMPATIBLE"}),
+    "generic": Machine(2, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "NUMBA_CPU_NAME": "generic"}),
+    "CUDA": Machine(1, {}, device="cuda"),
+}
+
+
+def intervals(steps: int) -> int:
+    """Steps between two checkpoints: ten where that divides them, so that a drift shows where it begins."""
+    return 10 if steps % 10 == 0 else steps
+
+
+SMALL: dict[str, Callable[[int], Task]] = {
+    "digits": lambda steps: digits(steps=steps, interval=intervals(steps), batch_size=32, width=8),
+    "gpt": lambda steps: gpt(
+        text=_TEXT, steps=steps, interval=intervals(steps), batch_size=4, context=16, width=32, heads=2
+    ),
+    "gpt2": lambda steps: gpt2(
+        rows=64,
+        steps=steps,
+        interval=intervals(steps),
+        batch_size=4,
+        sequence=16,
+        positions=32,
+        vocabulary=97,
+        width=32,
+        heads=2,
+        layers=2,
+    ),
+    "logistic": lambda steps: logistic(rows=1000, features=96, steps=steps, interval=intervals(steps), batch_size=64),
+    "resnet50": lambda steps: resnet50(
+        rows=32, steps=steps, interval=intervals(steps), batch_size=4, width=4, stages=3
+    ),
+    "vgg11": lambda steps: vgg11(rows=32, steps=steps, interval=intervals(steps), batch_size=4, width=4),
+}
+SMALL_STEPS = 50
+
+FULL: dict[str, tuple[Callable[[int], Task], int]] = {
+    "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),
+    "gpt": (lambda steps: gpt(text=_TEXT, steps=steps, interval=intervals(steps)), 50),
+    "gpt2": (lambda steps: gpt2(steps=steps, interval=intervals(steps)), 1),
+    "logistic": (lambda steps: logistic(steps=steps, interval=intervals(steps)), 2),
+    "resnet50": (lambda steps: resnet50(steps=steps, interval=intervals(steps)), 1),
+    "vgg11": (lambda steps: vgg11(steps=steps, interval=intervals(steps)), 2),
+}
+"""Tasks at the sizes of their papers, and how many steps they are given here."""
+
+
+# What happens in the process that is a machine.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One task on one machine: roots and digests in hex."""
+
+    trained: str
+    audited: str
+    alone: str
+    findings: int
+    unreadable: int
+    plain32: str
+    plain64: str
+    seconds: float
+
+    @property
+    def roots(self) -> set[str]:
+        return {self.trained, self.audited, self.alone}
+
+
+def kernels(device: str) -> str:
+    """A digest of what this machine's FP64 kernels make of some numbers."""
+    generator = torch.Generator().manual_seed(0)
+    a, b, x = (
+        torch.randn(*shape, dtype=torch.float64, generator=generator).to(device)
+        for shape in ((64, 333), (333, 64), (20_000,))
+    )
+    image = torch.randn(2, 8, 16, 16, dtype=torch.float64, generator=generator).to(device)
+    kernel = torch.randn(8, 8, 3, 3, dtype=torch.float64, generator=generator).to(device)
+    made = [
+        a @ b,
+        torch.nn.functional.conv2d(image, kernel),
+        torch.log1p(x.abs()),
+        torch.tanh(x),
+        torch.erf(x),
+        x.sum(),
+    ]
+    digest = hashlib.sha256()
+    for tensor in made:
+        digest.update(tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def plain(task: Task, job: Job, dtype: torch.dtype, device: str) -> str:
+    """A digest of the model that plain PyTorch trains from the job's initial state, on the job's batches."""
+    # The initial state was drawn where the job was made: torch's random numbers differ between machines.
+    with torch.no_grad():
+        for kind, named in (("parameter", task.model.named_parameters()), ("buffer", task.model.named_buffers())):
+            for name, tensor in named:
+                tensor.copy_(job.initial[f"{kind}/{name}"])
+    task.model.to(device)
+    training = PlainTraining(task, dtype)
+    batches = Batches(job.dataset, job.spec)
+    torch.manual_seed(0)
+    for step in range(job.spec.steps):
+        fields = zip(job.dataset, batches.load(step), strict=True)
+        training.step(step, {name: field.to(device) for name, field in fields})
+    digest = hashlib.sha256()
+    for tensor in training.model.state_dict().values():
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def be_a_machine(plan_path: Path) -> None:
+    """Runs the plan: {"device", "jobs": [{"job", "run", "log", "task" or null, "full", "steps"}]}; prints JSON lines,
+    first the kernels' digest, then an outcome for each job."""
+    plan = json.loads(plan_path.read_text())
+    device = plan["device"]
+    print(json.dumps({"kernels": kernels(device)}), flush=True)
+    for entry in plan["jobs"]:
+        started = time.monotonic()
+        job, room = Job.read(Path(entry["job"])), Path(entry["run"])
+        last = job.spec.intervals
+        trained = Trainer(job, room / "trained", device=device, keep_every=last).run()
+        log = Path(entry["log"]) if entry["log"] else trained.log_dir
+        audited = Auditor(
+            job, room / "audited", log_dir=log, verify_log=_VERIFIED, device=device, keep_every=last
+        ).run()
+        alone = Auditor(job, room / "alone", device=device, keep_every=last).run()
+        digests = ["", ""]
+        if entry["task"] is not None:
+            make = FULL[entry["task"]][0] if entry["full"] else SMALL[entry["task"]]
+            digests = [plain(make(entry["steps"]), job, dtype, device) for dtype in (torch.float32, torch.float64)]
+        outcome = Outcome(
+            trained=trained.checkpoint_root.hex(),
+            audited=audited.checkpoint_root.hex(),
+            alone=alone.checkpoint_root.hex(),
+            findings=len(audited.findings),
+            unreadable=len(audited.unreadable),
+            plain32=digests[0],
+            plain64=digests[1],
+            seconds=round(time.monotonic() - started, 1),
+        )
+        print(json.dumps(asdict(outcome)), flush=True)
+
+
+# What happens in the process that starts them.
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All outcomes: by machine, then by task."""
+
+    kernels: dict[str, str]
+    outcomes: dict[str, dict[str, Outcome]]
+
+    def of_task(self, task: str) -> list[Outcome]:
+        return [outcomes[task] for outcomes in self.outcomes.values()]
+
+    def wrong(self) -> list[str]:
+        """What is not as it should be, a sentence each."""
+        sentences = []
+        for task in next(iter(self.outcomes.values()), {}):
+            right = self.of_task(task)[0].trained
+            for machine, outcomes in self.outcomes.items():
+                found = outcomes[task]
+                if found.roots != {right} or found.findings or found.unreadable:
+                    sentences.append(f"{task} on {machine}: {found}, where {right} is right")
+        return sentences
+
+
+def run(
+    jobs: Mapping[str, Path],
+    machines: Sequence[str],
+    room: Path,
+    *,
+    steps: Mapping[str, int] | None = None,
+    full: bool = False,
+    told: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Every job (name -> directory) on every machine, one machine after the other. `steps`: for the jobs that are of
+    this file's tasks, of that many steps: they are also trained by plain PyTorch. Raises RuntimeError if a process
+    fails."""
+    steps = steps or {}
+    result = Result({}, {})
+    logs: dict[str, str | None] = dict.fromkeys(jobs)
+    for number, name in enumerate(machines):
+        machine = MACHINES[name]
+        place = room / f"machine{number}"
+        entries = [
+            {
+                "job": str(directory),
+                "run": str(place / job),
+                "log": logs[job],
+                "task": job if job in steps else None,
+                "full": full,
+                "steps": steps.get(job),
+            }
+            for job, directory in jobs.items()
+        ]
+        place.mkdir(parents=True)
+        (place / "plan.json").write_text(json.dumps({"device": machine.device, "jobs": entries}))
+        command = [sys.executable, __file__, "--plan", str(place / "plan.json")]
+        done = subprocess.run(
+            command,
+            env=machine.environment(),
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+        )
+        if done.returncode:
+            raise RuntimeError(f"the process that is {name} failed:\n{done.stderr}")
+        first, *lines = done.stdout.splitlines()
+        result.kernels[name] = json.loads(first)["kernels"]
+        result.outcomes[name] = {job: Outcome(**json.loads(line)) for job, line in zip(jobs, lines, strict=True)}
+        told(
+            f"{name}: "
+            + ", ".join(f"{job} {o.trained[:8]} ({o.seconds} s)" for job, o in result.outcomes[name].items())
+        )
+        for job in jobs:
+            logs[job] = str(place / job / "trained" / "log")
+            # States can be large; only the log is needed by the next machine.
+            for finished in (place / job / "trained" / "checkpoints", place / job / "audited", place / job / "alone"):
+                shutil.rmtree(finished)
+    return result
+
+
+def make_jobs(
+    tasks: Iterable[str], room: Path, *, full: bool, steps: int | None
+) -> tuple[dict[str, Path], dict[str, int]]:
+    """Captures tasks of this file: (name -> directory, name -> steps)."""
+    jobs, counts = {}, {}
+    for name in tasks:
+        make, count = FULL[name] if full else (SMALL[name], SMALL_STEPS)
+        counts[name] = steps or count
+        Job.from_task(make(counts[name])).write(room / name)
+        jobs[name] = room / name
+    return jobs, counts
+
+
+def markdown(result: Result, steps: Mapping[str, int], *, full: bool) -> str:
+    """The result as two tables."""
+    lines = [
+        "| task | steps | runs | roots | root | plain FP32 results | plain FP64 results |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for task, count in steps.items():
+        outcomes = result.of_task(task)
+        roots = set().union(*(outcome.roots for outcome in outcomes))
+        row = [task, count, 3 * len(outcomes), len(roots), f"`{outcomes[0].trained[:16]}`"]
+        row += [len({o.plain32 for o in outcomes}), len({o.plain64 for o in outcomes})]
+        lines.append("| " + " | ".join(map(str, row)) + " |")
+    lines += ["", "| machine | threads | environment | FP64 kernels |", "|---|---|---|---|"]
+    for name, digest in result.kernels.items():
+        machine = MACHINES[name]
+        variables = " ".join(f"{key}={value}" for key, value in machine.variables.items()) or "-"
+        lines.append(f"| {name} | {machine.threads} | {variables} | `{digest[:8]}` |")
+    size = "real sizes" if full else "small sizes"
+    where = f"PyTorch {torch.__version__}, {platform.machine()}, {size}"
+    return "\n".join([where, "", *lines]) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--full", action="store_true", help="real sizes")
+    parser.add_argument("--task", action="append", choices=sorted(SMALL), help="only these")
+    parser.add_argument("--machine", action="append", choices=list(MACHINES), help="only these")
+    parser.add_argument("--steps", type=int, help="another number of steps for every task")
+    parser.add_argument("--markdown", type=Path, help="where to write the tables")
+    options = parser.parse_args()
+    if options.plan is not None:
+        be_a_machine(options.plan)
+        return 0
+    machines = []
+    for name in options.machine or MACHINES:
+        reason = MACHINES[name].missing()
+        print(f"{name}: left out, {reason}" if reason else f"{name}: takes part", flush=True)
+        machines += [] if reason else [name]
+    with tempfile.TemporaryDirectory(prefix="matrix-") as room:
+        jobs, steps = make_jobs(options.task or SMALL, Path(room) / "jobs", full=options.full, steps=options.steps)
+        result = run(
+            jobs, machines, Path(room), steps=steps, full=options.full, told=lambda text: print(text, flush=True)
+        )
+    text = markdown(result, steps, full=options.full)
+    print(text)
+    if options.markdown is not None:
+        options.markdown.write_text(text)
+    wrong = result.wrong()
+    print("\n".join(wrong) or "One root for each task, on every machine, with the log and without.")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())
+    sys.exit(130)
