@@ -36,6 +36,7 @@ from roundlog.operators.terms import block_of, blocked_gamma, blocks, check_term
 from roundlog.program import DType, ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -68,21 +69,45 @@ class Contraction(Inexact):
         exact = 4 * sum(kind.numel for kind in inputs) + exact_bytes(output.numel, terms, 128)
         return super().workspace(inputs, attributes, output) + exact
 
+    @abstractmethod
+    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+        """The chosen elements of the output as `roundlog.kernels.summing` sums; inputs on the CPU."""
+
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
-        a, b = inputs
-        shapes = (tuple(a.shape), tuple(b.shape))
-        flat_a, flat_b = a.reshape(-1).cpu().numpy(), b.reshape(-1).cpu().numpy()
+        a, b = (x.cpu() for x in inputs)
+        terms = self.terms((tuple(a.shape), tuple(b.shape)), attributes)
         chosen = elements.cpu().numpy()
-        values = np.zeros(len(chosen), dtype=np.float32)
+        if not terms:
+            return torch.zeros(len(chosen), device=elements.device)
+        values, undecided = round_sums_of(*self.sums([a, b], attributes, chosen), terms, bits)
+        if undecided.any():
+            values[undecided] = self._exact_by_reads(a, b, attributes, chosen[undecided], bits)
+        return torch.from_numpy(values).to(elements.device)
+
+    def _exact_by_reads(
+        self, a: torch.Tensor, b: torch.Tensor, attributes: Attributes, elements: Index, bits: int
+    ) -> npt.NDArray[np.float32]:
+        shapes = (tuple(a.shape), tuple(b.shape))
+        flat_a, flat_b = a.reshape(-1).numpy(), b.reshape(-1).numpy()
+        values = np.zeros(len(elements), dtype=np.float32)
         block = block_of(self.terms(shapes, attributes))
-        for start in range(0, len(chosen), block):
-            ia, ib = self.reads(shapes, attributes, chosen[start : start + block])
+        for start in range(0, len(elements), block):
+            ia, ib = self.reads(shapes, attributes, elements[start : start + block])
             products = flat_a[ia].astype(np.float64) * flat_b[ib].astype(np.float64)
             products[(ia < 0) | (ib < 0)] = 0.0
             values[start : start + block] = round_sums(products, bits)
-        return torch.from_numpy(values).to(a.device)
+        return values
+
+
+def blocked_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a: [..., M, K] @ b: [..., K, N], broadcast, in FP64: the blocks' products one after the other, on any device."""
+    parts = (
+        a[..., start:stop].to(torch.float64) @ b[..., start:stop, :].to(torch.float64)
+        for start, stop in blocks(a.shape[-1])
+    )
+    return reduce(torch.Tensor.add_, parts)
 
 
 def row_norms(x: torch.Tensor) -> torch.Tensor:
@@ -129,11 +154,7 @@ class MatMul(Contraction):
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         a, b = inputs
-        parts = (
-            a[..., start:stop].to(torch.float64) @ b[..., start:stop, :].to(torch.float64)
-            for start, stop in blocks(a.shape[-1])
-        )
-        return reduce(torch.Tensor.add_, parts)
+        return blocked_product(a, b)
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         a, b = inputs
@@ -149,25 +170,16 @@ class MatMul(Contraction):
         rounded, marked = certify_product(a[None], b[None], scale)
         return rounded[0], marked
 
-    def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
-    ) -> torch.Tensor:
-        a, b = (x.cpu() for x in inputs)
-        chosen, k = elements.cpu().numpy(), a.shape[-1]
-        if not k:
-            return torch.zeros(len(chosen), device=elements.device)
-        batch, row = np.divmod(chosen // b.shape[-1], a.shape[-2])
+    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+        a, b = inputs
+        batch, row = np.divmod(elements // b.shape[-1], a.shape[-2])
         # Where the sums of the chosen elements begin in the memory of a and of b: nothing is copied.
         first = [
             int(x.storage_offset()) + (batch * int(x.stride(0)) if x.ndim == 3 else 0) + line * int(x.stride(axis))
-            for x, line, axis in ((a, row, -2), (b, chosen % b.shape[-1], -1))
+            for x, line, axis in ((a, row, -2), (b, elements % b.shape[-1], -1))
         ]
-        sums = sum_products(storage_of(a), storage_of(b), first[0], int(a.stride(-1)), first[1], int(b.stride(-2)), k)
-        values, undecided = round_sums_of(*sums, k, bits)
-        if undecided.any():
-            rest = elements[torch.from_numpy(undecided)]
-            values[undecided] = super().exact(inputs, attributes, rest, bits).cpu().numpy()
-        return torch.from_numpy(values).to(elements.device)
+        steps = int(a.stride(-1)), int(b.stride(-2))
+        return sum_products(storage_of(a), storage_of(b), first[0], steps[0], first[1], steps[1], a.shape[-1])
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         a, b = shapes

@@ -1,19 +1,25 @@
-"""2-d convolutions and their gradients, as contractions. PyTorch's own FP64 convolutions are im2col and GEMM, so the
-bounds of contractions hold for them."""
+"""2-d convolutions and their gradients, as contractions: windows written out and multiplied, because a library's own
+convolutions may be FFT or Winograd algorithms, which keep no elementwise bound."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from roundlog.kernels import patches
+from roundlog.kernels.patch_sums import sum_forward, sum_input, sum_weight
+from roundlog.operators import convolving
 from roundlog.operators.bound import Bound, ProductBound
-from roundlog.operators.contraction import Contraction, Index, Shapes, column_energies, row_norms
+from roundlog.operators.contraction import F64, Contraction, Index, Shapes, blocked_product, column_energies, row_norms
+from roundlog.operators.marking import Marked
 from roundlog.operators.registry import (
     Attributes,
     Tensors,
@@ -23,7 +29,7 @@ from roundlog.operators.registry import (
     need_attributes,
     register,
 )
-from roundlog.operators.terms import SLACK, gamma
+from roundlog.operators.terms import blocked_gamma
 from roundlog.program import ProgramError, TensorType
 
 Shape = tuple[int, ...]
@@ -70,9 +76,41 @@ class _Convolution(Contraction):
         """(x, w, g) of the class docstring, from the shapes of the inputs and the output."""
 
     @staticmethod
-    def options(attributes: Attributes) -> tuple[list[int], list[int], list[int], int]:
-        stride, padding, dilation = (list(ints(attributes, name)) for name in ("stride", "padding", "dilation"))
+    def options(attributes: Attributes) -> tuple[Shape, Shape, Shape, int]:
+        stride, padding, dilation = (ints(attributes, name) for name in ("stride", "padding", "dilation"))
         return stride, padding, dilation, integer(attributes, "groups")
+
+    @staticmethod
+    def columns(x: torch.Tensor, kernel: Shape, attributes: Attributes) -> torch.Tensor:
+        """f64[N, groups, C/groups * I * J, P * Q]: every window of x as a column (im2col), on any device."""
+        stride, padding, dilation, groups = _Convolution.options(attributes)
+        wide = F.unfold(x.to(torch.float64), kernel, dilation, padding, stride)
+        return wide.reshape(x.shape[0], groups, -1, wide.shape[2])
+
+    panels: ClassVar[Callable[..., tuple[torch.Tensor, Marked]]]
+    """Both inputs, what is convolved, the bound and the scale -> what `certify` returns, on the CPU."""
+    kernel: ClassVar[Callable[..., F64]]
+    """Both inputs, the geometry, groups and elements -> what `sums` returns."""
+
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+        a, b = inputs
+        if a.device.type != "cpu":
+            return super().certify(inputs, attributes, scale)
+        bound = self.bound(inputs, attributes, torch.empty(self.output_shape((a.shape, b.shape), attributes)))
+        return type(self).panels(a, b, self._convolved(inputs, attributes), bound, scale)
+
+    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+        shape = self._convolved(inputs, attributes)
+        a, b = (x.contiguous().numpy() for x in inputs)
+        total, errors, magnitude = type(self).kernel(a, b, shape.geometry, shape.groups, elements)
+        return total, errors, magnitude
+
+    def _convolved(self, inputs: Tensors, attributes: Attributes) -> convolving.Shape:
+        shapes = (tuple(inputs[0].shape), tuple(inputs[1].shape))
+        x, w, g = self.roles(*shapes, self.output_shape(shapes, attributes))
+        stride, padding, dilation, groups = self.options(attributes)
+        geometry = patches.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
+        return convolving.Shape(x[0], x[1], w[0], groups, geometry)
 
     @staticmethod
     def forward_axis(
@@ -84,7 +122,7 @@ class _Convolution(Contraction):
 
 
 def _plain_convolution() -> AbstractContextManager[None]:
-    """cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound; PyTorch's own do."""
+    """For sums of energies: cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound."""
     manager: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=False)
     return manager
 
@@ -127,9 +165,10 @@ class Conv2d(_Convolution):
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, w = inputs
-        stride, padding, dilation, groups = self.options(attributes)
-        with _plain_convolution():
-            return F.conv2d(x.to(torch.float64), w.to(torch.float64), None, stride, padding, dilation, groups)
+        groups = self.options(attributes)[3]
+        columns = self.columns(x, tuple(w.shape[2:]), attributes)
+        y = blocked_product(w.reshape(groups, w.shape[0] // groups, -1), columns)
+        return y.reshape(self.output_shape((tuple(x.shape), tuple(w.shape)), attributes))
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         x, w = inputs
@@ -139,9 +178,12 @@ class Conv2d(_Convolution):
         energy = column_energies(planes).reshape(n * groups, 1, height, width)
         ones = torch.ones((1, 1, *w.shape[2:]), dtype=torch.float64, device=x.device)
         with _plain_convolution():
-            patches = F.conv2d(energy, ones, None, stride, padding, dilation).sqrt_()
-        weights = row_norms(w.reshape(w.shape[0], -1)) * (gamma(prod(w.shape[1:])) * SLACK)
-        return ProductBound(weights.repeat(n), patches.reshape(n * groups, -1))
+            windows = F.conv2d(energy, ones, None, stride, padding, dilation).sqrt_()
+        weights = row_norms(w.reshape(w.shape[0], -1)) * blocked_gamma(prod(w.shape[1:]))
+        return ProductBound(weights.repeat(n), windows.reshape(n * groups, -1))
+
+    panels = staticmethod(convolving.forward)
+    kernel = staticmethod(sum_forward)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         x, w = shapes
@@ -189,16 +231,13 @@ class Conv2dGradInput(_Convolution):
         return w[0] // integer(attributes, "groups") * w[2] * w[3]
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        g, w = (t.to(torch.float64) for t in inputs)
+        g, w = inputs
         stride, padding, dilation, groups = self.options(attributes)
-        shape = self._x((tuple(g.shape), tuple(w.shape)), attributes)
-        # The gradient does not depend on x; one element stands for its shape.
-        x = g.new_zeros(()).expand(shape)
-        with _plain_convolution():
-            result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
-                g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
-            )
-        return result[0]
+        x = self._x((tuple(g.shape), tuple(w.shape)), attributes)
+        gradients = g.reshape(g.shape[0], groups, g.shape[1] // groups, -1)
+        columns = blocked_product(w.reshape(groups, w.shape[0] // groups, -1).mT, gradients)
+        columns = columns.reshape(g.shape[0], x[1] * prod(w.shape[2:]), -1)
+        return F.fold(columns, x[2:], tuple(w.shape[2:]), dilation, padding, stride)
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         g, w = inputs
@@ -214,11 +253,15 @@ class Conv2dGradInput(_Convolution):
             for a in (0, 1)
         ]
         with _plain_convolution():
-            patches = F.conv_transpose2d(energy, ones, None, stride, padding, extra, 1, dilation)
+            windows = F.conv_transpose2d(energy, ones, None, stride, padding, extra, 1, dilation)
         outputs, taps = w.shape[0] // groups, w.shape[2] * w.shape[3]
         by_channel = w.reshape(groups, outputs, w.shape[1], taps).transpose(1, 2)
-        weights = row_norms(by_channel.reshape(groups * w.shape[1], -1)) * (gamma(outputs * taps) * SLACK)
-        return ProductBound(weights.repeat(n), patches.clamp_(min=0).sqrt_().reshape(n * groups, -1))
+        # The products are summed over the outputs in blocks, and then over the taps.
+        weights = row_norms(by_channel.reshape(groups * w.shape[1], -1)) * blocked_gamma(outputs, taps)
+        return ProductBound(weights.repeat(n), windows.clamp_(min=0).sqrt_().reshape(n * groups, -1))
+
+    panels = staticmethod(convolving.to_input)
+    kernel = staticmethod(sum_input)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, w = shapes
@@ -270,14 +313,12 @@ class Conv2dGradWeight(_Convolution):
         return g[0] * g[2] * g[3]
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        g, x = (t.to(torch.float64) for t in inputs)
-        stride, padding, dilation, groups = self.options(attributes)
-        w = g.new_zeros(()).expand(self._w((tuple(g.shape), tuple(x.shape)), attributes))
-        with _plain_convolution():
-            result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
-                g, x, w, None, stride, padding, dilation, False, [0, 0], groups, [False, True, False]
-            )
-        return result[1]
+        g, x = inputs
+        groups = self.options(attributes)[3]
+        w = self._w((tuple(g.shape), tuple(x.shape)), attributes)
+        gradients = g.reshape(g.shape[0], groups, g.shape[1] // groups, -1).permute(1, 2, 0, 3).flatten(2)
+        columns = self.columns(x, w[2:], attributes).permute(1, 2, 0, 3).flatten(2)
+        return blocked_product(gradients, columns.mT).reshape(w)
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         g, x = inputs
@@ -285,7 +326,10 @@ class Conv2dGradWeight(_Convolution):
         of_g, of_x = (_channel_norms(t) for t in (g, x))
         count = g.shape[0] * g.shape[2] * g.shape[3]
         columns = of_x.reshape(groups, -1, 1).expand(-1, -1, y.shape[2] * y.shape[3])
-        return ProductBound(of_g * (gamma(count) * SLACK), columns.reshape(groups, -1))
+        return ProductBound(of_g * blocked_gamma(count), columns.reshape(groups, -1))
+
+    panels = staticmethod(convolving.to_weight)
+    kernel = staticmethod(sum_weight)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, x = shapes

@@ -35,12 +35,12 @@ def blocks(terms: int) -> list[tuple[int, int]]:
     return [(terms * i // count, terms * (i + 1) // count) for i in range(count)]
 
 
-def blocked_gamma(terms: int) -> float:
+def blocked_gamma(terms: int, more: int = 0) -> float:
     """`gamma` of a sum that is taken block by block, each by any kernel, and the blocks' sums one after the other: a
-    term goes through the additions of its block, and then through one for every further block. With SLACK, for bounds
-    made of norms."""
+    term goes through the additions of its block, through one for every further block, and through `more` others.
+    With SLACK, for bounds made of norms."""
     cut = blocks(terms)
-    return gamma(max(stop - start for start, stop in cut) + len(cut) - 1) * SLACK
+    return gamma(max(stop - start for start, stop in cut) + len(cut) - 1 + more) * SLACK
 
 
 EXACT_TERMS = 1 << 19

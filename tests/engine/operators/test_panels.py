@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from roundlog.operators import operator, products, terms
+from roundlog.operators import Inexact, convolving, operator, products, terms
 from roundlog.rounding import Recorder
 
 SHAPES = {
@@ -69,3 +70,51 @@ def test_panels_stop_at_what_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> N
         assert not finite
         assert not rounded[17, 5].isfinite()
         assert rounded[16].isfinite().all()
+
+
+WINDOWS = {
+    "plain": ((3, 8, 9, 7), (5, 8, 1, 1), {}),
+    "three by three": ((3, 5, 9, 7), (6, 5, 3, 3), {"padding": (1, 1)}),
+    "strided": ((2, 3, 12, 11), (4, 3, 3, 3), {"stride": (2, 3), "padding": (1, 2)}),
+    "strided, one tap": ((2, 6, 8, 8), (4, 6, 1, 1), {"stride": (2, 2)}),
+    "padded, one tap": ((2, 6, 4, 4), (4, 6, 1, 1), {"padding": (1, 2)}),
+    "dilated": ((2, 3, 14, 13), (4, 3, 3, 2), {"dilation": (2, 3), "padding": (2, 3)}),
+    "groups": ((2, 6, 8, 9), (9, 2, 3, 3), {"groups": 3, "padding": (1, 1)}),
+    "a group a channel": ((2, 6, 8, 9), (12, 1, 3, 3), {"groups": 6, "padding": (1, 1), "stride": (2, 1)}),
+    "large image": ((2, 2, 40, 40), (3, 2, 3, 3), {"padding": (1, 1)}),
+    "long": ((2, 200, 5, 5), (3, 200, 3, 3), {"padding": (1, 1)}),
+    "many outputs": ((2, 3, 5, 5), (300, 3, 3, 3), {"padding": (1, 1)}),
+    "unused edge": ((2, 3, 8, 8), (4, 3, 3, 3), {"stride": (4, 4)}),
+    "far outside": ((1, 2, 3, 3), (2, 2, 2, 2), {"padding": (4, 5), "stride": (3, 1)}),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("panel", [200, 3000, 1 << 19])
+def test_convolutions_in_panels_round_correctly(name: str, panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolving, "PANEL", panel)
+    monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
+    torch.manual_seed(len(name))
+    size, kernel, options = WINDOWS[name]
+    attributes = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, **options}
+    x, w = torch.randn(size), torch.randn(kernel)
+    x[:, ::2], w[::2] = x[:, ::2].round(), w[::2].round()
+    g = torch.randn(operator("conv2d").output_shape((size, kernel), attributes))
+    g[:, ::3] = g[:, ::3].round()
+    x = x.to(memory_format=torch.channels_last)
+    for op_name, inputs, more in [
+        ("conv2d", [x, w], {}),
+        ("conv2d_grad_input", [g, w], {"size": size[2:]}),
+        ("conv2d_grad_weight", [g, x], {"size": kernel[2:]}),
+    ]:
+        op, given = operator(op_name), {**attributes, **more}
+        y = op.approximate(inputs, given)
+        # Every element by the definition of the reads, in exact arithmetic: nothing that the panels share.
+        right = op._exact_by_reads(*(i.contiguous() for i in inputs), given, np.arange(y.numel()), 32)
+        expected = torch.from_numpy(right).reshape(y.shape)
+        assert torch.equal(op.exact(inputs, given, torch.arange(y.numel())).reshape(y.shape), expected)
+        assert torch.equal(Recorder(4).round(0, op, inputs, given)[0].view(torch.int32), expected.view(torch.int32))
+        rounded, marked = Inexact.certify(op, inputs, given, 4.0)
+        rounded.view(-1)[marked.indices] = expected.view(-1)[marked.indices]
+        assert torch.equal(rounded, expected)
+        assert len(marked.indices) < 0.2 * y.numel()
