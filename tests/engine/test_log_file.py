@@ -285,7 +285,7 @@ def test_a_header_of_a_later_version_is_refused_as_such(path: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "value", "message"),
     [
-        (11, b"\x01", "reserved byte"),
+        (11, b"\x02", "payloads of kind 2, which this version does not know"),
         (12, bytes(4), "cannot have 0 steps"),
         (23, b"\xff", "cannot have 3 steps from 18"),
     ],

@@ -3,7 +3,16 @@
 Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0 (design, section 2).
 """
 
-from roundlog.arithmetic.bits import FULL_BITS, MIN_BITS, adjacent, in_format, neighbour, ordinal, round_to_bits
+from roundlog.arithmetic.bits import (
+    FULL_BITS,
+    MIN_BITS,
+    adjacent,
+    in_format,
+    neighbour,
+    ordinal,
+    round_signed,
+    round_to_bits,
+)
 from roundlog.arithmetic.functions import FUNCTIONS, round_function
 from roundlog.arithmetic.interval import round_f32, round_interval
 from roundlog.arithmetic.machine import MachineError, check_machine
@@ -22,6 +31,7 @@ __all__ = [
     "round_f32",
     "round_function",
     "round_interval",
+    "round_signed",
     "round_sums",
     "round_to_bits",
 ]

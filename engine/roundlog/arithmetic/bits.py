@@ -22,8 +22,13 @@ def dropped(bits: int) -> int:
 
 def round_to_bits(y: torch.Tensor, bits: int) -> torch.Tensor:
     """FP64 tensor -> FP32 numbers of the format, to nearest, ties to even; overflow gives infinity, a zero +0."""
+    return round_signed(y, bits).add_(0.0)
+
+
+def round_signed(y: torch.Tensor, bits: int) -> torch.Tensor:
+    """`round_to_bits`, but a zero keeps the sign of what was rounded, as IEEE 754 has it."""
     if bits == FULL_BITS:
-        return y.to(torch.float32).add_(0.0)
+        return y.to(torch.float32)
     # Normal numbers: the fraction of binary64 has 52 bits, and carrying into the exponent is what rounding up does.
     shift = 52 - (bits - 9)
     words = y.contiguous().view(torch.int64)
@@ -33,7 +38,7 @@ def round_to_bits(y: torch.Tensor, bits: int) -> torch.Tensor:
     place = 149 - dropped(bits)
     small = (y * 2.0**place).round() * 2.0**-place
     nearest = torch.where(y.abs() < 2.0**-126, small, nearest)
-    return torch.where(y.isfinite(), nearest, y).to(torch.float32).add_(0.0)
+    return torch.where(y.isfinite(), nearest, y).to(torch.float32)
 
 
 def ordinal(x: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,13 @@
-"""The sparse rounding log: which way the trainer rounded what an auditor might find ambiguous
-(docs/log-format.md).
+"""The rounding log: which way the trainer rounded what an auditor might find ambiguous, or, under the `threshold`
+policy, everything (docs/log-format.md).
 """
 
 from roundlog.log.entries import Decision, Entries, StepLog
 from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import LogHeader
+from roundlog.log.layout import Kind, LogHeader
 from roundlog.log.reader import LogReader
 from roundlog.log.summary import Counts, LogSummary, StepSummary, summarise
+from roundlog.log.trits import TritLog, Trits
 from roundlog.log.writer import ClosedLog, LogWriter
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Counts",
     "Decision",
     "Entries",
+    "Kind",
     "LogError",
     "LogHeader",
     "LogReader",
@@ -22,5 +24,7 @@ __all__ = [
     "PayloadError",
     "StepLog",
     "StepSummary",
+    "TritLog",
+    "Trits",
     "summarise",
 ]

@@ -1,5 +1,6 @@
 """The frame of a log file: header, segment headers, footer (docs/log-format.md)."""
 
+import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +19,22 @@ HEADER_SIZE = _HEADER.size + _CHECKSUM_SIZE
 SEGMENT_HEADER_SIZE = _SEGMENT.size
 
 
+class Kind(enum.IntEnum):
+    """What the payloads of a log are."""
+
+    ENTRIES = 0
+    """The decisions that matter: the `certified` policy."""
+    TRITS = 1
+    """A trit for every output: the `threshold` policy."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogHeader:
     """What a log file belongs to: a run, and the steps of one checkpoint interval of it.
 
     program_root, run_id: 32 bytes each (`TrainingSpec.program_root`, `TrainingSpec.run_id`).
     first_step, steps: the file has the steps first_step .. first_step + steps - 1, counted from 0.
-    guard: elements within guard * d of a rounding boundary have an entry.
+    guard: elements within guard * d of a rounding boundary have an entry. kind: of the payloads.
 
     Raises ValueError if a field does not fit its place in the file.
     """
@@ -34,6 +44,7 @@ class LogHeader:
     first_step: int
     steps: int
     guard: int
+    kind: Kind = Kind.ENTRIES
 
     def __post_init__(self) -> None:
         if len(self.program_root) != 32 or len(self.run_id) != 32:
@@ -44,7 +55,7 @@ class LogHeader:
     def pack(self) -> bytes:
         """The 120 bytes that the file starts with."""
         fields = _HEADER.pack(
-            MAGIC, VERSION, self.guard, 0, self.steps, self.first_step, self.program_root, self.run_id
+            MAGIC, VERSION, self.guard, self.kind, self.steps, self.first_step, self.program_root, self.run_id
         )
         return fields + sha256(fields).digest()
 
@@ -55,15 +66,22 @@ class LogHeader:
             raise LayoutError(0, "is not a rounding log: the magic number is missing")
         if len(raw) < HEADER_SIZE:
             raise LayoutError(len(raw), f"the file ends inside its header of {HEADER_SIZE} bytes")
-        _, version, guard, reserved, steps, first_step, program_root, run_id = _HEADER.unpack_from(raw)
+        _, version, guard, kind, steps, first_step, program_root, run_id = _HEADER.unpack_from(raw)
         if version != VERSION:
             raise LayoutError(8, f"log version {version} is not supported by this version; use {VERSION}")
         if sha256(raw[: _HEADER.size]).digest() != raw[_HEADER.size :]:
             raise LayoutError(_HEADER.size, "the header does not match its checksum")
-        if reserved:
-            raise LayoutError(11, "the reserved byte is not zero")
+        if kind not in list(Kind):
+            raise LayoutError(11, f"holds payloads of kind {kind}, which this version does not know")
         try:
-            return cls(program_root=program_root, run_id=run_id, first_step=first_step, steps=steps, guard=guard)
+            return cls(
+                program_root=program_root,
+                run_id=run_id,
+                first_step=first_step,
+                steps=steps,
+                guard=guard,
+                kind=Kind(kind),
+            )
         except ValueError as error:
             raise LayoutError(11, str(error)) from error
 

@@ -6,22 +6,24 @@ of the program.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from roundlog.commitments import leaf_hash
-from roundlog.log import payload
+from roundlog.log import payload, trits
 from roundlog.log.entries import Entries
 from roundlog.log.errors import LogError, PayloadError
 from roundlog.log.layout import (
     HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
+    Kind,
     LayoutError,
     LogHeader,
     SegmentHeader,
@@ -29,7 +31,10 @@ from roundlog.log.layout import (
     footer_size,
     pack_footer,
 )
+from roundlog.log.trits import Trits
 from roundlog.storage import open_regular
+
+T = TypeVar("T")
 
 _MIN_SEGMENT = SEGMENT_HEADER_SIZE + 1
 _MIN_WINDOW = 1024
@@ -42,9 +47,10 @@ class LogFile:
     header, root (32 bytes), size (bytes of the file), segments and offsets (one of each for every step).
     """
 
-    def __init__(self, path: Path, expected: LogHeader | None, max_payload: int) -> None:
+    def __init__(self, path: Path, expected: LogHeader | None, max_payload: int | None = None) -> None:
+        """max_payload: None takes the limit of the file's kind. Raises LogError."""
         self.path = path
-        self._max_payload = max_payload
+        self._max_payload = max_payload or 0
         try:
             self._file: BufferedReader = open_regular(path)
         except FileNotFoundError as error:
@@ -102,6 +108,8 @@ class LogFile:
         self.header = header = LogHeader.unpack(self._read(0, min(HEADER_SIZE, self.size)))
         if expected is not None:
             _check_run(header, expected)
+        if not self._max_payload:
+            self._max_payload = trits.MAX_PAYLOAD if header.kind == Kind.TRITS else payload.MAX_PAYLOAD
         footer = self.size - footer_size(header.steps)
         if footer < HEADER_SIZE + header.steps * _MIN_SEGMENT:
             raise LayoutError(self.size, f"the file ends before its {header.steps} steps and its footer")
@@ -151,6 +159,8 @@ def _check_run(header: LogHeader, expected: LogHeader) -> None:
             12,
             f"has {header.steps} steps from {header.first_step}, not {expected.steps} from {expected.first_step}",
         )
+    if header.kind != expected.kind:
+        raise LayoutError(11, f"holds payloads of kind {int(header.kind)}, not {int(expected.kind)}")
     if header.guard != expected.guard:
         raise LayoutError(10, f"was written with guard {header.guard}, not {expected.guard}")
 
@@ -161,11 +171,16 @@ class LogReader:
     def __init__(self, path: Path, expected: LogHeader, operator_sizes: Sequence[int]) -> None:
         """Opens the file and checks its frame.
 
-        operator_sizes: elements in the output of each operator of the program, by operator index. Raises
-        LogError if the file is not the log that `expected` describes, or could not be one for this program.
+        operator_sizes: elements in the output of each inexact operator of the program, by operator index, 0 for all
+        other operators. Raises LogError if the file is not the log that `expected` describes, or could not be one for
+        this program.
         """
         self._sizes = np.array(operator_sizes, np.int64)
-        self._file = LogFile(path, expected, payload.payload_bound(operator_sizes))
+        if expected.kind == Kind.TRITS:
+            bound = min(trits.payload_size(operator_sizes), trits.MAX_PAYLOAD)
+        else:
+            bound = payload.payload_bound(operator_sizes)
+        self._file = LogFile(path, expected, bound)
         self.header = self._file.header
         self.root = self._file.root
 
@@ -173,13 +188,24 @@ class LogReader:
         """The log of one step: entries by operator index, those of operators that have any.
 
         Raises LogError if the file's bytes are not the log of that step, and ValueError for a step outside
-        the file.
+        the file or a log of another kind.
         """
+        return self._decoded(step, Kind.ENTRIES, payload.decode)
+
+    def trits(self, step: int) -> dict[int, Trits]:
+        """The log of one step of kind 1: the trits of every inexact operator, by operator index. Raises as `step`."""
+        return self._decoded(step, Kind.TRITS, trits.decode)
+
+    def _decoded(
+        self, step: int, kind: Kind, decode: Callable[[bytes, NDArray[np.int64] | None], dict[int, T]]
+    ) -> dict[int, T]:
+        if self.header.kind != kind:
+            raise ValueError(f"{self._file.path} holds payloads of kind {int(self.header.kind)}, not {int(kind)}")
         position = step - self.header.first_step
         if not 0 <= position < self.header.steps:
             raise ValueError(f"a log of {self.header.steps} steps from {self.header.first_step} has no step {step}")
         try:
-            return payload.decode(self._file.plain_payload(position), self._sizes)
+            return decode(self._file.plain_payload(position), self._sizes)
         except PayloadError as error:
             offset = self._file.offsets[position] + SEGMENT_HEADER_SIZE
             raise LogError(self._file.path, offset, f"in the payload of step {step}, {error}") from error

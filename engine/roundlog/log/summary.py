@@ -5,16 +5,17 @@ from pathlib import Path
 
 import numpy as np
 
-from roundlog.log import payload
+from roundlog.log import payload, trits
 from roundlog.log.entries import Decision, Entries
 from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import SEGMENT_HEADER_SIZE, LogHeader
+from roundlog.log.layout import SEGMENT_HEADER_SIZE, Kind, LogHeader
 from roundlog.log.reader import LogFile
+from roundlog.log.trits import DOWN, UP, Trits
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Entries by decision."""
+    """Entries by decision; of trits, those that say up or down."""
 
     down: int
     up: int
@@ -33,6 +34,12 @@ class Counts:
         """The counts of one operator's entries."""
         counts = np.bincount(entries.decisions, minlength=len(Decision))
         return cls(*(int(counts[decision]) for decision in Decision))
+
+    @classmethod
+    def of_trits(cls, trits: Trits) -> "Counts":
+        """The counts of one operator's trits."""
+        counts = np.bincount(trits.codes(), minlength=3)
+        return cls(int(counts[DOWN]), int(counts[UP]), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +76,24 @@ def summarise(path: Path) -> LogSummary:
 
     Without the program, indices are not held against output sizes. Raises LogError.
     """
-    file = LogFile(path, None, payload.MAX_PAYLOAD)
+    file = LogFile(path, None)
     try:
         steps = []
         for position, (segment, offset) in enumerate(zip(file.segments, file.offsets, strict=True)):
             try:
-                entries = payload.decode(file.plain_payload(position), None)
+                counts = _counts(file.header.kind, file.plain_payload(position))
             except PayloadError as error:
                 raise LogError(
                     path, offset + SEGMENT_HEADER_SIZE, f"in the payload of step {segment.step}, {error}"
                 ) from error
-            counts = {operator: Counts.of(part) for operator, part in entries.items()}
             size = SEGMENT_HEADER_SIZE + segment.compressed
             steps.append(StepSummary(segment.step, offset, size, segment.payload, counts))
         return LogSummary(path, file.header, file.root, file.size, tuple(steps))
     finally:
         file.close()
+
+
+def _counts(kind: Kind, plain: bytes) -> dict[int, Counts]:
+    if kind == Kind.TRITS:
+        return {operator: Counts.of_trits(part) for operator, part in trits.decode(plain, None).items()}
+    return {operator: Counts.of(part) for operator, part in payload.decode(plain, None).items()}

@@ -1,6 +1,7 @@
 """Writes the log of one checkpoint interval while the next step is computed."""
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import NamedTuple, Self
 import zstandard
 
 from roundlog.commitments import leaf_hash
-from roundlog.log import payload
+from roundlog.log import payload, trits
 from roundlog.log.entries import StepLog
 from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import LogHeader, SegmentHeader, pack_footer
+from roundlog.log.layout import Kind, LogHeader, SegmentHeader, pack_footer
+from roundlog.log.trits import TritLog
 from roundlog.storage import commit_file, partial_path
 
 _COMPRESSION_LEVEL = 3
@@ -56,15 +58,25 @@ class LogWriter:
     def append(self, step: int, step_log: StepLog) -> None:
         """Hands over the log of the next step; its arrays have to stay as they are from now on.
 
-        Raises LogError if it is not the next step, or an earlier step could not be written.
+        Raises LogError if it is not the next step, or an earlier step could not be written, and ValueError for
+        a file of another kind.
         """
+        self._append(step, Kind.ENTRIES, lambda: payload.encode(step_log))
+
+    def append_trits(self, step: int, step_log: TritLog) -> None:
+        """`append` for files of kind 1."""
+        self._append(step, Kind.TRITS, lambda: trits.encode(step_log))
+
+    def _append(self, step: int, kind: Kind, encode: Callable[[], bytes]) -> None:
+        if self.header.kind != kind:
+            raise ValueError(f"{self.path} is for payloads of kind {int(self.header.kind)}, not {int(kind)}")
         if self._file.closed:
             raise LogError(self.path, None, "is closed")
         if step != self._next_step or step >= self.header.first_step + self.header.steps:
             self.abort()
             raise LogError(self.path, None, f"step {step} is not the step that this log needs next")
         self._next_step += 1
-        self._pending.append(self._thread.submit(self._write, step, step_log))
+        self._pending.append(self._thread.submit(self._write, step, encode))
         self._wait(_MAX_PENDING)
 
     def close(self) -> ClosedLog:
@@ -127,9 +139,9 @@ class LogWriter:
                 self.abort()
                 raise
 
-    def _write(self, step: int, step_log: StepLog) -> None:
+    def _write(self, step: int, encode: Callable[[], bytes]) -> None:
         try:
-            plain = payload.encode(step_log)
+            plain = encode()
         except PayloadError as error:
             raise PayloadError(f"step {step}: {error}") from error
         compressed = self._compressor.compress(plain)

@@ -66,14 +66,19 @@ def _sqrt(x: torch.Tensor) -> torch.Tensor:
 
 
 def _to_f32(x: torch.Tensor) -> torch.Tensor:
+    return integer_as_f64(x).to(torch.float32)
+
+
+def integer_as_f64(x: torch.Tensor) -> torch.Tensor:
+    """An int64 or bool as an FP64 number that rounds to any format of at most 32 bits as the integer does."""
     if x.dtype != torch.int64:
-        return x.to(torch.float32)
+        return x.to(torch.float64)
     # Beyond 2^53 a detour through FP64 would round twice, so the high and low halves are split: both are exact in
     # FP64, and folding the low half's non-zeroness into a sticky bit keeps the direction of the rounding.
     high = (x >> 11) << 11
     sticky = ((x - high) != 0).to(torch.int64) << 10
     wide = torch.where(x.abs() < 2**53, x, high + sticky)
-    return wide.to(torch.float64).to(torch.float32)
+    return wide.to(torch.float64)
 
 
 _F = (DType.F32,)
