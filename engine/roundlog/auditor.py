@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from roundlog.batches import BatchSource
@@ -15,8 +14,10 @@ from roundlog.commitments import MerkleTree
 from roundlog.job import Job
 from roundlog.log import LogError, LogReader
 from roundlog.operators import Inexact, operator
-from roundlog.rounding import Finding, FindingKind, Follower, Rounding
+from roundlog.policies import alone, follower
+from roundlog.rounding import Finding, FindingKind, Rounding
 from roundlog.run import Run, RunError, StepEvent
+from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import StorageError, read_record, write_record
 from roundlog.trainer import log_header, log_path
 
@@ -29,7 +30,7 @@ class AuditResult:
     """What an audit found."""
 
     checkpoint_root: bytes
-    """The right one."""
+    """The right one; under `threshold`, the one that this log leads to here."""
     state_roots: list[bytes]
     findings: list[Finding] = field(default_factory=list)
     """Wrong log entries, in order."""
@@ -53,11 +54,18 @@ class Auditor:
         on_step: Callable[[StepEvent], None] | None = None,
     ) -> None:
         """log_dir: the trainer's logs; None audits without. verify_log: the share of the logged decisions inside the
-        ambiguous set that are verified, drawn in secret; 1.0 verifies all of them.
+        ambiguous set that are verified, drawn in secret; 1.0 verifies all of them. Under `threshold` the trainer's
+        logs are needed, and every reversal is held against the operator's error bound, whatever the share.
 
-        Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run."""
+        Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run or a log is
+        needed."""
         if not 0.0 <= verify_log <= 1.0:
             raise ValueError(f"verify_log is {verify_log}: give a share between 0 and 1")
+        if log_dir is None and job.spec.rounding_policy != POLICY_CERTIFIED:
+            raise RunError(
+                "this job rounds by the policy `threshold`, under which the log decides: audit it with the "
+                "trainer's log"
+            )
         self.job = job
         self._run = Run(
             job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step, role="auditor"
@@ -80,7 +88,7 @@ class _Alone:
     """A run's part that needs no log and leaves none."""
 
     def __init__(self, job: Job) -> None:
-        self.rounding: Rounding = Follower.of_nobody(job.spec.log_guard)
+        self.rounding: Rounding = alone(job.spec)
 
     def resume(self, done: int) -> None:
         pass
@@ -111,8 +119,7 @@ class _Following:
         self._reader: LogReader | None = None
         # Only inexact operators have entries; what a log may make a reader allocate is bounded by their outputs.
         self._sizes = [n.type.numel if isinstance(operator(n.op), Inexact) else 0 for n in job.program.nodes]
-        # The sample has to be unpredictable for the trainer: fresh entropy from the operating system.
-        self.follower = Follower(job.spec.log_guard, share, np.random.default_rng())
+        self.follower = follower(job.spec, share)
         self.rounding: Rounding = self.follower
         self.unreadable: list[str] = []
         self._unreadable_at: list[int] = []
@@ -144,17 +151,16 @@ class _Following:
             self._go_without(interval, str(error))
 
     def before_step(self, step: int) -> None:
-        log = None
         interval = step // self.job.spec.interval
+        self.follower.follow(step, None)
         if self._reader is not None and self.follower.given_up:
             found = len(self.follower.findings)
             self._go_without(interval, f"the log is not followed from step {step} on, after {found} wrong entries")
         elif self._reader is not None:
             try:
-                log = self._reader.step(step)
+                self.follower.read(self._reader, step)
             except LogError as error:
                 self._go_without(interval, str(error))
-        self.follower.follow(step, log)
 
     def _go_without(self, interval: int, why: str) -> None:
         """The log is a hint: without it the audit is slower, not weaker."""

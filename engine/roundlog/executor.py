@@ -8,10 +8,21 @@ from dataclasses import dataclass
 
 import torch
 
-from roundlog.arithmetic import check_machine
+from roundlog.arithmetic import FULL_BITS, check_machine
 from roundlog.fusion import Group, compute, deaths, plan
 from roundlog.kernels.reducing import all_finite
-from roundlog.operators import Direct, Inexact, Kind, Operator, Source, StepInputs, check, operator
+from roundlog.operators import (
+    Direct,
+    Inexact,
+    Kind,
+    Operator,
+    Source,
+    StepInputs,
+    check,
+    check_narrow,
+    compute_narrow,
+    operator,
+)
 from roundlog.operators.registry import integer, ints
 from roundlog.program import DType, Program
 from roundlog.rounding import Rounding
@@ -31,12 +42,18 @@ class StepResult:
 
 
 class Executor:
-    """Executes steps of one program. Raises ProgramError if the program does not pass the registry's check."""
+    """Executes steps of one program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, bits: int = FULL_BITS) -> None:
+        """bits: of the results of exact operators; those of inexact ones are the rounding's affair.
+
+        Raises ProgramError if the program does not pass the registry's check, or has an operator that cannot be
+        rounded to so few bits."""
         check(program)
         self.program = program
+        self._bits = bits
         self._operators = [operator(node.op) for node in program.nodes]
+        check_narrow(program, self._operators, bits)
         self._plan = plan(program)
         self._dead_after = deaths(program, self._plan)
         self._last_uses = program.last_uses()
@@ -60,7 +77,8 @@ class Executor:
         if inputs.device not in self._checked:
             check_machine(inputs.device)
             self._checked.add(inputs.device)
-        if observe is not None or inputs.device.type != "cpu":
+        # The fused tape computes in FP32.
+        if observe is not None or inputs.device.type != "cpu" or self._bits != FULL_BITS:
             return self._one_by_one(inputs, rounding, observe)
         running = self._start(inputs, rounding)
         try:
@@ -92,7 +110,7 @@ class Executor:
             slot < len(self._own_states) and self._own_states[slot]() is state
             for slot, state in enumerate(inputs.states)
         ]
-        return _Step(self.program, self._operators, self._surely_finite, inputs, known, rounding)
+        return _Step(self.program, self._operators, self._bits, self._surely_finite, inputs, known, rounding)
 
     def _finish(self, running: _Step) -> StepResult:
         self._own_states = [weakref.ref(state) for state in running.states]
@@ -106,6 +124,7 @@ class _Step:
         self,
         program: Program,
         operators: list[Operator],
+        bits: int,
         surely_finite: list[bool],
         inputs: StepInputs,
         known: list[bool],
@@ -116,6 +135,7 @@ class _Step:
         self.loss = torch.zeros(())
         self._program = program
         self._operators = operators
+        self._bits = bits
         self._surely_finite = surely_finite
         self._known = known
         """The state's slots that are known to be finite."""
@@ -134,7 +154,7 @@ class _Step:
         if isinstance(op, Inexact):
             result, finite = self._rounding.round(index, op, arguments, node.attributes)
         elif isinstance(op, Direct):
-            result = op.compute(arguments, node.attributes)
+            result = compute_narrow(op, arguments, node.attributes, self._bits)
             if op.kind == Kind.EXACT or (node.op == "store" and not self._surely_finite[node.inputs[0]]):
                 finite = _all_finite(result)
         else:

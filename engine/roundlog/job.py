@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 
 from roundlog.adjudication import program_root
+from roundlog.arithmetic import FULL_BITS
 from roundlog.capture import Task, capture
 from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
 from roundlog.fusion import peak_bytes
-from roundlog.operators import check
+from roundlog.operators import Inexact, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.text import MAX_TEXT_BYTES
-from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
+from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
 from roundlog.storage import StorageError, load_tensors, open_regular, replace_file, save_tensors
 
 PROGRAM, SPEC, INITIAL, SCHEDULE, DATA = (
@@ -53,9 +54,14 @@ class Job:
     """Field name -> [rows, ...], in program order."""
 
     @staticmethod
-    def from_task(task: Task) -> Job:
-        """Capture a task and bind everything by a spec. Raises CaptureError."""
+    def from_task(task: Task, *, policy: int = POLICY_CERTIFIED, bits: int = FULL_BITS) -> Job:
+        """Capture a task and bind everything by a spec. policy, bits: its rounding_policy and rounding_bits.
+
+        Raises CaptureError, and before any work SpecError for a policy or bits that there are not, ProgramError for an
+        operator that cannot be rounded to so few bits."""
+        check_rounding(policy, bits)
         captured = capture(task)
+        check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
         dataset = {name: field.detach().cpu().contiguous() for name, field in task.dataset.items()}
         spec = TrainingSpec(
             steps=task.steps,
@@ -69,6 +75,8 @@ class Job:
             batch_size=task.batch_size,
             schedule_root=tensor_root(captured.schedule),
             seed=task.seed,
+            rounding_policy=policy,
+            rounding_bits=bits,
         )
         spec.validate()
         return Job(
@@ -111,13 +119,14 @@ def _read(directory: Path, limits: Limits) -> Job:
     # Only a program that passed the registry's check has descriptors, and so a root.
     if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
         raise JobError(f"the program in {directory} is not the one that its spec commits to")
+    check_narrow(program, [operator(node.op) for node in program.nodes], spec.rounding_bits)
     dataset_types = {
         name: TensorType((spec.data_rows, *kind.shape[1:]), kind.dtype) for name, kind in program.data.items()
     }
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
     state_bytes = sum(kind.nbytes for kind in program.states.values())
     data_bytes = sum(kind.nbytes for kind in (*dataset_types.values(), *schedule_types.values()))
-    need = 3 * state_bytes + data_bytes + peak_bytes(program)
+    need = 3 * state_bytes + data_bytes + step_bytes(program, spec)
     if need > limits.memory_bytes:
         raise JobError(
             f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
@@ -134,6 +143,18 @@ def _read(directory: Path, limits: Limits) -> Job:
         if root != committed:
             raise JobError(f"the {what} in {directory} is not the one that its spec commits to")
     return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=dataset)
+
+
+def step_bytes(program: Program, spec: TrainingSpec) -> int:
+    """Bytes that one step needs at its worst moment, beside the state: an upper bound."""
+    need = peak_bytes(program)
+    if (spec.rounding_policy, spec.rounding_bits) == (POLICY_CERTIFIED, FULL_BITS):
+        return need
+    # These run in plain torch, with up to sixteen FP64 tensors of an output's size, and `threshold` packs a byte for
+    # every output of the operator, keeping a fifth of it for up to four steps on their way to the disk.
+    largest = max((node.type.numel for node in program.nodes), default=0)
+    inexact = sum(node.type.numel for node in program.nodes if isinstance(operator(node.op), Inexact))
+    return need + 16 * 8 * largest + (inexact if spec.rounding_policy != POLICY_CERTIFIED else 0)
 
 
 def _text(path: Path, limit: int) -> bytes:

@@ -10,13 +10,14 @@ import torch
 from roundlog.batches import BatchSource
 from roundlog.commitments import state_root
 from roundlog.job import Job
-from roundlog.rounding import Follower
+from roundlog.policies import alone
 from roundlog.run import Run
 
 
 def replay(run: Run, first: int, states: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """From the state before step `first`: (step, state after it), step by step, to the end of the run."""
-    rounding = Follower.of_nobody(run.job.spec.log_guard)
+    """From the state before step `first`: (step, state after it), step by step, to the end of the run. Under
+    `threshold`, that is what this machine makes of it without anybody's log."""
+    rounding = alone(run.job.spec)
     for step in range(first, run.job.spec.steps):
         states = run.step(step, states, rounding)
         yield step, states

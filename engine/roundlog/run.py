@@ -101,7 +101,7 @@ class Run:
         self.keep_every = keep_every
         self.device = torch.device(device)
         self.on_step = on_step
-        self.executor = Executor(job.program)
+        self.executor = Executor(job.program, job.spec.rounding_bits)
         self._bind(role)
 
     def _bind(self, role: str | None) -> None:

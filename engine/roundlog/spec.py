@@ -43,7 +43,7 @@ class TrainingSpec:
     dataset, its rows, and rows in a step. schedule_root: tensor root of the float32[steps, columns]
     schedule (learning rates and other inputs of each step). seed: of data order and of all randomness.
     chunk_size: bytes in a leaf of a tensor tree. rounding_policy: 0 certified, 1 threshold. rounding_bits:
-    of the results, 32 = FP32. log_guard: the log has every element within log_guard * d of a rounding
+    b_r, of the results: 23..32, 32 = FP32. log_guard: the log has every element within log_guard * d of a rounding
     boundary. log_version: of the log format.
     """
 
@@ -97,14 +97,7 @@ class TrainingSpec:
             raise SpecError("steps * batch_size has to be below 2^64, so that a sample's position fits 64 bits")
         if self.chunk_size != CHUNK_SIZE:
             raise SpecError(f"chunk_size {self.chunk_size} has to be {CHUNK_SIZE}")
-        if not 23 <= self.rounding_bits <= 32:
-            raise SpecError(f"rounding_bits {self.rounding_bits} is outside 23..32")
-        if self.rounding_bits != 32:
-            raise SpecError(f"rounding_bits {self.rounding_bits} is not supported by this version; use 32")
-        if self.rounding_policy not in (POLICY_CERTIFIED, POLICY_THRESHOLD):
-            raise SpecError(f"rounding_policy {self.rounding_policy} is neither 0 (certified) nor 1 (threshold)")
-        if self.rounding_policy != POLICY_CERTIFIED:
-            raise SpecError("rounding_policy 1 (threshold) is not supported by this version; use 0 (certified)")
+        check_rounding(self.rounding_policy, self.rounding_bits)
         if not MIN_LOG_GUARD <= self.log_guard <= 255:
             raise SpecError(f"log_guard {self.log_guard} is outside {MIN_LOG_GUARD}..255")
         if self.log_version != LOG_VERSION:
@@ -147,6 +140,14 @@ class TrainingSpec:
         spec = cls(**values)
         spec.validate()
         return spec
+
+
+def check_rounding(policy: int, bits: int) -> None:
+    """Raises SpecError for a rounding policy or a number of bits that there is not."""
+    if not 23 <= bits <= 32:
+        raise SpecError(f"rounding_bits {bits} is outside 23..32")
+    if policy not in (POLICY_CERTIFIED, POLICY_THRESHOLD):
+        raise SpecError(f"rounding_policy {policy} is neither 0 (certified) nor 1 (threshold)")
 
 
 def _check_type(name: str, kind: object, value: object) -> None:

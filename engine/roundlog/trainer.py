@@ -12,7 +12,8 @@ from roundlog.batches import BatchSource
 from roundlog.commitments import MerkleTree
 from roundlog.job import Job
 from roundlog.log import LogHeader, LogWriter
-from roundlog.rounding import Recorder, Rounding
+from roundlog.policies import log_kind, recorder
+from roundlog.rounding import Rounding, Thresholds
 from roundlog.run import Run, StepEvent
 
 
@@ -25,6 +26,7 @@ def log_header(job: Job, interval: int) -> LogHeader:
         steps=spec.interval,
         program_root=spec.program_root,
         run_id=spec.run_id,
+        kind=log_kind(spec),
     )
 
 
@@ -60,8 +62,10 @@ class Trainer:
         keep_every: int = 1,
         device: torch.device | str = "cpu",
         on_step: Callable[[StepEvent], None] | None = None,
+        thresholds: Thresholds | None = None,
     ) -> None:
         """`batches` replaces the data that the spec prescribes; only a dishonest trainer has a use for it.
+        `thresholds` are for jobs under the `threshold` policy.
 
         Raises RunError if the directory holds another job's run."""
         self.job = job
@@ -69,11 +73,12 @@ class Trainer:
             job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step, role="trainer"
         )
         self.log_dir = run_dir / "log"
+        self._thresholds = thresholds
 
     def run(self) -> TrainingResult:
         """Train to the end. Raises NonFiniteError, LogError, RunError, OSError."""
         self.log_dir.mkdir(exist_ok=True)
-        roots = self._run.run(_Recording(self.job, self.log_dir))
+        roots = self._run.run(_Recording(self.job, self.log_dir, self._thresholds))
         files = [log_path(self.log_dir, interval) for interval in range(self.job.spec.intervals)]
         return TrainingResult(
             checkpoint_root=MerkleTree(roots).root,
@@ -87,10 +92,10 @@ class Trainer:
 class _Recording:
     """A run's part that writes the log."""
 
-    def __init__(self, job: Job, directory: Path) -> None:
+    def __init__(self, job: Job, directory: Path, thresholds: Thresholds | None) -> None:
         self.job = job
         self.directory = directory
-        self._recorder = Recorder(job.spec.log_guard)
+        self._recorder = recorder(job.spec, thresholds)
         self.rounding: Rounding = self._recorder
         self._writer: LogWriter | None = None
 
@@ -105,7 +110,7 @@ class _Recording:
 
     def after_step(self, step: int) -> None:
         assert self._writer is not None
-        self._writer.append(step, self._recorder.take())
+        self._recorder.write(self._writer, step)
 
     def end_interval(self, interval: int) -> None:
         assert self._writer is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
     from roundlog.job import Job
 
 app = typer.Typer(no_args_is_help=True, help="Training jobs: make one, post it, look at it, collect its model.")
+
+
+class Policy(enum.StrEnum):
+    """`rounding_policy` of a spec, by name."""
+
+    CERTIFIED = "certified"
+    THRESHOLD = "threshold"
+
 
 _TERMS = "Posting it on the chain"
 
@@ -47,6 +56,23 @@ def create(
     ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="PATH", help="What to train on: a file or folder; see below.")
+    ] = None,
+    policy: Annotated[
+        Policy | None,
+        typer.Option(
+            help="How inexact results are rounded: certified, to the one right answer, or threshold, as OVT has it, "
+            "by the trainer's log (without a chain). [default: certified]",
+            show_default=False,
+        ),
+    ] = None,
+    bits: Annotated[
+        int | None,
+        typer.Option(
+            min=23,
+            max=32,
+            help="b_r of OVT: bits of every result, 8 of them the exponent's. [default: 32]",
+            show_default=False,
+        ),
     ] = None,
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     reward: Annotated[
@@ -100,6 +126,10 @@ def create(
 
     if reward is None and (referee or trainer or trainer_bond or challenger_bond):
         raise CommandError("these are terms of a posted job, but there is no --reward to post it with: add one.")
+    if reward is not None and policy == Policy.THRESHOLD:
+        raise CommandError(
+            "under threshold the trainer's log decides, which no referee can judge: leave --reward away."
+        )
     if reward is not None and referee is None:
         raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
     judge = network.address(referee, "the referee") if referee is not None else None
@@ -107,7 +137,7 @@ def create(
     place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory)
     if reward is not None:
         place.contract()  # what cannot be posted is noticed before the work of capturing it
-    job, where = _capture(source, out, setting or [], data, max_memory)
+    job, where = _capture(source, out, setting or [], data, policy, bits, max_memory)
     plain: dict[str, object] = {"directory": where} | _plain(job)
     if not json:
         output.show_facts(f"Job in {where}", _facts(job))
@@ -137,14 +167,20 @@ def create(
 
 
 def _capture(
-    source: str, out: Path | None, settings: list[str], data: Path | None, max_memory: int
+    source: str,
+    out: Path | None,
+    settings: list[str],
+    data: Path | None,
+    policy: Policy | None,
+    bits: int | None,
+    max_memory: int,
 ) -> tuple[Job, Path]:
     """The job of a task, written to `out`; or the job that is in a directory already."""
     if Path(source).is_dir():
         from tiebreak.cli.training import read_job
 
-        if out is not None or settings or data is not None:
-            raise CommandError(f"{source} is a job already: leave --out, --set and --data away.")
+        if out is not None or settings or any(option is not None for option in (data, policy, bits)):
+            raise CommandError(f"{source} is a job already: leave --out, --set, --data, --policy and --bits away.")
         strangers = sorted({path.name for path in Path(source).iterdir()} - _files_of_a_job())
         if strangers:
             raise CommandError(f"{source} would be published with {strangers[0]} in it: move that somewhere else.")
@@ -157,8 +193,10 @@ def _capture(
 
     task = load_task(source, settings if data is None else [*settings, f"data={data}"])
     from roundlog.job import Job
+    from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 
-    job = Job.from_task(task)
+    number = POLICY_THRESHOLD if policy == Policy.THRESHOLD else POLICY_CERTIFIED
+    job = Job.from_task(task, policy=number, bits=bits or 32)
     job.write(out)
     return job, out
 
@@ -249,7 +287,7 @@ def collect(
 def _plain(job: Job) -> dict[str, object]:
     from dataclasses import asdict
 
-    from roundlog.fusion import peak_bytes
+    from roundlog.job import step_bytes
 
     return {
         "spec": asdict(job.spec),
@@ -258,23 +296,26 @@ def _plain(job: Job) -> dict[str, object]:
         "data": {name: str(kind) for name, kind in job.program.data.items()},
         "state_bytes": sum(kind.nbytes for kind in job.program.states.values()),
         "data_bytes": sum(tensor.nbytes for tensor in job.dataset.values()),
-        "step_bytes": peak_bytes(job.program),
+        "step_bytes": step_bytes(job.program, job.spec),
     }
 
 
 def _facts(job: Job) -> dict[str, object]:
-    from roundlog.fusion import peak_bytes
+    from roundlog.job import step_bytes
+    from roundlog.spec import POLICY_THRESHOLD
 
     from tiebreak.cli.output import size
 
     spec = job.spec
+    policy = Policy.THRESHOLD if spec.rounding_policy == POLICY_THRESHOLD else Policy.CERTIFIED
     states = job.program.states
     return {
         "steps": f"{spec.steps}, a checkpoint every {spec.interval}",
         "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step",
+        "rounding": f"{policy.value}, {spec.rounding_bits} bits",
         "operators": f"{spec.operator_count} a step",
         "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",
-        "memory": f"about {size(peak_bytes(job.program))} a step",
+        "memory": f"about {size(step_bytes(job.program, spec))} a step",
         "program root": spec.program_root,
         "initial state root": spec.initial_state_root,
         "data root": spec.data_root,

@@ -15,6 +15,7 @@ from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 if TYPE_CHECKING:
     from roundlog.auditor import AuditResult
     from roundlog.job import Job
+    from roundlog.rounding import Thresholds
     from roundlog.run import StepEvent
 
 _SHOWN_FINDINGS = 20
@@ -31,6 +32,14 @@ def train(
     run: Annotated[
         Path, typer.Option("--run", help="Directory of the run: checkpoints and log. A killed run carries on.")
     ],
+    thresholds: Annotated[
+        Path | None,
+        typer.Option(
+            help="For jobs of the policy threshold: a JSON file with the threshold of each operator, in [0.25, 0.5) of "
+            "the distance between numbers. [default: 0.25]",
+            show_default=False,
+        ),
+    ] = None,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -44,10 +53,11 @@ def train(
 
     options.use_threads(threads)
     job = read_job(job_directory, max_memory)
+    chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
     started = time.monotonic()
     with output.progress("training", job.spec.steps) as bar:
         last = _Last(bar)
-        result = Trainer(job, run, keep_every=keep_every, device=device, on_step=last).run()
+        result = Trainer(job, run, keep_every=keep_every, device=device, on_step=last, thresholds=chosen).run()
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -72,6 +82,22 @@ def train(
             "log": f"{result.log_dir} ({output.size(result.log_bytes)})",
         },
     )
+
+
+def _read_thresholds(path: Path, job: Job) -> Thresholds:
+    from roundlog.rounding import ThresholdError, Thresholds
+    from roundlog.rounding.threshold import MAX_JSON_BYTES
+    from roundlog.spec import POLICY_THRESHOLD
+
+    if job.spec.rounding_policy != POLICY_THRESHOLD:
+        raise CommandError("this job rounds by the policy certified, which has no thresholds: leave --thresholds away.")
+    try:
+        with path.open("rb") as file:
+            return Thresholds.from_json(file.read(MAX_JSON_BYTES + 1))
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+    except ThresholdError as error:
+        raise CommandError(f"{path} holds no thresholds: {error}.") from error
 
 
 def audit(

@@ -9,7 +9,7 @@ import torch
 from roundlog import job as engine
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.program import Program
-from roundlog.spec import SpecError
+from roundlog.spec import POLICY_CERTIFIED, SpecError
 from roundlog.storage import StorageError, load_tensors
 
 from tiebreak.chain.records import Job
@@ -21,6 +21,12 @@ _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
 """A CID names its bytes for good, so content that is refused for these reasons will be refused for ever."""
 
 _HEADER_BYTES_A_TENSOR = 1024
+
+
+NO_REFEREE = (
+    "the spec's rounding_policy is 1 (threshold), under which the trainer's log decides and no referee can tell right "
+    "from wrong: such a job is for use without a chain"
+)
 
 
 class Refused(Exception):
@@ -37,6 +43,8 @@ def fetch_job(station: Station, posted: Job, room: Path) -> engine.Job:
         posted.spec.training.validate()
     except SpecError as error:
         raise Refused(f"the posted spec cannot be followed: {error}") from error
+    if posted.spec.training.rounding_policy != POLICY_CERTIFIED:
+        raise Refused(NO_REFEREE)
     if posted.spec.training.steps > limits.steps:
         raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
     directory = room / "job"

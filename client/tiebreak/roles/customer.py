@@ -7,13 +7,14 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 from roundlog import job as engine
+from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import read_record, write_record
 
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import spec_hash
 from tiebreak.game import timeout_is_due
-from tiebreak.roles.contents import Refused, fetch_job, fetch_state
+from tiebreak.roles.contents import NO_REFEREE, Refused, fetch_job, fetch_state
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
@@ -23,9 +24,11 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
     """Publishes the job's files, posts the job and pays its reward; returns its id.
 
     If this is interrupted at any instant, the same call made again with the same station carries on and does not pay
-    twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job,
-    StoreError, ChainError."""
+    twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job, or
+    one whose disputes nobody could judge, StoreError, ChainError."""
     job = engine.Job.read(job_dir, engine.Limits(memory_bytes=station.limits.memory_bytes))
+    if job.spec.rounding_policy != POLICY_CERTIFIED:
+        raise engine.JobError(NO_REFEREE)
     cid = station.store.add_directory(job_dir)
     _tell(station, What.PUBLISHED, f"published the job as {cid}")
     record_path = station.directory / "posting.json"

@@ -109,7 +109,7 @@ def divide(a: int, b: int) -> int:
     return nearest(value(a) / value(b), zero=sign)
 
 
-def root(a: int) -> int:
+def root(a: int, width: int = 32) -> int:
     if is_nan(a) or a in (0, SIGN, INFINITY):
         return a
     if a & SIGN:
@@ -120,7 +120,7 @@ def root(a: int) -> int:
     floor = isqrt(square.numerator)
     # Between two neighbours of this fine grid lies no boundary of FP32, so the middle stands for all of it.
     fine = Fraction(floor) if floor * floor == square.numerator else Fraction(2 * floor + 1, 2)
-    return nearest(fine / 2**_ROOT_BITS)
+    return nearest(fine / 2**_ROOT_BITS, width=width)
 
 
 def floor(a: int) -> int:

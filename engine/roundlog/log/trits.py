@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +119,7 @@ def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int
     if start > len(payload):
         raise PayloadError(f"{number} operators need {start} bytes of a payload of {len(payload)}")
     operators = list(_OPERATOR.iter_unpack(payload[_COUNT.size : start]))
-    if any(a >= b for (a, _), (b, _) in zip(operators, operators[1:], strict=False)):
+    if any(a >= b for (a, _), (b, _) in pairwise(operators)):
         raise PayloadError("operators are not strictly increasing")
     if operator_sizes is not None:
         needed = [(int(i), int(operator_sizes[i])) for i in np.flatnonzero(operator_sizes)]

@@ -11,6 +11,7 @@ from roundlog.operators import (  # noqa: F401  (each registers its operators)
     source,
     transcendental,
 )
+from roundlog.operators.narrow import check_narrow, compute_narrow
 from roundlog.operators.registry import (
     REGISTRY,
     Direct,
@@ -33,6 +34,8 @@ __all__ = [
     "Source",
     "StepInputs",
     "check",
+    "check_narrow",
+    "compute_narrow",
     "operator",
     "workspace",
 ]

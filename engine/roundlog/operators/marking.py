@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from roundlog.arithmetic import round_interval
+from roundlog.arithmetic import FULL_BITS, round_interval
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.marking import LARGEST, Near, mark_flat, mark_product
 from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
@@ -63,9 +63,11 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Mar
     return rounded, Marked.collect([near])
 
 
-def mark_by_reference(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
-    """`mark` in plain torch, on any device."""
-    low, high = round_interval(y, bound.whole(y), scale)
+def mark_by_reference(
+    y: torch.Tensor, bound: Bound, scale: float, bits: int = FULL_BITS
+) -> tuple[torch.Tensor, Marked]:
+    """`mark` in plain torch, on any device, to any number of bits."""
+    low, high = round_interval(y, bound.whole(y), scale, bits)
     marked = (low != high) | ~(low.abs() <= float(LARGEST))
     indices = marked.reshape(-1).nonzero().squeeze(1)
     chosen = y.reshape(-1)[indices]

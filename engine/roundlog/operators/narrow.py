@@ -56,7 +56,7 @@ def check_narrow(program: Program, operators: Sequence[Operator], bits: int) -> 
 def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, bits: int) -> torch.Tensor:
     """`operator.compute`, and if the operator is exact and gives FP32, its mathematical value rounded once to `bits`
     bits, to nearest even. Movement copies bits as they are."""
-    if operator.kind != Kind.EXACT:
+    if bits == FULL_BITS or operator.kind != Kind.EXACT:
         return operator.compute(inputs, attributes)
     if operator.name == "to_f32":
         return round_signed(integer_as_f64(inputs[0]), bits)

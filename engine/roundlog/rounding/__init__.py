@@ -1,7 +1,22 @@
-"""From an FP64 approximation to the one right FP32 answer, with and without a rounding log (design, section 2)."""
+"""From an FP64 approximation to the FP32 answer, with and without a rounding log (design, section 2).
 
-from roundlog.rounding.follow import Finding, FindingKind, Follower
+`certified` (Recorder, Follower): the one right answer, the correctly rounded one. `threshold` (ThresholdRecorder,
+ThresholdFollower): OVT as published."""
+
+from roundlog.rounding.finding import Finding, FindingKind
+from roundlog.rounding.follow import Follower
 from roundlog.rounding.record import Recorder
 from roundlog.rounding.resolve import Rounding
+from roundlog.rounding.threshold import ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
 
-__all__ = ["Finding", "FindingKind", "Follower", "Recorder", "Rounding"]
+__all__ = [
+    "Finding",
+    "FindingKind",
+    "Follower",
+    "Recorder",
+    "Rounding",
+    "ThresholdError",
+    "ThresholdFollower",
+    "ThresholdRecorder",
+    "Thresholds",
+]

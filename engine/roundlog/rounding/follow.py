@@ -7,44 +7,19 @@ exactly. Whatever is found wrong is reported, and the right value used.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from roundlog.arithmetic import adjacent
-from roundlog.log import Decision, Entries
+from roundlog.arithmetic import FULL_BITS, adjacent, in_format
+from roundlog.log import Decision, Entries, LogReader
 from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import AUDITOR_REACH, ends, give_up, resolve
-
-MAX_FINDINGS = 1000
-"""A log with so many wrong entries is worth nothing: it is not followed any further, and an auditor's memory does not
-fill with findings that a hostile log can make by the million."""
-
-
-class FindingKind(enum.StrEnum):
-    """What can be wrong with a log."""
-
-    FORGED = "forged"
-    """A decision that no honest trainer can have made: it contradicts the correct rounding, or is for an element
-    that is nowhere near a rounding boundary."""
-    MISSING = "missing"
-    """An ambiguous element without an entry. Resolved here; no harm done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One wrong entry: at which step and operator of the program, which flat element of its output."""
-
-    step: int
-    operator: int
-    element: int
-    kind: FindingKind
-    message: str
+from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
+from roundlog.rounding.resolve import AUDITOR_REACH, certify, ends, give_up, resolve
 
 
 class Follower:
@@ -54,10 +29,12 @@ class Follower:
 
     `share`: the probability with which a decision inside the ambiguous set is verified (1.0: all of them).
     `generator`: the auditor's secret randomness for that sample; whoever can predict it can bend unsampled entries.
+    `bits`: of the results.
     """
 
-    def __init__(self, guard: int, share: float, generator: np.random.Generator) -> None:
+    def __init__(self, guard: int, share: float, generator: np.random.Generator, bits: int = FULL_BITS) -> None:
         self.guard = guard
+        self.bits = bits
         self.share = share
         self.generator = generator
         self.findings: list[Finding] = []
@@ -67,13 +44,17 @@ class Follower:
         self._log: Mapping[int, Entries] | None = None
 
     @classmethod
-    def of_nobody(cls, guard: int) -> Follower:
+    def of_nobody(cls, guard: int, bits: int = FULL_BITS) -> Follower:
         """Certified rounding without any log: all that is ambiguous is resolved here."""
-        return cls(guard, 1.0, np.random.default_rng())
+        return cls(guard, 1.0, np.random.default_rng(), bits)
 
     def follow(self, step: int, log: Mapping[int, Entries] | None) -> None:
         """The log of the step that runs next; None: there is none, and everything is resolved here."""
         self._step, self._log = step, log
+
+    def read(self, reader: LogReader, step: int) -> None:
+        """`follow` what a log file says of the step that runs next. Raises LogError."""
+        self.follow(step, reader.step(step))
 
     @property
     def given_up(self) -> bool:
@@ -84,15 +65,15 @@ class Follower:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
     ) -> tuple[torch.Tensor, bool]:
         # Wide enough for every element that an honest trainer may have written down.
-        rounded, near = operator.certify(inputs, attributes, self.guard + AUDITOR_REACH)
+        rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
         if give_up(rounded, near):
             return rounded, False
-        low, high = ends(near)
+        low, high = ends(near, bits=self.bits)
         doubtful = low != high
         marked = near.of(doubtful)
         if self._log is None or self.given_up:
             values = low
-            values[doubtful] = resolve(operator, inputs, attributes, marked)
+            values[doubtful] = resolve(operator, inputs, attributes, marked, self.bits)
         else:
             logged = _unpack(self._log.get(index, Entries.empty()), near.indices.device)
             self._check_certain(index, near.of(~doubtful), low[~doubtful], marked, logged)
@@ -116,11 +97,12 @@ class Follower:
         """The values of the ambiguous elements: logged where the log may be believed, resolved elsewhere."""
         low, high = candidates
         found, decision, value = logged.at(marked.indices)
-        two = adjacent(*ends(marked, self.guard + AUDITOR_REACH))
+        two = adjacent(*ends(marked, self.guard + AUDITOR_REACH, self.bits), self.bits)
         by_value = decision == int(Decision.VALUE)
         said = torch.where(by_value, value, torch.where(decision == int(Decision.UP), high, low))
         # Up and down name the two sides of the one boundary within reach; a value must be one of the candidates.
-        possible = torch.where(by_value, (value >= low) & (value <= high), two)
+        candidate = (value >= low) & (value <= high) & in_format(value, self.bits)
+        possible = torch.where(by_value, candidate, two)
         sampled = torch.from_numpy(self.generator.random(len(marked.indices)) < self.share).to(found.device)
         follow = found & possible & ~sampled
         self.followed += int(follow.sum())
@@ -128,7 +110,7 @@ class Follower:
             return said
         rest = (~follow).nonzero().squeeze(1)
         part = marked.of(rest)
-        right = resolve(operator, inputs, attributes, part)
+        right = resolve(operator, inputs, attributes, part, self.bits)
         wrong = found[rest] & (~possible[rest] | (said[rest] != right))
         self._report(index, part.indices[wrong], FindingKind.FORGED, "the logged decision is not the correct rounding")
         self._report(index, part.indices[~found[rest]], FindingKind.MISSING, "the log has no decision for it")
@@ -146,11 +128,12 @@ class Follower:
         known = torch.isin(logged.indices, certain.indices) | torch.isin(logged.indices, marked.indices)
         self._report(index, logged.indices[~known], FindingKind.FORGED, "it is not near a rounding boundary")
         found, decision, value = logged.at(certain.indices)
-        low, high = ends(certain, self.guard + AUDITOR_REACH)
+        low, high = ends(certain, self.guard + AUDITOR_REACH, self.bits)
         says_high, by_value = decision == int(Decision.UP), decision == int(Decision.VALUE)
         # Up and down are for elements with one boundary within reach, and then they say what the value is.
+        one_boundary = adjacent(low, high, self.bits)
         contradicts = torch.where(
-            by_value, value != values, ~adjacent(low, high) | (torch.where(says_high, high, low) != values)
+            by_value, value != values, ~one_boundary | (torch.where(says_high, high, low) != values)
         )
         self._report(
             index,

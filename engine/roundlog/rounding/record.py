@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from roundlog.arithmetic import adjacent
-from roundlog.log import Decision, Entries
+from roundlog.arithmetic import FULL_BITS, adjacent
+from roundlog.log import Decision, Entries, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import TRAINER_REACH, ends, give_up, resolve
+from roundlog.rounding.resolve import TRAINER_REACH, certify, ends, give_up, resolve
 
 
 class Recorder:
@@ -20,8 +20,10 @@ class Recorder:
     boundary) lies within 3d of it for the trainer: `guard` = 4 leaves room for d itself being computed in FP64.
     """
 
-    def __init__(self, guard: int) -> None:
+    def __init__(self, guard: int, bits: int = FULL_BITS) -> None:
+        """bits: of the results."""
         self.guard = guard
+        self.bits = bits
         self.entries: dict[int, Entries] = {}
         """The running step's log, by operator index; the caller takes it after every step with `take`."""
 
@@ -30,18 +32,23 @@ class Recorder:
         entries, self.entries = self.entries, {}
         return entries
 
+    def write(self, writer: LogWriter, step: int) -> None:
+        """Hand the log of the step that has just run to a file. Raises LogError."""
+        writer.append(step, self.take())
+
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
     ) -> tuple[torch.Tensor, bool]:
-        rounded, marked = operator.certify(inputs, attributes, self.guard)
+        rounded, marked = certify(operator, inputs, attributes, self.guard, self.bits)
         if not len(marked.indices):
             return rounded, True
         if give_up(rounded, marked):
             return rounded, False
-        values = resolve(operator, inputs, attributes, marked)
+        values = resolve(operator, inputs, attributes, marked, self.bits)
         rounded.view(-1)[marked.indices] = values
-        two = adjacent(*ends(marked, self.guard + TRAINER_REACH))
-        decision = torch.where(values == ends(marked, self.guard)[1], int(Decision.UP), int(Decision.DOWN))
+        two = adjacent(*ends(marked, self.guard + TRAINER_REACH, self.bits), self.bits)
+        upper = ends(marked, self.guard, self.bits)[1]
+        decision = torch.where(values == upper, int(Decision.UP), int(Decision.DOWN))
         decision = torch.where(two, decision, int(Decision.VALUE))
         self.entries[index] = Entries(
             indices=marked.indices.cpu().numpy(),

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import torch
 
-from roundlog.arithmetic import round_interval
+from roundlog.arithmetic import FULL_BITS, round_interval
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.deciding import ends as ends_by_kernel
 from roundlog.operators import Inexact
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Marked, mark_by_reference
 from roundlog.operators.registry import Attributes, Tensors
 
 AUDITOR_REACH = 4
@@ -33,20 +33,31 @@ class Rounding(Protocol):
         are all finite)."""
 
 
-def ends(marked: Marked, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+def certify(
+    operator: Inexact, inputs: Tensors, attributes: Attributes, scale: float, bits: int
+) -> tuple[torch.Tensor, Marked]:
+    """`Inexact.certify`, to `bits` bits: the compiled kernels know FP32 alone."""
+    if bits == FULL_BITS:
+        return operator.certify(inputs, attributes, scale)
+    return mark_by_reference(*operator.evaluate(inputs, attributes), scale, bits)
+
+
+def ends(marked: Marked, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[torch.Tensor, torch.Tensor]:
     """f32[n], f32[n]: y - scale d and y + scale d of every marked element, rounded."""
-    if marked.y.device.type != "cpu":
-        return round_interval(marked.y, marked.d, scale)
+    if marked.y.device.type != "cpu" or bits != FULL_BITS:
+        return round_interval(marked.y, marked.d, scale, bits)
     low, high = ends_by_kernel(marked.y.numpy(), marked.d.numpy(), interval_factor(scale))
     return torch.from_numpy(low), torch.from_numpy(high)
 
 
-def resolve(operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked) -> torch.Tensor:
+def resolve(
+    operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, bits: int = FULL_BITS
+) -> torch.Tensor:
     """f32[n]: the correct rounding of every marked element. Only those within d itself need the exact value."""
-    low, high = ends(marked)
+    low, high = ends(marked, bits=bits)
     ambiguous = (low != high).nonzero().squeeze(1)
     if len(ambiguous):
-        low[ambiguous] = operator.exact(inputs, attributes, marked.indices[ambiguous])
+        low[ambiguous] = operator.exact(inputs, attributes, marked.indices[ambiguous], bits)
     return low
 
 

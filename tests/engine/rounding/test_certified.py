@@ -40,9 +40,9 @@ class OtherMachine(Inexact):
         d = self.inner.bound(inputs, attributes, y).whole(y)
         return FullBound((d * self.width * jitter).reshape(-1))
 
-    def exact(self, inputs, attributes, elements):
+    def exact(self, inputs, attributes, elements, bits=32):
         self.resolved += len(elements)
-        return self.inner.exact(inputs, attributes, elements)
+        return self.inner.exact(inputs, attributes, elements, bits)
 
 
 def matmul_case(seed: int):

@@ -48,7 +48,13 @@ class ThresholdFollower:
         """Whether so much of the log was wrong that it is not followed any more."""
         return len(self.findings) >= MAX_FINDINGS
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+    ) -> tuple[torch.Tensor, bool]:
+        rounded = self._round(index, operator, inputs, attributes)
+        return rounded, bool(rounded.isfinite().all())
+
+    def _round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         y = operator.approximate(inputs, attributes)
         rounded = round_to_bits(y, self.bits)
         if self._log is None or self.given_up or not y.numel():

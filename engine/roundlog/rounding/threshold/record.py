@@ -29,10 +29,12 @@ class ThresholdRecorder:
         """Hand the log of the step that has just run to a file. Raises LogError."""
         writer.append_trits(step, self.take())
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+    ) -> tuple[torch.Tensor, bool]:
         y = operator.approximate(inputs, attributes)
         rounded = round_to_bits(y, self.bits)
         if y.numel():
             codes = log_codes(y, rounded, self.thresholds.of(operator.name), self.bits)
             self.trits[index] = Trits.pack(codes.reshape(-1).cpu().numpy())
-        return rounded
+        return rounded, bool(rounded.isfinite().all())

@@ -1,0 +1,31 @@
+"""What is found wrong with a trainer's log."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+MAX_FINDINGS = 1000
+"""A log with so many wrong entries is worth nothing: it is not followed any further, and an auditor's memory does not
+fill with findings that a hostile log can make by the million."""
+
+
+class FindingKind(enum.StrEnum):
+    """What can be wrong with a log."""
+
+    FORGED = "forged"
+    """A decision that no honest trainer can have made: it contradicts the correct rounding, or is for an element
+    that is nowhere near a rounding boundary."""
+    MISSING = "missing"
+    """An ambiguous element without an entry. Resolved here; no harm done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One wrong entry: at which step and operator of the program, which flat element of its output."""
+
+    step: int
+    operator: int
+    element: int
+    kind: FindingKind
+    message: str
