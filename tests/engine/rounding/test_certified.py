@@ -243,3 +243,21 @@ def test_values_that_are_not_finite_are_left_for_the_executor_to_stop_at() -> No
     for rounding in (Recorder(GUARD), Follower(GUARD, 0.05, np.random.default_rng(0))):
         result = rounding.round(0, op, [x], {"dims": (1,)})[0]
         assert result.isfinite().reshape(-1).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("width", [23, 31])
+def test_a_logged_value_between_the_candidates_that_has_too_many_bits_is_forged(width: int) -> None:
+    """Followed, it would be a result that no honest machine of this job can hold."""
+    op, inputs, attributes = matmul_case(0)
+    recorder = Recorder(GUARD, width)
+    result, _ = recorder.round(0, OtherMachine(op, 1, 2.0**24), inputs, attributes)
+    entries = recorder.take()[0]
+    places = np.flatnonzero(entries.decisions == int(Decision.VALUE))
+    assert len(places)
+    forged = replace(entries, values=entries.values | 1)
+    follower = Follower(GUARD, 0.0, np.random.default_rng(0), width)
+    follower.follow(0, {0: forged})
+    followed, _ = follower.round(0, OtherMachine(op, 2, 2.0**24), inputs, attributes)
+    assert torch.equal(followed, result)
+    assert {f.element for f in follower.findings} >= set(entries.indices[places].tolist()) - {0}
+    assert {f.kind for f in follower.findings} == {FindingKind.FORGED}

@@ -1,0 +1,59 @@
+"""Every inexact operator with 23..31 bits: the mathematical value rounded once, to the bit, with a log and without."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+import contraction_cases  # noqa: F401  (registers its cases)
+import numpy as np
+import pytest
+import torch
+from operator_cases import CASES, Case
+from oracle import binary32 as ieee
+from oracle.array import from_torch
+from oracle.operators import INEXACT, Real
+from roundlog.log import Entries
+from roundlog.operators import REGISTRY, Inexact
+from roundlog.rounding import Follower, Recorder, ThresholdRecorder
+
+WIDTHS = range(23, 32)
+
+
+def _cases(name: str) -> list[tuple[Case, list[Real]]]:
+    """Small ones with finite results, and the oracle's values."""
+    chosen = []
+    for case in CASES[name](Random(f"tiebreak {name}")):
+        if name in ("log", "log1p"):
+            x = case.inputs[0].abs()
+            case = Case([torch.where(x == 0, 1.0, x)])
+        reals = INEXACT[name]([from_torch(x) for x in case.inputs], case.attributes)[1]
+        if reals and all(abs(real.value) < 2**126 for real in reals):
+            chosen.append((case, reals))
+    return chosen
+
+
+@pytest.mark.parametrize("name", sorted(INEXACT))
+def test_every_width_is_rounded_once_with_a_log_and_without(name: str) -> None:
+    operator = REGISTRY[name]
+    assert isinstance(operator, Inexact)
+    cases = _cases(name)
+    assert cases
+    for number, (case, reals) in enumerate(cases):
+        # Every case with three of the widths, every width with a third of the cases.
+        for width in WIDTHS[number % 3 :: 3]:
+            expected = tuple(ieee.rounded(real.value, width) for real in reals)
+            recorder = Recorder(4, width)
+            rounded, finite = recorder.round(0, operator, case.inputs, case.attributes)
+            assert finite and from_torch(rounded).items == expected, (name, width, case)
+            follower = Follower(4, 0.0, np.random.default_rng(0), width)
+            follower.follow(0, {0: recorder.take().get(0, Entries.empty())})
+            for by in (follower, Follower.of_nobody(4, width)):
+                assert from_torch(by.round(0, operator, case.inputs, case.attributes)[0]).items == expected
+            assert follower.findings == []
+            # What OVT gives is the same, but for what FP64 cannot tell from a boundary.
+            threshold, _ = ThresholdRecorder(width).round(0, operator, case.inputs, case.attributes)
+            y = operator.approximate(case.inputs, case.attributes)
+            assert from_torch(threshold).items == tuple(
+                ieee.rounded(Fraction(x), width) for x in y.reshape(-1).tolist()
+            )
