@@ -161,3 +161,40 @@ def test_amounts_without_a_clear_meaning_are_a_matter_of_usage(run: Run, tmp_pat
     result = run("job", "create", "digits", "--out", tmp_path / "job", f"--reward={amount}")
     assert result.exit_code == 2
     assert "is not an amount" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_policy_and_bits_are_part_of_the_job_and_its_audits(run: Run, file: Path, tmp_path: Path) -> None:
+    job, log = tmp_path / "job", tmp_path / "run" / "log"
+    made = run("job", "create", f"{file}:line", "--out", job, "--policy", "threshold", "--bits", 26, "--json")
+    assert made.exit_code == 0, made.stderr
+    spec = json.loads(made.stdout)["spec"]
+    assert (spec["rounding_policy"], spec["rounding_bits"]) == (1, 26)
+    assert "threshold, 26 bits" in run("job", "show", job).stdout
+    (tmp_path / "tau.json").write_text('{"default": 0.4, "operators": {"matmul": 0.3}}')
+    trained = run("train", job, "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json", "--json")
+    assert trained.exit_code == 0, trained.stderr
+    audited = run("audit", job, "--run", tmp_path / "audit", "--log", log, "--claim", tmp_path / "run")
+    assert audited.exit_code == 0, audited.stderr
+    assert "audit it with the trainer's log" in refused(run("audit", job, "--run", tmp_path / "alone"))
+    assert run("log", "inspect", log, "--job", job).exit_code == 0
+
+
+def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
+    for bits in (22, 33):
+        result = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--bits", bits)
+        assert result.exit_code == 2 and "--bits" in result.stderr
+    posted = run(
+        "job", "create", f"{file}:line", "--out", tmp_path / "job", "--policy", "threshold", "--reward", "1wei"
+    )
+    assert "no referee can judge" in refused(posted)
+    assert run("job", "create", f"{file}:line", "--out", tmp_path / "job").exit_code == 0
+    (tmp_path / "tau.json").write_text('{"default": 0.7}')
+    plain = run("train", tmp_path / "job", "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
+    assert "which has no thresholds" in refused(plain)
+    assert "leave --out, --set, --data, --policy and --bits away" in refused(
+        run("job", "create", tmp_path / "job", "--bits", 26)
+    )
+    threshold = tmp_path / "threshold"
+    assert run("job", "create", f"{file}:line", "--out", threshold, "--policy", "threshold").exit_code == 0
+    bad = run("train", threshold, "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
+    assert "0.7 of default is outside" in refused(bad)

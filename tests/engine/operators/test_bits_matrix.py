@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from operator_cases import CASES, Case
-from oracle import binary32 as ieee
 from oracle.array import from_torch
 from oracle.operators import INEXACT, Real
+from roundlog.adjudication import binary32 as ieee
 from roundlog.log import Entries
 from roundlog.operators import REGISTRY, Inexact
 from roundlog.rounding import Follower, Recorder, ThresholdRecorder

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from oracle import binary32 as ieee
 from oracle.array import from_torch
+from roundlog.adjudication import binary32 as ieee
 from roundlog.capture import Task
 from roundlog.job import Job
 from roundlog.operators import REGISTRY, Kind, compute_narrow, narrow, operator

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import binary32 as ieee
 from oracle.array import from_torch
+from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_to_bits
 from roundlog.log import Trits
 from roundlog.operators import operator
