@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from roundlog.capture import Task
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 
 class ConvNet(nn.Module):
@@ -107,4 +108,30 @@ def linear_task(*, steps: int = 8, interval: int = 2, seed: int = 5) -> Task:
     )
 
 
-TASKS = {"conv": conv_task, "gpt": gpt_task, "linear": linear_task}
+def features_task(*, steps: int = 6, interval: int = 2, seed: int = 6) -> Task:
+    """What people put around a step: groups, frozen parameters, a scheduler, accumulation, clipping."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(24, 32), nn.GELU(), nn.LayerNorm(32), nn.Dropout(0.1), nn.Linear(32, 5))
+    model[2].weight.requires_grad_(False)
+    groups = [
+        {"params": [model[0].weight, model[4].weight], "weight_decay": 0.3},
+        {"params": [model[0].bias, model[2].bias, model[4].bias], "weight_decay": 0.0, "lr": 0.02},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    warm_up, cosine = LinearLR(optimizer, 0.1, 1.0, 2), CosineAnnealingLR(optimizer, steps)
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=optimizer,
+        dataset={"x": torch.randn(40, 24), "y": torch.randint(0, 5, (40,))},
+        batch_size=12,
+        steps=steps,
+        interval=interval,
+        seed=seed,
+        schedule=SequentialLR(optimizer, [warm_up, cosine], [2]),
+        micro_batches=3,
+        max_grad_norm=0.1,
+    )
+
+
+TASKS = {"conv": conv_task, "features": features_task, "gpt": gpt_task, "linear": linear_task}
