@@ -4,7 +4,8 @@
 
 Every round times one step of each: plain FP64 and FP32 PyTorch (eager, the same optimizer), the trainer (with its log),
 the auditor (following that log, 5 % verified), and the auditor alone. What is printed are medians, and ratios taken
-within each round, because machines are noisy.
+within each round, because machines are noisy. Hashing is the state root of one checkpoint, against INTERVAL steps.
+Memory is the peak of fresh processes that do nothing but two steps of one kind.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
 from roundlog.batches import Batches
 from roundlog.capture import Task
+from roundlog.commitments import state_root
 from roundlog.examples.digits import digits
 from roundlog.examples.gpt import Block
 from roundlog.examples.gpt2 import gpt2
@@ -102,6 +106,9 @@ class Certified:
         self.states = self.executor.run(inputs, rounding).states
 
 
+INTERVAL = 5
+"""Steps between two checkpoints."""
+
 WARM_UP = 2
 """Rounds that compile loops and fill caches, and are not counted."""
 
@@ -120,7 +127,7 @@ def measure(model: str, rounds: int) -> dict[str, object]:
     trainer, auditor, alone = Certified(job), Certified(job), Certified(job)
     recorder, spare = Recorder(job.spec.log_guard), Recorder(job.spec.log_guard)
     follower = Follower(job.spec.log_guard, 0.05, np.random.default_rng())
-    times: dict[str, list[float]] = {name: [] for name in ("fp64", "fp32", "trainer", "auditor", "alone")}
+    times: dict[str, list[float]] = {name: [] for name in ("fp64", "fp32", "trainer", "auditor", "alone", "hashing")}
     entries = 0
     with tempfile.TemporaryDirectory() as directory:
         with LogWriter(Path(directory) / "log", log_header(job, 0)) as writer:
@@ -136,6 +143,7 @@ def measure(model: str, rounds: int) -> dict[str, object]:
                 row["auditor"] = timed(auditor.step, step, data, follower)
                 row["alone"] = timed(alone.step, step, data, spare)
                 spare.take()
+                row["hashing"] = timed(state_root, trainer.states)
                 if step >= WARM_UP:
                     for name, seconds in row.items():
                         times[name].append(seconds)
@@ -158,9 +166,34 @@ def measure(model: str, rounds: int) -> dict[str, object]:
         "trainer / plain FP32": ratio("trainer", "fp32"),
         "auditor / trainer": ratio("auditor", "trainer"),
         "auditor without log / trainer": ratio("alone", "trainer"),
+        f"hashing / {INTERVAL} trainer steps": round(ratio("hashing", "trainer") / INTERVAL, 4),
+        "peak memory, trainer / plain FP64": round(peak(model, "trainer") / peak(model, "fp64"), 3),
         "log entries a step": entries // (rounds + WARM_UP),
         "log bytes a step": size // (rounds + WARM_UP),
     }
+
+
+def peak(model: str, kind: str) -> int:
+    """Peak memory in KiB of a fresh process that takes two steps of that kind."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(_two_steps, (model, kind))
+
+
+def _two_steps(model: str, kind: str) -> int:
+    task = MODELS[model](2)
+    job = Job.from_task(task)
+    batches = Batches(job.dataset, job.spec)
+    plain = PlainTraining(task, torch.float64) if kind == "fp64" else None
+    trainer = Certified(job)
+    recorder = Recorder(job.spec.log_guard)
+    for step in range(2):
+        data = batches.load(step)
+        if plain is not None:
+            plain.step(step, dict(zip(job.dataset, data, strict=True)))
+        else:
+            trainer.step(step, data, recorder)
+            recorder.take()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main() -> None:
