@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from roundlog.arithmetic import FULL_BITS, check_machine
+from roundlog.finiteness import surely_finite
 from roundlog.fusion import Group, compute, deaths, plan
 from roundlog.kernels.reducing import all_finite
 from roundlog.operators import (
@@ -23,8 +24,8 @@ from roundlog.operators import (
     compute_narrow,
     operator,
 )
-from roundlog.operators.registry import integer, ints
-from roundlog.program import DType, Program
+from roundlog.operators.registry import integer
+from roundlog.program import Program
 from roundlog.rounding import Rounding
 
 
@@ -199,21 +200,6 @@ class _Step:
                 f"{float(result.reshape(-1)[element])} at element {element}: lower the learning rate, clip the "
                 "gradients, or look at the data of this step"
             )
-
-
-def surely_finite(program: Program) -> list[bool]:
-    """For every value of a program, whether it is finite in every step that is not stopped: what is computed inexactly,
-    states, and what is made of nothing else."""
-    sure: list[bool] = []
-    for node in program.nodes:
-        op = operator(node.op)
-        if node.type.dtype != DType.F32 or op.kind == Kind.INEXACT or node.op in ("state", "schedule", "uniform"):
-            sure.append(True)
-        elif node.op == "constant":
-            sure.append(all(bits & 0x7FFFFFFF < 0x7F800000 for bits in ints(node.attributes, "bits")))
-        else:
-            sure.append(node.op != "data" and all(sure[value] for value in node.inputs))
-    return sure
 
 
 def _all_finite(x: torch.Tensor) -> bool:

@@ -13,7 +13,8 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.kernels.tape import BOOL, F32, Code, Tape, play
+from roundlog.finiteness import surely_finite
+from roundlog.kernels.tape import BOOL, F32, Check, Code, Tape, play
 from roundlog.operators import workspace
 from roundlog.program import DType, Program
 
@@ -38,6 +39,9 @@ _CODES = {
     "to_f32": Code.COPY,
 }
 
+
+_PASSING = {"add", "sub", "mul", "div", "sqrt", "neg", "abs", "floor"}
+"""Give NaN or infinity for every operand that is NaN or infinite; a division, for its numerator."""
 
 MAX_GROUP = 64
 """Operators in a group: what is put off keeps its inputs in memory, so that it may not be put off for ever."""
@@ -106,6 +110,7 @@ class _Planner:
         self._group_of: dict[int, list[int]] = {}
         """Put-off value -> its group, shared by all its members."""
         self._steps: list[Step] = []
+        self._surely_finite = surely_finite(program)
         self._users: dict[int, list[int]] = {}
         for index, node in enumerate(program.nodes):
             for value in node.inputs:
@@ -155,6 +160,22 @@ class _Planner:
             del self._group_of[member]
         self._steps.append(self._build(sorted(group)))
 
+    def _checks(self, members: list[int], inputs: list[int]) -> dict[int, Check]:
+        """What the executor checks when it runs operators one by one. Where all inputs are finite, a result that is not
+        makes those that are computed from it not finite either, and one check at the end of such a chain is enough."""
+        nodes = self._program.nodes
+        arithmetic = [index for index in members if _CODES[nodes[index].op] <= Code.MINIMUM]
+        checks = dict.fromkeys(members, Check.NONE)
+        if not all(self._surely_finite[value] for value in inputs):
+            return checks | dict.fromkeys(arithmetic, Check.NEW)
+        passed_on = {
+            value
+            for index in arithmetic
+            if nodes[index].op in _PASSING
+            for value in (nodes[index].inputs[:1] if nodes[index].op == "div" else nodes[index].inputs)
+        }
+        return checks | {index: Check.FINITE for index in arithmetic if index not in passed_on}
+
     def _build(self, members: list[int]) -> Group:
         nodes, inside = self._program.nodes, set(members)
         inputs = list(dict.fromkeys(v for index in members for v in nodes[index].inputs if v not in inside))
@@ -166,6 +187,7 @@ class _Planner:
         free: list[int] = []
         count = len(inputs)
         rows = []
+        checks = self._checks(members, inputs)
         for index in members:
             sources = [register[value] for value in nodes[index].inputs]
             if free:
@@ -173,12 +195,12 @@ class _Planner:
             else:
                 target, count = count, count + 1
             register[index] = target
-            rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3]])
+            rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3], int(checks[index])])
             for value in set(nodes[index].inputs):
                 if value in inside and last[value] == index and value not in kept:
                     free.append(register[value])
         tape = Tape(
-            instructions=np.array(rows, dtype=np.int64).reshape(len(rows), 5),
+            instructions=np.array(rows, dtype=np.int64).reshape(len(rows), 6),
             outputs=np.array([register[value] for value in outputs], dtype=np.int64),
             registers=count,
         )

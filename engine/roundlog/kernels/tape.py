@@ -55,6 +55,19 @@ EQ, LT, LE, AND, OR, NOT, WHERE, COPY = (
     _CODES[name] for name in ("EQ", "LT", "LE", "AND", "OR", "NOT", "WHERE", "COPY")
 )
 
+
+class Check(enum.IntEnum):
+    """What has to hold of an instruction's result."""
+
+    NONE = 0
+    NEW = 1
+    """It is not NaN, and infinite only if an operand is."""
+    FINITE = 2
+    """It is finite."""
+
+
+UNCHECKED, FINITE = int(Check.NONE), int(Check.FINITE)
+
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)
 
@@ -67,7 +80,7 @@ class Tape:
     """A compiled chain. Registers are numbered; the first ones hold the inputs, in order, and are never overwritten."""
 
     instructions: npt.NDArray[np.int64]
-    """[n, 5]: code, destination, up to three sources."""
+    """[n, 6]: code, destination, three sources (those that the code has), and a Check."""
     outputs: npt.NDArray[np.int64]
     """Registers whose content is stored."""
     registers: int
@@ -216,16 +229,16 @@ def _blocks(
             if count != 1:
                 _load(space[slot], address, kind, inner, count, first, length, size)
         for t in range(len(instructions)):
-            code, d, a, b, c = instructions[t]
+            code, d, a, b, c, check = instructions[t]
             _run(code, space[d], space[a], space[b], space[c], length)
-            # Everything that the executor checks when it runs operators one by one; selections and copies are not.
-            if code <= MINIMUM:
+            if check != UNCHECKED:
                 # As integers, magnitudes compare like the numbers, and infinities and NaN come last.
                 largest = np.int32(0)
                 for j in range(length):
                     largest = max(largest, words[d, j] & _MAGNITUDE)
-                if largest >= _INFINITY and _is_new(
-                    space[d], space[a], space[a] if SQRT <= code <= FLOOR else space[b], length, limit
+                if largest >= _INFINITY and (
+                    check == FINITE
+                    or _is_new(space[d], space[a], space[a] if SQRT <= code <= FLOOR else space[b], length, limit)
                 ):
                     finite[0] = 0
         for slot in range(len(outputs)):
@@ -246,8 +259,7 @@ def play(tape: Tape, inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int6
 
     inputs: int64[i, 4], a row an input register: address, kind, inner, count; output element e reads input element
     (e // inner) % count. outputs: int64[o, 3]: register, address, kind. All memory is the caller's, contiguous, and
-    has to outlive the call. Returns False if the result of an arithmetic instruction was NaN, or infinite although its
-    operands were finite."""
+    has to outlive the call. Returns False if a check failed."""
     finite = np.ones(1, dtype=np.int64)
     blocks = -(-size // BLOCK)
     in_parts(

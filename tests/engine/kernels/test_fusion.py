@@ -257,3 +257,35 @@ def test_values_that_a_group_holds_back_are_counted() -> None:
     program = program_of(build, [(1 << 16,)])
     # All forty inputs of the one group are alive at once.
     assert peak_bytes(program) >= 40 * 4 * (1 << 16)
+
+
+def _hidden(c: Builder, x: int) -> int:
+    """1 / x: where x is infinite, nothing of that is left."""
+    one = c.source_op("constant", TensorType((), DType.F32), bits=(0x3F800000,))
+    return c.op("div", one, x)
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        _hidden,
+        lambda c, x: c.op("minimum", x, c.source_op("constant", TensorType((), DType.F32), bits=(0x3F800000,))),
+        lambda c, x: c.op("to_f32", c.op("lt", c.source_op("constant", TensorType((), DType.F32), bits=(0,)), x)),
+    ],
+)
+@pytest.mark.parametrize("chain", [(), ("neg", "neg"), ("abs", "sqrt"), ("sqrt", "floor")])
+def test_an_overflow_that_a_chain_hides_stops_both_ways_at_the_same_operator(hide, chain) -> None:
+    def build(c: Builder, values: list[int]) -> list[int]:
+        x = c.op("mul", values[0], values[0])
+        for name in chain:
+            x = c.op(name, x)
+        return [hide(c, x)]
+
+    program = program_of(build, [(3, 900)])
+    states = [torch.ones(3, 900)]
+    assert same_bits(*both_ways(program, states))
+    states[0][1, 70] = 1e30
+    executor = Executor(program)
+    for observe in (None, lambda index, value: None):
+        with pytest.raises(NonFiniteError, match=r"mul.* gives inf at element 970"):
+            executor.run(step(program, states), Recorder(4), observe)
