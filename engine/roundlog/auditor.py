@@ -52,13 +52,16 @@ class Auditor:
         keep_every: int = 1,
         device: torch.device | str = "cpu",
         on_step: Callable[[StepEvent], None] | None = None,
+        micro_batches: int = 1,
     ) -> None:
         """log_dir: the trainer's logs; None audits without. verify_log: the share of the logged decisions inside the
         ambiguous set that are verified, drawn in secret; 1.0 verifies all of them. Under `threshold` the trainer's
         logs are needed, and every reversal is held against the operator's error bound, whatever the share.
+        micro_batches: into how many parts every batch is cut, for the same roots and findings in less memory (and some
+        disk, in run_dir).
 
         Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run or a log is
-        needed."""
+        needed, ProgramError if a batch has fewer samples than micro-batches."""
         if not 0.0 <= verify_log <= 1.0:
             raise ValueError(f"verify_log is {verify_log}: give a share between 0 and 1")
         if log_dir is None and job.spec.rounding_policy != POLICY_CERTIFIED:
@@ -68,7 +71,14 @@ class Auditor:
             )
         self.job = job
         self._run = Run(
-            job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step, role="auditor"
+            job,
+            run_dir,
+            batches=batches,
+            keep_every=keep_every,
+            device=device,
+            on_step=on_step,
+            role="auditor",
+            micro_batches=micro_batches,
         )
         self._run_dir = run_dir
         self._log_dir = log_dir

@@ -32,6 +32,15 @@ from roundlog.rounding import Rounding
 class NonFiniteError(ArithmeticError):
     """A value became NaN or infinite: the run stops here, naming step, operator and first element."""
 
+    def __init__(self, program: Program, step: int, operator: int, element: int, value: float) -> None:
+        self.operator = operator
+        self.element = element
+        self.value = value
+        super().__init__(
+            f"step {step}: {program.describe(operator)} gives {value} at element {element}: lower the learning rate, "
+            "clip the gradients, or look at the data of this step"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -68,9 +77,12 @@ class Executor:
         inputs: StepInputs,
         rounding: Rounding,
         observe: Callable[[int, torch.Tensor], None] | None = None,
+        pass_on: Callable[[int, torch.Tensor], None] | None = None,
     ) -> StepResult:
         """One step. `observe` sees every operator's index and output, in program order; without it, chains of exact
-        elementwise operators run fused on the CPU, to the same bits.
+        elementwise operators run fused on the CPU, to the same bits. `pass_on` is for programs that are a part of a
+        step: it takes what they store (slot and value, as soon as it is there), and the result holds no states. What
+        goes on to another part may be infinite where a constant is.
 
         Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants, as in
         attention masks, may pass through exact operators), ProgramError for an index out of range, MachineError if
@@ -80,8 +92,8 @@ class Executor:
             self._checked.add(inputs.device)
         # The fused tape computes in FP32.
         if observe is not None or inputs.device.type != "cpu" or self._bits != FULL_BITS:
-            return self._one_by_one(inputs, rounding, observe)
-        running = self._start(inputs, rounding)
+            return self._one_by_one(inputs, rounding, observe, pass_on)
+        running = self._start(inputs, rounding, pass_on)
         try:
             for item, dead in zip(self._plan, self._dead_after, strict=True):
                 if isinstance(item, Group):
@@ -91,14 +103,18 @@ class Executor:
                 running.forget(dead)
         except NonFiniteError:
             # Groups run later than their operators stand: which one is first is found in program order.
-            self._one_by_one(inputs, rounding, None)
+            self._one_by_one(inputs, rounding, None, pass_on)
             raise
         return self._finish(running)
 
     def _one_by_one(
-        self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        observe: Callable[[int, torch.Tensor], None] | None,
+        pass_on: Callable[[int, torch.Tensor], None] | None,
     ) -> StepResult:
-        running = self._start(inputs, rounding)
+        running = self._start(inputs, rounding, pass_on)
         for index in range(len(self.program.nodes)):
             running.compute(index)
             if observe is not None:
@@ -106,12 +122,14 @@ class Executor:
             running.forget(self._last_uses.get(index, []))
         return self._finish(running)
 
-    def _start(self, inputs: StepInputs, rounding: Rounding) -> _Step:
+    def _start(
+        self, inputs: StepInputs, rounding: Rounding, pass_on: Callable[[int, torch.Tensor], None] | None
+    ) -> _Step:
         known = [
             slot < len(self._own_states) and self._own_states[slot]() is state
             for slot, state in enumerate(inputs.states)
         ]
-        return _Step(self.program, self._operators, self._bits, self._surely_finite, inputs, known, rounding)
+        return _Step(self.program, self._operators, self._bits, self._surely_finite, inputs, known, rounding, pass_on)
 
     def _finish(self, running: _Step) -> StepResult:
         self._own_states = [weakref.ref(state) for state in running.states]
@@ -130,6 +148,7 @@ class _Step:
         inputs: StepInputs,
         known: list[bool],
         rounding: Rounding,
+        pass_on: Callable[[int, torch.Tensor], None] | None,
     ) -> None:
         self.values: dict[int, torch.Tensor] = {}
         self.states: list[torch.Tensor] = []
@@ -142,6 +161,7 @@ class _Step:
         """The state's slots that are known to be finite."""
         self._inputs = inputs
         self._rounding = rounding
+        self._pass_on = pass_on
 
     def forget(self, values: Sequence[int]) -> None:
         for value in values:
@@ -152,11 +172,12 @@ class _Step:
         node, op = self._program.nodes[index], self._operators[index]
         arguments = [self.values[value] for value in node.inputs]
         finite = True
+        ends_step = node.op == "store" and self._pass_on is None
         if isinstance(op, Inexact):
             result, finite = self._rounding.round(index, op, arguments, node.attributes)
         elif isinstance(op, Direct):
             result = compute_narrow(op, arguments, node.attributes, self._bits)
-            if op.kind == Kind.EXACT or (node.op == "store" and not self._surely_finite[node.inputs[0]]):
+            if op.kind == Kind.EXACT or (ends_step and not self._surely_finite[node.inputs[0]]):
                 finite = _all_finite(result)
         else:
             assert isinstance(op, Source)
@@ -167,8 +188,13 @@ class _Step:
             self._stop_if_not_finite(index, result, arguments, op.kind == Kind.EXACT)
         self.values[index] = result
         # Stores stand at the end of a program, in the order of the state's slots.
-        if node.op == "store":
+        if ends_step:
             self.states.append(result)
+        elif node.op == "store":
+            assert self._pass_on is not None
+            self._pass_on(integer(node.attributes, "slot"), result)
+            # Nothing reads it here any more, and whoever has it now may want its memory back soon.
+            self.values[index] = result.new_empty(0)
         elif node.op == "loss":
             self.loss = result
 
@@ -195,11 +221,8 @@ class _Step:
         where = bad.reshape(-1).nonzero()
         if len(where):
             element = int(where[0])
-            raise NonFiniteError(
-                f"step {self._inputs.step}: {self._program.describe(index)} gives "
-                f"{float(result.reshape(-1)[element])} at element {element}: lower the learning rate, clip the "
-                "gradients, or look at the data of this step"
-            )
+            value = float(result.reshape(-1)[element])
+            raise NonFiniteError(self._program, self._inputs.step, index, element, value)
 
 
 def _all_finite(x: torch.Tensor) -> bool:

@@ -25,8 +25,10 @@ from roundlog.batches import Batches, BatchSource
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.executor import Executor
 from roundlog.job import Job
+from roundlog.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.operators import StepInputs
-from roundlog.rounding import Rounding
+from roundlog.rounding import Follower, Rounding
+from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import (
     StorageError,
     load_tensors,
@@ -87,12 +89,14 @@ class Run:
         device: torch.device | str = "cpu",
         on_step: Callable[[StepEvent], None] | None = None,
         role: str | None = None,
+        micro_batches: int = 1,
     ) -> None:
         """role: whose run this is ("trainer", "auditor"): nobody carries on from what another role computed. None
         only looks at a run, or replays from it. A run directory is a party's own; it is never fetched from others.
-        keep_every: intervals between two checkpoints that are kept on disk (the last one always is).
+        keep_every: intervals between two checkpoints that are kept on disk (the last one always is). micro_batches:
+        into how many parts every batch is cut, to the same bits in less memory; the rounding has to be a Follower.
 
-        Raises RunError if the directory holds another job's run."""
+        Raises RunError if the directory holds another job's run, ProgramError if a batch cannot be cut so."""
         if keep_every < 1:
             raise RunError(f"keep_every is {keep_every}: keep a checkpoint every 1 or more intervals")
         self.job = job
@@ -101,8 +105,18 @@ class Run:
         self.keep_every = keep_every
         self.device = torch.device(device)
         self.on_step = on_step
-        self.executor = Executor(job.program, job.spec.rounding_bits)
+        samples = micro_batches_of(job.program, micro_batches)
+        if len(samples) > 1 and job.spec.rounding_policy != POLICY_CERTIFIED:
+            raise RunError(
+                "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it without "
+                "micro-batches"
+            )
         self._bind(role)
+        self.executor: Executor | MicrobatchExecutor
+        if len(samples) == 1:
+            self.executor = Executor(job.program, job.spec.rounding_bits)
+        else:
+            self.executor = MicrobatchExecutor(job.program, micro_batches, directory, job.spec.rounding_bits)
 
     def _bind(self, role: str | None) -> None:
         (self.directory / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -201,17 +215,19 @@ class Run:
     def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
         """The state after one step."""
         started = time.perf_counter()
-        result = self.executor.run(
-            StepInputs(
-                states=states,
-                data=[field.to(self.device) for field in self.batches.load(step)],
-                schedule=self.job.schedule[step].to(self.device),
-                seed=self.job.spec.seed,
-                step=step,
-                device=self.device,
-            ),
-            rounding,
+        inputs = StepInputs(
+            states=states,
+            data=[field.to(self.device) for field in self.batches.load(step)],
+            schedule=self.job.schedule[step].to(self.device),
+            seed=self.job.spec.seed,
+            step=step,
+            device=self.device,
         )
+        if isinstance(self.executor, MicrobatchExecutor):
+            assert isinstance(rounding, Follower)
+            result = self.executor.run(inputs, rounding)
+        else:
+            result = self.executor.run(inputs, rounding)
         if self.on_step is not None:
             self.on_step(StepEvent(step, result.loss, time.perf_counter() - started))
         return result.states

@@ -36,24 +36,25 @@ def _key(seed: int, step: int, stream: int) -> tuple[int, int]:
     return seed, (step << 32) + stream
 
 
-def philox_words(seed: int, step: int, stream: int, count: int) -> NDArray[np.uint32]:
-    """The first `count` 32-bit words of a stream: uint32[count].
+def philox_words(seed: int, step: int, stream: int, count: int, *, first: int = 0) -> NDArray[np.uint32]:
+    """`count` 32-bit words of a stream, from word `first` on: uint32[count].
 
     Raises RandomnessError if the seed does not fit 64 bits, or the step or the stream 32.
     """
-    if count < 0:
-        raise RandomnessError(f"a stream has no {count} words")
-    generator = np.random.Philox(key=np.array(_key(seed, step, stream), np.uint64))
-    words64 = generator.random_raw((count + 1) // 2).astype("<u8", copy=False)
-    return words64.view("<u4")[:count].astype(np.uint32, copy=False)
+    if count < 0 or not 0 <= first < 1 << 64:
+        raise RandomnessError(f"a stream has no {count} words from word {first} on")
+    block, skipped = divmod(first, _ELEMENTS_PER_BLOCK)
+    generator = np.random.Philox(key=np.array(_key(seed, step, stream), np.uint64), counter=block)
+    words64 = generator.random_raw((skipped + count + 1) // 2).astype("<u8", copy=False)
+    return words64.view("<u4")[skipped : skipped + count].astype(np.uint32, copy=False)
 
 
-def uniform(seed: int, step: int, stream: int, shape: Sequence[int]) -> torch.Tensor:
-    """Uniform random numbers in [0, 1): float32 of `shape`, element i (in C order) = (word i >> 8) * 2^-24.
+def uniform(seed: int, step: int, stream: int, shape: Sequence[int], *, first: int = 0) -> torch.Tensor:
+    """Uniform random numbers in [0, 1): float32 of `shape`, element i (in C order) = (word first + i >> 8) * 2^-24.
 
     Both the 24-bit integer and its scaling are exact in FP32. Raises RandomnessError as `philox_words`.
     """
-    words = philox_words(seed, step, stream, math.prod(shape))
+    words = philox_words(seed, step, stream, math.prod(shape), first=first)
     values = (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     return torch.from_numpy(values).reshape(tuple(shape))
 

@@ -8,6 +8,7 @@ from roundlog.rounding.follow import Follower
 from roundlog.rounding.record import Recorder
 from roundlog.rounding.resolve import Rounding
 from roundlog.rounding.threshold import ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
+from roundlog.rounding.window import Window
 
 __all__ = [
     "Finding",
@@ -19,4 +20,5 @@ __all__ = [
     "ThresholdFollower",
     "ThresholdRecorder",
     "Thresholds",
+    "Window",
 ]

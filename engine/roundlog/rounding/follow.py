@@ -20,6 +20,7 @@ from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
 from roundlog.rounding.resolve import AUDITOR_REACH, certify, ends, give_up, resolve
+from roundlog.rounding.window import Window
 
 
 class Follower:
@@ -42,6 +43,7 @@ class Follower:
         """Decisions taken from logs without an exact evaluation, so far."""
         self._step = 0
         self._log: Mapping[int, Entries] | None = None
+        self._window: Window | None = None
 
     @classmethod
     def of_nobody(cls, guard: int, bits: int = FULL_BITS) -> Follower:
@@ -62,8 +64,15 @@ class Follower:
         return len(self.findings) >= MAX_FINDINGS
 
     def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        window: Window | None = None,
     ) -> tuple[torch.Tensor, bool]:
+        """As `Rounding.round`. window: which part of the operator's output this is; None: all of it."""
+        self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
         if give_up(rounded, near):
@@ -75,7 +84,8 @@ class Follower:
             values = low
             values[doubtful] = resolve(operator, inputs, attributes, marked, self.bits)
         else:
-            logged = _unpack(self._log.get(index, Entries.empty()), near.indices.device)
+            entries = self._log.get(index, Entries.empty())
+            logged = _unpack(entries if window is None else window.entries(entries), near.indices.device)
             self._check_certain(index, near.of(~doubtful), low[~doubtful], marked, logged)
             values = low.clone()
             if len(marked.indices):
@@ -144,7 +154,10 @@ class Follower:
 
     def _report(self, operator: int, elements: torch.Tensor, kind: FindingKind, message: str) -> None:
         room = MAX_FINDINGS - len(self.findings)
-        for element in elements[: max(room, 0)].tolist():
+        wrong = elements[: max(room, 0)].cpu().numpy()
+        if self._window is not None:
+            wrong = self._window.whole(wrong)
+        for element in wrong.tolist():
             self.findings.append(Finding(self._step, operator, element, kind, message))
 
 

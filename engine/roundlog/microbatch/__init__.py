@@ -1,0 +1,5 @@
+"""Executing a step in micro-batches: the same bits in less memory (docs/numerics.md)."""
+
+from roundlog.microbatch.executor import MicrobatchExecutor, micro_batches_of
+
+__all__ = ["MicrobatchExecutor", "micro_batches_of"]

@@ -1,0 +1,141 @@
+"""One step in micro-batches: the same bits as `roundlog.executor.Executor`, in less memory.
+
+Every value of a step is the correct rounding of something exact. So it does not matter that the samples are computed a
+few at a time, nor in which pieces a sum over all of them is read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from roundlog.arithmetic import FULL_BITS
+from roundlog.executor import Executor, NonFiniteError, StepResult
+from roundlog.microbatch.analysis import Analysis, analyse
+from roundlog.microbatch.scratch import Scratch
+from roundlog.microbatch.stages import Part, cut, part_of
+from roundlog.microbatch.values import Reads, Values
+from roundlog.operators import Inexact, StepInputs, check, operator
+from roundlog.operators.narrow import check_narrow
+from roundlog.operators.registry import Attributes, Tensors
+from roundlog.program import Program, ProgramError
+from roundlog.rounding import Follower, Window
+
+Samples = tuple[int, int]
+"""first <= s < last."""
+
+
+def micro_batches_of(program: Program, count: int) -> list[Samples]:
+    """The samples of each. Raises ProgramError if the batch has fewer samples than that."""
+    batch = program.batch_size
+    if not 1 <= count <= batch:
+        raise ProgramError(f"a batch of {batch} samples cannot be cut into {count} micro-batches")
+    return [(batch * i // count, batch * (i + 1) // count) for i in range(count)]
+
+
+class MicrobatchExecutor:
+    """Executes steps of one program, some samples at a time."""
+
+    def __init__(self, program: Program, micro_batches: int, directory: Path, bits: int = FULL_BITS) -> None:
+        """micro_batches: at least 2. directory: where slices that are needed later wait, on a disk. bits: of the
+        results, as for `Executor`.
+
+        Raises ProgramError if the program does not pass the registry's check, or has fewer samples in its batch;
+        OSError."""
+        check(program)
+        check_narrow(program, [operator(node.op) for node in program.nodes], bits)
+        self.program = program
+        self._bits = bits
+        self._samples = micro_batches_of(program, micro_batches)
+        self._analysis = analyse(program)
+        self._cut = cut(program, self._analysis)
+        self._parts: dict[tuple[int, int], tuple[Part, Executor]] = {}
+        self._scratch = Scratch(
+            directory,
+            {
+                value: (program.nodes[value].type, layout)
+                for value, layout in enumerate(self._analysis.layouts)
+                if layout is not None and value in self._cut.kept_slices
+            },
+            program.batch_size,
+        )
+
+    def run(self, inputs: StepInputs, rounding: Follower) -> StepResult:
+        """One step. Raises as `Executor.run`, and OSError where the disk is full."""
+        found = len(rounding.findings)
+        values = Values(self.program, self._analysis, self._scratch, inputs)
+        end = len(self._cut.members) - 1
+        for time in range(end):
+            if time % 2 == 0:
+                self._run(time, None, values, rounding)
+            else:
+                self._sweep(time, values, rounding)
+            values.forget([value for value, last in self._cut.kept_until.items() if last == time])
+        result = self._run(end, None, values, rounding)
+        rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
+        return result
+
+    def _sweep(self, time: int, values: Values, rounding: Follower) -> None:
+        first_bad: NonFiniteError | None = None
+        for samples in self._samples:
+            try:
+                self._run(time, samples, values, rounding)
+            except NonFiniteError as error:
+                # The same operator and element are named as for the whole batch: the first in program order.
+                if first_bad is None or (error.operator, error.element) < (first_bad.operator, first_bad.element):
+                    first_bad = error
+        if first_bad is not None:
+            raise first_bad
+
+    def _run(self, time: int, samples: Samples | None, values: Values, rounding: Follower) -> StepResult:
+        """A stage (samples is None), or a sweep's turn of these samples."""
+        part, executor = self._part(time, samples)
+        last = time == len(self._cut.members) - 1
+        inputs = values.inputs(Reads(values, part.reads, samples))
+
+        def pass_on(slot: int, value: torch.Tensor) -> None:
+            values.keep(part.passes_on[slot], samples, value)
+
+        try:
+            return executor.run(
+                inputs,
+                _OfPart(self.program, self._analysis, part, samples, rounding),
+                pass_on=None if last else pass_on,
+            )
+        except NonFiniteError as error:
+            index = part.original[error.operator]
+            element = error.element
+            if samples is not None:
+                element = _window(self.program, self._analysis, index, samples).whole_one(element)
+            raise NonFiniteError(self.program, inputs.step, index, element, error.value) from None
+
+    def _part(self, time: int, samples: Samples | None) -> tuple[Part, Executor]:
+        size = self.program.batch_size if samples is None else samples[1] - samples[0]
+        if (time, size) not in self._parts:
+            part = part_of(self.program, self._analysis, self._cut, time, size)
+            self._parts[time, size] = part, Executor(part.program, self._bits)
+        return self._parts[time, size]
+
+
+def _window(program: Program, analysis: Analysis, index: int, samples: Samples) -> Window:
+    layout = analysis.layouts[index]
+    assert layout is not None
+    return layout.window(program.nodes[index].type.shape, *samples)
+
+
+class _OfPart:
+    """Rounding for the operators of a part: by the log of the whole ones (implements Rounding)."""
+
+    def __init__(
+        self, program: Program, analysis: Analysis, part: Part, samples: Samples | None, rounding: Follower
+    ) -> None:
+        self._program, self._analysis, self._part = program, analysis, part
+        self._samples, self._rounding = samples, rounding
+
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+    ) -> tuple[torch.Tensor, bool]:
+        original = self._part.original[index]
+        window = None if self._samples is None else _window(self._program, self._analysis, original, self._samples)
+        return self._rounding.round(original, operator, inputs, attributes, window)

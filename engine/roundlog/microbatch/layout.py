@@ -1,0 +1,80 @@
+"""Where the samples of the batch lie in a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from roundlog.program import Node, TensorType
+from roundlog.rounding import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`axis`, of size outer * batch * chunk, counts (o, s, c) in row-major order: s is the sample. Stacked and joined
+    values have an `outer` above 1, flattened ones a `chunk` above 1."""
+
+    axis: int
+    outer: int
+    chunk: int
+
+    def sliced(self, shape: tuple[int, ...], samples: int) -> tuple[int, ...]:
+        """The shape of the part that so many samples own."""
+        return (*shape[: self.axis], self.outer * samples * self.chunk, *shape[self.axis + 1 :])
+
+    def unfolded(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape with the axis as two: outer, and what is cut (samples and chunk), at `axis` + 1."""
+        return (*shape[: self.axis], self.outer, shape[self.axis] // self.outer, *shape[self.axis + 1 :])
+
+    def part(self, whole: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        """The part that samples first <= s < last own: a view where that is possible."""
+        unfolded = whole.reshape(self.unfolded(tuple(whole.shape)))
+        part = unfolded.narrow(self.axis + 1, first * self.chunk, (last - first) * self.chunk)
+        return part.flatten(self.axis, self.axis + 1)
+
+    def window(self, shape: tuple[int, ...], first: int, last: int) -> Window:
+        """That part, by the flat indices of its elements."""
+        return Window(self.unfolded(shape), self.axis + 1, first * self.chunk, last * self.chunk)
+
+
+def on_axis(shape: tuple[int, ...], axis: int, batch: int, chunk: int) -> Layout | None:
+    """The layout on that axis with that chunk, if there is one."""
+    outer, rest = divmod(shape[axis], batch * chunk)
+    return None if rest or not outer else Layout(axis, outer, chunk)
+
+
+def regrouped(layout: Layout, before: tuple[int, ...], after: tuple[int, ...]) -> Layout | None:
+    """The layout of the same elements in row-major order under another shape, if the samples are the parts of one axis
+    there, too."""
+    batch = before[layout.axis] // (layout.outer * layout.chunk)
+    # Row-major order is (what stands before the samples, samples, what stands after them).
+    outer = prod(before[: layout.axis]) * layout.outer
+    for axis, size in enumerate(after):
+        on_the_axis, rest = divmod(outer, prod(after[:axis]))
+        if not rest and size % (on_the_axis * batch) == 0:
+            return Layout(axis, on_the_axis, size // (on_the_axis * batch))
+    return None
+
+
+def sliced_type(kind: TensorType, layout: Layout | None, samples: int) -> TensorType:
+    """The type of the part that so many samples own; without a layout, of everything."""
+    return kind if layout is None else TensorType(layout.sliced(kind.shape, samples), kind.dtype)
+
+
+def sliced_node(node: Node, layout: Layout, samples: int, inputs: tuple[int, ...]) -> Node:
+    """The operator that computes that part of `node`, from the parts of its inputs."""
+    kind = sliced_type(node.type, layout, samples)
+    attributes = dict(node.attributes)
+    if "shape" in attributes:
+        # reshape and expand name the shape of their output.
+        attributes["shape"] = kind.shape
+    if node.op == "slice" and attributes["dim"] == layout.axis:
+        # A slice of the axis of the samples takes whole batches of it.
+        batch = node.type.shape[layout.axis] // (layout.outer * layout.chunk)
+        for name in ("start", "stop"):
+            position = attributes[name]
+            assert isinstance(position, int)
+            attributes[name] = position // batch * samples
+    return Node(node.op, inputs, attributes, kind, node.source)

@@ -1,0 +1,94 @@
+"""Where the parts of a step find what they read: the step's inputs, what stages have passed on, slices on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import overload
+
+import torch
+
+from roundlog.microbatch.analysis import Analysis
+from roundlog.microbatch.layout import Layout
+from roundlog.microbatch.scratch import Scratch
+from roundlog.operators import Source, StepInputs, operator
+from roundlog.operators.registry import integer
+from roundlog.program import Program
+from roundlog.randomness import uniform
+
+
+class Values:
+    """The values of one running step that outlive a part of it."""
+
+    def __init__(self, program: Program, analysis: Analysis, scratch: Scratch, inputs: StepInputs) -> None:
+        self._program, self._analysis, self._scratch = program, analysis, scratch
+        self._inputs = inputs
+        self._whole: dict[int, torch.Tensor] = {}
+
+    def inputs(self, data: Sequence[torch.Tensor]) -> StepInputs:
+        """What a part runs on: the step's inputs, with these tensors for its `data` slots."""
+        return replace(self._inputs, data=data)
+
+    def keep(self, value: int, samples: tuple[int, int] | None, tensor: torch.Tensor) -> None:
+        """A value, or these samples' slice of it. Raises OSError."""
+        if samples is None:
+            self._whole[value] = tensor
+        else:
+            self._scratch.write(value, samples[0], tensor)
+
+    def forget(self, values: Iterable[int]) -> None:
+        """Whole values that nobody needs any more."""
+        for value in values:
+            del self._whole[value]
+
+    def whole(self, value: int) -> torch.Tensor:
+        """All of a value. Raises OSError."""
+        if value in self._whole:
+            return self._whole[value]
+        node = self._program.nodes[value]
+        op = operator(node.op)
+        if isinstance(op, Source):
+            return op.load(node.attributes, node.type, self._inputs)
+        return self._scratch.read(value, 0, self._program.batch_size).to(self._inputs.device)
+
+    def slice(self, value: int, layout: Layout, samples: tuple[int, int]) -> torch.Tensor:
+        """What these samples own of a value, under that layout. Raises OSError."""
+        first, last = samples
+        node = self._program.nodes[value]
+        shape = node.type.shape
+        if value in self._scratch and layout == self._analysis.layouts[value]:
+            return self._scratch.read(value, first, last).to(self._inputs.device)
+        if node.op == "uniform" and prod(shape[: layout.axis]) * layout.outer == 1:
+            stream, inner = integer(node.attributes, "stream"), prod(shape[layout.axis + 1 :])
+            sliced = layout.sliced(shape, last - first)
+            words = uniform(self._inputs.seed, self._inputs.step, stream, sliced, first=first * layout.chunk * inner)
+            return words.to(self._inputs.device)
+        return layout.part(self.whole(value), first, last)
+
+
+class Reads(Sequence[torch.Tensor]):
+    """The `data` slots of a part. A value is loaded when it is asked for, since the part may need it late."""
+
+    def __init__(
+        self, values: Values, reads: Sequence[tuple[int, Layout | None]], samples: tuple[int, int] | None
+    ) -> None:
+        self._values, self._reads, self._samples = values, reads, samples
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    @overload
+    def __getitem__(self, slot: int) -> torch.Tensor: ...
+
+    @overload
+    def __getitem__(self, slot: slice) -> Sequence[torch.Tensor]: ...
+
+    def __getitem__(self, slot: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
+        if isinstance(slot, slice):
+            return [self[position] for position in range(*slot.indices(len(self)))]
+        value, layout = self._reads[slot]
+        if layout is None:
+            return self._values.whole(value)
+        assert self._samples is not None
+        return self._values.slice(value, layout, self._samples)

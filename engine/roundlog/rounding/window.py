@@ -1,0 +1,48 @@
+"""A part of an operator's output, for whoever computes it part by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from roundlog.log import Decision, Entries
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Positions start <= p < stop of one axis of a tensor of this shape. Flat indices are in C order: *whole* in the
+    tensor, *local* in the part."""
+
+    shape: tuple[int, ...]
+    axis: int
+    start: int
+    stop: int
+
+    @property
+    def _inner(self) -> int:
+        return prod(self.shape[self.axis + 1 :])
+
+    def entries(self, log: Entries) -> Entries:
+        """The entries of the whole output that are for the part, under their local indices."""
+        line, within = np.divmod(log.indices, self._inner)
+        outer, position = np.divmod(line, self.shape[self.axis])
+        inside = (position >= self.start) & (position < self.stop)
+        local = (outer * (self.stop - self.start) + position - self.start) * self._inner + within
+        of_values = inside[log.decisions == int(Decision.VALUE)]
+        return Entries(local[inside], log.decisions[inside], log.values[of_values])
+
+    def whole(self, local: Index) -> Index:
+        """Whole indices of local ones."""
+        line, within = np.divmod(local, self._inner)
+        outer, position = np.divmod(line, self.stop - self.start)
+        found: Index = (outer * self.shape[self.axis] + position + self.start) * self._inner + within
+        return found
+
+    def whole_one(self, local: int) -> int:
+        """Whole index of one local index."""
+        return int(self.whole(np.array([local], dtype=np.int64))[0])
