@@ -23,15 +23,20 @@ def replay(run: Run, first: int, states: list[torch.Tensor]) -> Iterator[tuple[i
         yield step, states
 
 
-def replay_interval(job: Job, run_dir: Path, interval: int, *, batches: BatchSource | None = None) -> list[bytes]:
+def replay_interval(
+    job: Job, run_dir: Path, interval: int, *, batches: BatchSource | None = None, micro_batches: int = 1
+) -> list[bytes]:
     """The state roots after every step of one interval (the leaves of its step tree), executed again from the newest
     kept checkpoint before it. Raises ValueError for an interval that the job does not have."""
-    return [state_root(states) for _, states in _interval_states(job, run_dir, interval, batches)]
+    run = Run(job, run_dir, batches=batches, micro_batches=micro_batches)
+    return [state_root(states) for _, states in _interval_states(run, interval)]
 
 
-def replay_state(job: Job, run_dir: Path, steps: int, *, batches: BatchSource | None = None) -> list[torch.Tensor]:
+def replay_state(
+    job: Job, run_dir: Path, steps: int, *, batches: BatchSource | None = None, micro_batches: int = 1
+) -> list[torch.Tensor]:
     """The state after that many steps, executed again from the newest kept checkpoint before it."""
-    run = Run(job, run_dir, batches=batches)
+    run = Run(job, run_dir, batches=batches, micro_batches=micro_batches)
     if not 0 <= steps <= job.spec.steps:
         raise ValueError(f"the job has {job.spec.steps} steps, not {steps}")
     done, states = run.newest(steps // job.spec.interval)
@@ -41,21 +46,19 @@ def replay_state(job: Job, run_dir: Path, steps: int, *, batches: BatchSource | 
     return next(states for step, states in replay(run, first, states) if step + 1 == steps)
 
 
-def referee_step(job: Job, before: list[torch.Tensor], step: int, run_dir: Path) -> bytes:
+def referee_step(job: Job, before: list[torch.Tensor], step: int, run_dir: Path, *, micro_batches: int = 1) -> bytes:
     """The right state root after `step`, from the agreed state before it."""
-    run = Run(job, run_dir)
+    run = Run(job, run_dir, micro_batches=micro_batches)
     return state_root(next(replay(run, step, before))[1])
 
 
-def _interval_states(
-    job: Job, run_dir: Path, interval: int, batches: BatchSource | None
-) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    if not 0 <= interval < job.spec.intervals:
-        raise ValueError(f"the job has {job.spec.intervals} intervals, interval {interval} is not one of them")
-    run = Run(job, run_dir, batches=batches)
-    wanted = range(interval * job.spec.interval, (interval + 1) * job.spec.interval)
+def _interval_states(run: Run, interval: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
+    spec = run.job.spec
+    if not 0 <= interval < spec.intervals:
+        raise ValueError(f"the job has {spec.intervals} intervals, interval {interval} is not one of them")
+    wanted = range(interval * spec.interval, (interval + 1) * spec.interval)
     done, states = run.newest(interval)
-    for step, after in replay(run, done * job.spec.interval, states):
+    for step, after in replay(run, done * spec.interval, states):
         if step in wanted:
             yield step, after
         if step + 1 == wanted.stop:

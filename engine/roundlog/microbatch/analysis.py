@@ -7,11 +7,13 @@ over the batch flows back into the samples (batch norm), they are computed in a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
 from roundlog.microbatch.layout import Layout, on_axis, regrouped
 from roundlog.microbatch.rules import Needs, needs
 from roundlog.operators import Inexact, Kind, operator
+from roundlog.operators.registry import integer
 from roundlog.program import Node, Program, TensorType
 
 CHEAP_BYTES = 1 << 20
@@ -24,6 +26,8 @@ It would cost another sweep otherwise."""
 class Analysis:
     """What is sliced, and when everything is computed."""
 
+    batch: int
+    """Samples that are cut: see `samples_of`."""
     layouts: list[Layout | None]
     """Of every value; None: whole."""
     needs: list[Needs]
@@ -42,13 +46,25 @@ class Analysis:
         return 0 if self.cheap[value] else self.when[value] + 1
 
 
+def samples_of(program: Program) -> int:
+    """How many samples can be computed one by one: the batch, or the parts that a program cuts it into itself, to
+    accumulate gradients. Sample s is then the s-th of every part."""
+    fields = {index for index, node in enumerate(program.nodes) if node.op == "data"}
+    size = program.batch_size
+    for node in program.nodes:
+        if node.op == "slice" and node.inputs[0] in fields and node.attributes["dim"] == 0:
+            size = gcd(size, integer(node.attributes, "start"), integer(node.attributes, "stop"))
+    return size if size > 1 else program.batch_size
+
+
 def analyse(program: Program) -> Analysis:
-    """The program's batch has to have at least two samples."""
-    layouts, wanted = _layouts(program)
+    """A checked program, of at least two samples."""
+    batch = samples_of(program)
+    layouts, wanted = _layouts(program, batch)
     _slice_what_only_slices_need(program, layouts, wanted)
     cheap = _cheap(program, layouts)
     when: list[int] = []
-    found = Analysis(layouts=layouts, needs=wanted, when=when, cheap=cheap, last=0)
+    found = Analysis(batch=batch, layouts=layouts, needs=wanted, when=when, cheap=cheap, last=0)
     for index, node in enumerate(program.nodes):
         waits = [0]
         for value, need in zip(node.inputs, wanted[index], strict=True):
@@ -59,13 +75,13 @@ def analyse(program: Program) -> Analysis:
     for index, node in enumerate(program.nodes):
         if node.op in ("store", "loss"):
             when[index] = last
-    return Analysis(layouts=layouts, needs=wanted, when=when, cheap=cheap, last=last)
+    return replace(found, last=last)
 
 
-def _layouts(program: Program) -> tuple[list[Layout | None], list[Needs]]:
+def _layouts(program: Program, batch: int) -> tuple[list[Layout | None], list[Needs]]:
     """From the data on: an operator is sliced if at least one of its inputs is, in the layout that it needs. Inputs in
     other layouts are then needed as a whole; the layout that needs the fewest bytes of those is taken."""
-    nodes, batch = program.nodes, program.batch_size
+    nodes = program.nodes
     layouts: list[Layout | None] = []
     wanted: list[Needs] = []
     for node in nodes:
@@ -73,7 +89,7 @@ def _layouts(program: Program) -> tuple[list[Layout | None], list[Needs]]:
         types = [nodes[value].type for value in node.inputs]
         own = [layouts[value] for value in node.inputs]
         if node.op == "data" and node.type.numel:
-            best = (0, Layout(0, 1, 1), ())
+            best = (0, Layout(0, program.batch_size // batch, 1), ())
         elif any(layout is not None for layout in own):
             for layout in _candidates(node, own, types, batch):
                 found = needs(node, types, layout)

@@ -12,7 +12,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS
 from roundlog.executor import Executor, NonFiniteError, StepResult
-from roundlog.microbatch.analysis import Analysis, analyse
+from roundlog.microbatch.analysis import Analysis, analyse, samples_of
 from roundlog.microbatch.scratch import Scratch
 from roundlog.microbatch.stages import Part, cut, part_of
 from roundlog.microbatch.values import Reads, Values
@@ -27,10 +27,10 @@ Samples = tuple[int, int]
 
 
 def micro_batches_of(program: Program, count: int) -> list[Samples]:
-    """The samples of each. Raises ProgramError if the batch has fewer samples than that."""
-    batch = program.batch_size
+    """The samples of each. Raises ProgramError if there are fewer samples than that."""
+    batch = samples_of(program)
     if not 1 <= count <= batch:
-        raise ProgramError(f"a batch of {batch} samples cannot be cut into {count} micro-batches")
+        raise ProgramError(f"{batch} samples cannot be cut into {count} micro-batches: choose 1 to {batch}")
     return [(batch * i // count, batch * (i + 1) // count) for i in range(count)]
 
 
@@ -58,7 +58,7 @@ class MicrobatchExecutor:
                 for value, layout in enumerate(self._analysis.layouts)
                 if layout is not None and value in self._cut.kept_slices
             },
-            program.batch_size,
+            self._analysis.batch,
         )
 
     def run(self, inputs: StepInputs, rounding: Follower) -> StepResult:
@@ -111,7 +111,7 @@ class MicrobatchExecutor:
             raise NonFiniteError(self.program, inputs.step, index, element, error.value) from None
 
     def _part(self, time: int, samples: Samples | None) -> tuple[Part, Executor]:
-        size = self.program.batch_size if samples is None else samples[1] - samples[0]
+        size = self._analysis.batch if samples is None else samples[1] - samples[0]
         if (time, size) not in self._parts:
             part = part_of(self.program, self._analysis, self._cut, time, size)
             self._parts[time, size] = part, Executor(part.program, self._bits)

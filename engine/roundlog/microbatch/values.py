@@ -50,7 +50,7 @@ class Values:
         op = operator(node.op)
         if isinstance(op, Source):
             return op.load(node.attributes, node.type, self._inputs)
-        return self._scratch.read(value, 0, self._program.batch_size).to(self._inputs.device)
+        return self._scratch.read(value, 0, self._analysis.batch).to(self._inputs.device)
 
     def slice(self, value: int, layout: Layout, samples: tuple[int, int]) -> torch.Tensor:
         """What these samples own of a value, under that layout. Raises OSError."""

@@ -1,5 +1,5 @@
-"""Small programs made of registry operators at random, with every trick that an axis can be played: whatever they compute,
-they compute it the same way in micro-batches."""
+"""Small programs made of registry operators at random, with every trick that an axis can be played: whatever they
+compute, they compute it the same way in micro-batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Micro-batched or whole: the same bits, for every program. No program is refused: what cannot be cut is computed whole."""
+"""Micro-batched or whole: the same bits, for every program. None is refused: what cannot be cut is computed whole."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ import pytest
 import torch
 from random_programs import make
 from roundlog.executor import Executor, NonFiniteError
-from roundlog.microbatch import MicrobatchExecutor
+from roundlog.microbatch import MicrobatchExecutor, rules
+from roundlog.microbatch.analysis import analyse, samples_of
+from roundlog.microbatch.layout import Layout
 from roundlog.rounding import Follower, Recorder
 
 
@@ -20,7 +22,7 @@ def check_all_cuts(seed: int, directory: Path) -> None:
         whole = Executor(made.program).run(made.inputs, Recorder(4))
     except NonFiniteError:
         whole = None
-    for count in range(2, made.program.batch_size + 1):
+    for count in range(2, samples_of(made.program) + 1):
         executor = MicrobatchExecutor(made.program, count, directory)
         if whole is None:
             with pytest.raises(NonFiniteError):
@@ -34,7 +36,45 @@ def check_all_cuts(seed: int, directory: Path) -> None:
         assert bits(torch.tensor(whole.loss)) == bits(torch.tensor(result.loss))
 
 
-@pytest.mark.parametrize("first", range(0, 40, 10))
-def test_random_programs_give_the_same_bits_in_every_number_of_micro_batches(first: int, tmp_path: Path) -> None:
-    for seed in range(first, first + 10):
+def test_random_programs_give_the_same_bits_in_every_number_of_micro_batches(tmp_path: Path) -> None:
+    for seed in range(12):
         check_all_cuts(seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_more_random_programs_do(tmp_path: Path) -> None:
+    for seed in range(12, 300):
+        check_all_cuts(seed, tmp_path)
+
+
+def test_the_random_programs_cut_every_operator_that_has_a_rule_and_wait_for_sums() -> None:
+    """Else the tests above would be vacuous."""
+    sliced: set[str] = set()
+    stages: set[int] = set()
+    for seed in range(60):
+        program = make(seed).program
+        found = analyse(program)
+        sliced.update(node.op for node, layout in zip(program.nodes, found.layouts, strict=True) if layout)
+        stages.add(found.last)
+    assert sliced >= set(rules.RULES)
+    assert {1, 2, 3} <= stages
+
+
+WRONG = {
+    "flip": lambda node, inputs, wanted: (wanted,),
+    "scatter_add": lambda node, inputs, wanted: (wanted, wanted),
+    "gather": lambda node, inputs, wanted: (wanted, wanted),
+    "permute": lambda node, inputs, wanted: (wanted,),
+    "reshape": lambda node, inputs, wanted: (
+        (Layout(0, 1, max(inputs[0].shape[0] // 2, 1)),) if inputs[0].shape else None
+    ),
+}
+
+
+@pytest.mark.parametrize("op", WRONG)
+def test_a_wrong_rule_does_not_pass(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong bits, or shapes that the registry refuses: the random programs find both."""
+    monkeypatch.setitem(rules.RULES, op, WRONG[op])
+    with pytest.raises((AssertionError, ValueError, RuntimeError)):
+        for seed in range(60):
+            check_all_cuts(seed, tmp_path)

@@ -1,0 +1,178 @@
+"""An auditor with less memory than the trainer: the same roots, the same findings, in any number of micro-batches."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from roundlog.auditor import Auditor, AuditResult
+from roundlog.capture import Task
+from roundlog.executor import NonFiniteError
+from roundlog.job import Job
+from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.program import ProgramError
+from roundlog.replay import replay_interval
+from roundlog.rounding import FindingKind
+from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
+from tasks import classify, conv_task, gpt_task, linear_task
+from torch import nn
+
+Changed = Mapping[int, Entries]
+
+
+def plain_net_task() -> Task:
+    """A convolutional net without batch norm: nothing couples its samples."""
+    torch.manual_seed(7)
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(),
+        nn.Dropout(0.2), nn.Linear(24, 5),
+    )  # fmt: skip
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        dataset={"x": torch.randn(30, 2, 8, 8), "y": torch.randint(0, 5, (30,))},
+        batch_size=6,
+        steps=2,
+        interval=1,
+        seed=2,
+    )
+
+
+def accumulating_task() -> Task:
+    """The program itself takes the batch in two parts, and clips the sum of their gradients."""
+    return replace(plain_net_task(), batch_size=8, micro_batches=2, max_grad_norm=0.5)
+
+
+TASKS = {
+    "gpt": (lambda: gpt_task(steps=2, interval=1), 4),
+    "conv net": (plain_net_task, 6),
+    "batch norm": (lambda: conv_task(steps=2, interval=1), 8),
+    "logistic regression": (lambda: linear_task(steps=2, interval=1), 5),
+    "accumulation": (accumulating_task, 4),
+}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def trained(request, tmp_path_factory) -> tuple[Job, TrainingResult, int]:
+    """(job, what its trainer published, how many samples can be computed one by one)."""
+    make, samples = TASKS[request.param]
+    job = Job.from_task(make())
+    return job, Trainer(job, tmp_path_factory.mktemp("trained") / "run").run(), samples
+
+
+def test_the_root_is_the_trainers_with_a_log_and_without(trained, tmp_path: Path) -> None:
+    job, result, samples = trained
+    for count in sorted({2, 4, samples}):
+        alone = Auditor(job, tmp_path / f"alone {count}", micro_batches=count).run()
+        assert alone.state_roots == result.state_roots
+        audit = Auditor(job, tmp_path / f"{count}", log_dir=result.log_dir, verify_log=0.3, micro_batches=count).run()
+        assert audit.state_roots == result.state_roots
+        assert audit.findings == []
+        assert audit.unreadable == []
+
+
+def changed_log(job: Job, source: Path, target: Path, change) -> None:
+    target.mkdir()
+    sizes = [node.type.numel for node in job.program.nodes]
+    for i in range(job.spec.intervals):
+        with LogReader(log_path(source, i), log_header(job, i), sizes) as reader:
+            entries = dict(reader.step(i))
+        with LogWriter(log_path(target, i), log_header(job, i)) as writer:
+            writer.append(i, change(entries))
+
+
+def forge(entries: Changed) -> Changed:
+    """In every operator: its first decision turned round, its last one left out, and one entry where none belongs."""
+    forged = {}
+    for operator, entry in entries.items():
+        indices, decisions = entry.indices, entry.decisions.copy()
+        if len(entry.values) or not len(indices):
+            continue
+        decisions[0] ^= 1
+        extra = int(indices[-1]) + 1
+        keep = max(1, len(indices) - 1)
+        if len(indices) > 1:
+            indices, decisions = indices[:keep], decisions[:keep]
+        elif operator % 2 and extra < 3:
+            indices, decisions = np.append(indices, extra), np.append(decisions, np.uint8(1))
+        forged[operator] = Entries(indices, decisions, entry.values)
+    return {**entries, **forged}
+
+
+def found(audit: AuditResult) -> list[tuple[int, int, int, FindingKind, str]]:
+    return sorted((f.step, f.operator, f.element, f.kind, f.message) for f in audit.findings)
+
+
+def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
+    """In operators on single samples and in sums over all of them. Everything is verified, so that no draw decides."""
+    job, result, samples = trained
+    changed_log(job, result.log_dir, tmp_path / "log", forge)
+    whole = Auditor(job, tmp_path / "whole", log_dir=tmp_path / "log", verify_log=1.0).run()
+    assert any(f.kind == FindingKind.FORGED for f in whole.findings)
+    for count in (2, samples):
+        parts = Auditor(job, tmp_path / f"{count}", log_dir=tmp_path / "log", verify_log=1.0, micro_batches=count).run()
+        assert found(parts) == found(whole)
+        assert parts.state_roots == whole.state_roots == result.state_roots
+
+
+def test_an_interval_can_be_replayed_in_micro_batches(trained, tmp_path: Path) -> None:
+    job, result, _ = trained
+    assert replay_interval(job, tmp_path / "run", 1, micro_batches=2)[-1] == result.state_roots[1]
+
+
+def test_more_micro_batches_than_samples_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    job = Job.from_task(linear_task())
+    for count in (0, -1, 6):
+        with pytest.raises(ProgramError, match=f"5 samples cannot be cut into {count} micro-batches"):
+            Auditor(job, tmp_path / "run", micro_batches=count)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_value_that_is_not_finite_is_named_as_for_the_whole_batch(tmp_path: Path) -> None:
+    """The first operator in program order, although other samples fail later and are computed first."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    x = torch.randn(6, 4)
+    x[0, 0], x[5, 2] = 90.0, 3e38
+
+    def loss(m: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        squares = batch["x"] * batch["x"]
+        return (m(squares.minimum(torch.tensor(1.0))) + batch["x"].exp().sum(1, keepdim=True)).sum()
+
+    task = Task(
+        model=model,
+        loss=loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": x},
+        batch_size=6,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    job = Job.from_task(task)
+    messages = set()
+    for count in (1, 2, 3, 6):
+        with pytest.raises(NonFiniteError) as caught:
+            Auditor(job, tmp_path / f"{count}", micro_batches=count).run()
+        messages.add(str(caught.value))
+    assert len(messages) == 1, messages
+    assert "(mul, test_audits.py:" in messages.pop()
+
+
+def test_decisions_are_mapped_to_the_samples_that_they_are_for() -> None:
+    """Window: whole indices and local ones, for an axis that is neither the first nor the last."""
+    from roundlog.rounding import Window
+
+    window = Window((2, 5, 3), axis=1, start=1, stop=4)
+    whole = torch.arange(30).reshape(2, 5, 3)[:, 1:4].reshape(-1).numpy()
+    assert window.whole(np.arange(18)).tolist() == whole.tolist()
+    decisions = np.arange(30, dtype=np.uint8) % 3
+    values = np.arange(10, dtype=np.uint32)
+    inside = window.entries(Entries(np.arange(30), decisions, values))
+    assert inside.indices.tolist() == list(range(18))
+    assert inside.decisions.tolist() == decisions[whole].tolist()
+    by_value = whole[decisions[whole] == Decision.VALUE]
+    assert inside.values.tolist() == [int((decisions[:i] == Decision.VALUE).sum()) for i in by_value]
