@@ -25,6 +25,7 @@ ARTIFACTS = ROOT / "client" / "tiebreak" / "chain" / "artifacts"
 CONTRACTS = {
     "VerificationGame": "src/VerificationGame.sol",
     "Adjudicator": "src/adjudication/Adjudicator.sol",
+    "Functions": "src/adjudication/Functions.sol",
 }
 """What the client deploys -> where it is."""
 

@@ -1,13 +1,15 @@
-"""Writes tests/vectors/{binary32,sums,randomness}.json: what the contract's arithmetic has to give, by other means.
+"""Writes tests/vectors/{binary32,functions,sums,randomness}.json: what the contract's arithmetic has to give.
 
     python scripts/make_arithmetic_vectors.py          writes the files
     python scripts/make_arithmetic_vectors.py --check  exits with 1 if a file on disk is not what would be written
 
-FP32 by the tests' oracle (integers and fractions), sums in Python's integers, Philox by NumPy's generator, the data
-order by the scalar definition of the consensus specs.
+FP32 by fractions (`roundlog.adjudication.binary32`), functions by the tests' series in 700-bit integers (sine and
+cosine by mpmath), sums in Python's integers, Philox by NumPy's generator, the data order by the scalar definition of
+the consensus specs.
 
     binary32    operator -> hex of its cases one after another: operands and result, four bytes each, big-endian
                 (a comparison's result is 0 or 1)
+    functions   function_bits -> hex of its cases: argument and result rounded to that many bits, four bytes each
     sums        cases: a, b: hex of the factors, four bytes each; total: the exact partial sum, 96 bytes;
                 rounded: the pattern
     randomness  philox: seed, step, stream, index, word; shuffle: seed, position, rows, row
@@ -21,6 +23,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -30,7 +33,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "engine"))
 
-from oracle import binary32 as ieee  # noqa: E402
+import mpmath  # noqa: E402
+from oracle.functions import FUNCTIONS  # noqa: E402
+from roundlog.adjudication import binary32 as ieee  # noqa: E402
 
 VECTORS = ROOT / "tests" / "vectors"
 
@@ -94,7 +99,7 @@ def squares() -> Iterator[int]:
     """Numbers whose root is exact, and their neighbours; every parity of the exponent."""
     for mantissa in (0x800, 0x801, 0xABC, 0xFFF):
         for shift in range(-150, 104):
-            bits = ieee.nearest(ieee.Fraction(mantissa * mantissa) * ieee.Fraction(2) ** shift)
+            bits = ieee.nearest(Fraction(mantissa * mantissa) * Fraction(2) ** shift)
             if shift % 7 == 0:
                 yield from (bits - 1, bits, bits + 1)
 
@@ -154,13 +159,58 @@ def binary32() -> dict[str, str]:
     }
 
 
+_PRECISION = 1200
+
+
+def _trigonometric(name: str) -> Callable[[Fraction], Fraction]:
+    def function(x: Fraction) -> Fraction:
+        with mpmath.workprec(_PRECISION):
+            sign, mantissa, exponent, _ = getattr(mpmath, name)(mpmath.mpf(x.numerator) / x.denominator)._mpf_
+        magnitude = Fraction(int(mantissa)) * Fraction(2) ** exponent
+        return -magnitude if sign else magnitude
+
+    return function
+
+
+def _arguments(name: str) -> list[int]:
+    """Finite arguments in the function's domain: corners, the ends of the ranges that the contract tells apart, and
+    patterns all over."""
+    ends = [
+        (exponent + 127) << 23 | fraction
+        for exponent, fraction in [(-26, 0), (-13, 0), (0, 0), (2, 0), (3, 1 << 21), (5, 0), (6, 0x320000), (7, 0)]
+    ]
+    near_ends = [end + step for end in ends for step in (-1, 0, 1)]
+    drawn = [a for a, _ in draw(name, 40)] + [
+        a & ~ieee.INFINITY | (97 + i % 38) << 23 for i, (a, _) in enumerate(draw(f"{name} middle", 60))
+    ]
+    found = [sign | x for x in (*CORNERS[: len(CORNERS) // 2], *near_ends) for sign in (0, ieee.SIGN)] + drawn
+    low = {"log": 0, "log1p": -1}.get(name)
+    return [x for x in found if ieee.is_finite(x) and x not in (0, ieee.SIGN) and (low is None or ieee.value(x) > low)]
+
+
+def functions() -> dict[str, str]:
+    """Functions whose result overflows give infinity, for the caller to stop at."""
+    cases = {}
+    exact = {**FUNCTIONS, "sin": _trigonometric("sin"), "cos": _trigonometric("cos")}
+    for name, function in exact.items():
+        values = {}
+        for x in _arguments(name):
+            number = ieee.value(x)
+            if name in ("exp", "expm1"):
+                number = max(min(number, Fraction(200)), Fraction(-200))
+            values[x] = function(number)
+        for width in (23, 32):
+            cases[f"{name}_{width}"] = hexed(b"".join(packed(x, ieee.rounded(y, width)) for x, y in values.items()))
+    return cases
+
+
 def sum_case(factors: list[tuple[int, int]]) -> dict[str, object]:
     units = sum(ieee.scaled(a) * ieee.scaled(b) for a, b in factors)
     return {
         "a": hexed(packed(*(a for a, _ in factors))),
         "b": hexed(packed(*(b for _, b in factors))),
         "total": hexed(units.to_bytes(PARTIAL_SUM_BYTES, "big", signed=True)),
-        "rounded": ieee.rounded(ieee.Fraction(units, 1 << 298)),
+        "rounded": ieee.rounded(Fraction(units, 1 << 298)),
     }
 
 
@@ -245,6 +295,7 @@ def files() -> dict[Path, str]:
     """Every vector file and the text that it should have."""
     contents: dict[str, object] = {
         "binary32.json": binary32(),
+        "functions.json": functions(),
         "sums.json": {"cases": sums()},
         "randomness.json": {"philox": philox(), "shuffle": shuffle()},
     }

@@ -6,7 +6,7 @@ import {DType, Descriptors} from "./Descriptor.sol";
 
 /// @notice One chunk of a tensor, with its proof into that tensor's root.
 struct Opening {
-    /// Which operand of the operator it belongs to.
+    /// Which operand of the operator it belongs to: the first that is this value.
     uint8 input;
     /// Which chunk of the operand's bytes.
     uint64 chunk;

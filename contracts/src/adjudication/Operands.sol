@@ -12,6 +12,8 @@ struct Operands {
     Index index;
     /// By operand, then by view axis.
     Row[][] rows;
+    /// For each operand the first one that is the same value: its chunks are opened once.
+    uint256[] tensor;
 }
 
 /// @title Descriptor and openings together
@@ -35,6 +37,7 @@ library Reading {
         if (question.roots.length != count) revert WrongNumberOfRoots(question.roots.length, count);
         self.descriptor = descriptor;
         self.rows = new Row[][](count);
+        self.tensor = new uint256[](count);
         Tensor[] memory tensors = new Tensor[](count);
         uint256[] memory place = Access.unravel(descriptor.iteration, question.element);
         for (uint256 i = 0; i < count; ++i) {
@@ -42,6 +45,7 @@ library Reading {
             uint256 elements = 0;
             (self.rows[i], elements) = Access.rowsAt(descriptor, input, place);
             tensors[i] = Tensor(question.roots[i], input.dtype, elements);
+            while (descriptor.inputs[self.tensor[i]].value != input.value) ++self.tensor[i];
         }
         self.index = Openings.check(openings, tensors, chunkSize);
     }
@@ -54,7 +58,7 @@ library Reading {
     {
         uint256 flat;
         (flat, valid) = Access.read(self.rows[i], reduction);
-        if (valid) bits = self.index.element(openings, i, self.descriptor.inputs[i].dtype, flat);
+        if (valid) bits = self.index.element(openings, self.tensor[i], self.descriptor.inputs[i].dtype, flat);
     }
 
     /// @notice The same for an operand that is read always, or the descriptor is malformed.

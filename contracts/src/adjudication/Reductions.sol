@@ -25,17 +25,18 @@ struct Run {
 struct Best {
     bool found;
     Float32 value;
-    uint64 label;
+    int64 label;
 }
 
 /// @title SUM, SELECTED_SUM, EXTREME, ARGMAX, INTEGER_SUM and ANY
 /// @notice Every one goes over a run of terms from one exact partial result to the next, so that a long one can be cut anywhere. A partial
 ///         result has one canonical form, whatever came before:
 ///           SUM, SELECTED_SUM   the sum in units of 2^-298, a two's complement of 768 bits, most significant word first
-///           EXTREME             1 once there was a term; the pattern of the best (a zero as +0); 0
-///           ARGMAX              1 once there was a term; the pattern of the first best (a zero as +0); its label as a uint64
-///           INTEGER_SUM         0; 0; the sum modulo 2^64
+///           EXTREME             1 once there was a term; the pattern of the first best; 0
+///           ARGMAX              1 once there was a term; the pattern of the first best; its label, an int64
+///           INTEGER_SUM         0; 0; the sum modulo 2^64, an int64
 ///           ANY                 0; 0; 0 or 1
+///         An int64 stands as a two's complement of 256 bits.
 library Reductions {
     using Descriptors for Descriptor;
     using ExactSum for Accumulator;
@@ -105,9 +106,13 @@ library Reductions {
         }
         if (descriptor.family <= Family.ARGMAX) {
             if (uint256(whole.words[0]) != 1) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
-            return (Finding.VALUE, low64(whole.words[descriptor.family == Family.EXTREME ? 1 : 2]));
+            Best memory best = bestOf(whole);
+            if (descriptor.family == Family.ARGMAX) return (Finding.VALUE, bitsOf(best.label));
+            uint32 pattern = Float32.unwrap(best.value);
+            // Which of two equal zeros came first is nobody's affair.
+            return (Finding.VALUE, pattern == Rounding.SIGN ? 0 : pattern);
         }
-        return (Finding.VALUE, low64(whole.words[2]));
+        return (Finding.VALUE, bitsOf(integerOf(whole.words[2])));
     }
 
     // ------------------------------------------------------------------------------------------------------------------------ sums
@@ -133,10 +138,17 @@ library Reductions {
         private
         pure
     {
-        (uint64 a, bool valid) = operands.read(openings, 0, index);
-        if (!valid) return;
+        bool single = operands.rows.length == 1;
         uint64 b = uint64(ExactSum.ONE);
-        if (operands.rows.length == 2) (b, valid) = operands.read(openings, 1, index);
+        bool valid = true;
+        // A term of which one factor is padding is left out, and nothing of it needs to be opened.
+        if (!single) {
+            (, valid) = Access.read(operands.rows[0], index);
+            if (valid) (b, valid) = operands.read(openings, 1, index);
+        }
+        if (!valid) return;
+        uint64 a = 0;
+        (a, valid) = operands.read(openings, 0, index);
         if (valid) accumulator.addProduct(a, b);
     }
 
@@ -148,7 +160,7 @@ library Reductions {
         operands.descriptor.requireInputs(2);
         operands.descriptor.requireDType(0, DType.F32);
         operands.descriptor.requireDType(1, DType.I64);
-        uint64 wanted = labelOf(run);
+        uint64 wanted = bitsOf(labelOf(run));
         Accumulator memory accumulator = ExactSum.resume(total(before));
         while (advance(run)) {
             addIfSelected(accumulator, operands, openings, run.index, wanted);
@@ -197,7 +209,7 @@ library Reductions {
             if (!consider(best, operands, openings, run)) return (Finding.STOPS, before);
         }
         bytes32 found = bytes32(uint256(best.found ? 1 : 0));
-        return (Finding.VALUE, Partial([found, bytes32(uint256(Float32.unwrap(best.value))), bytes32(uint256(best.label))]));
+        return (Finding.VALUE, Partial([found, bytes32(uint256(Float32.unwrap(best.value))), wordOf(best.label)]));
     }
 
     /// @dev False if the term is NaN. Only what is better takes the place, so the first of equal ones keeps it.
@@ -209,7 +221,7 @@ library Reductions {
         (uint64 bits, bool valid) = operands.read(openings, 0, run.index);
         if (!valid) return true;
         if (Binary32.isNan(bits)) return false;
-        Float32 x = bits == Rounding.SIGN ? Float32.wrap(0) : Rounding.wrap(bits);
+        Float32 x = Rounding.wrap(bits);
         if (best.found && !(operands.descriptor.code == 0 ? Binary32.lt(best.value, x) : Binary32.lt(x, best.value))) return true;
         (best.found, best.value) = (true, x);
         if (operands.descriptor.family == Family.ARGMAX) best.label = labelOf(run);
@@ -218,14 +230,14 @@ library Reductions {
 
     function bestOf(Partial memory before) private pure returns (Best memory) {
         if (uint256(before.words[0]) > 1 || uint256(before.words[1]) > type(uint32).max) revert PartialOutOfRange();
-        return Best(before.words[0] != 0, Rounding.wrap(uint256(before.words[1])), low64(before.words[2]));
+        return Best(before.words[0] != 0, Rounding.wrap(uint256(before.words[1])), integerOf(before.words[2]));
     }
 
-    function labelOf(Run memory run) private pure returns (uint64) {
+    function labelOf(Run memory run) private pure returns (int64) {
         (int256 name, bool exists) = Access.coordinate(run.label, run.index);
         if (!exists || name < type(int64).min || name > type(int64).max) revert Descriptors.MalformedDescriptor(Fault.LABEL);
         // forge-lint: disable-next-line(unsafe-typecast)
-        return uint64(int64(name));
+        return int64(name);
     }
 
     // -------------------------------------------------------------------------------------------------------------------- integers
@@ -238,19 +250,31 @@ library Reductions {
         operands.descriptor.requireInputs(1);
         bool any = operands.descriptor.family == Family.ANY;
         operands.descriptor.requireDType(0, any ? DType.BOOL : DType.I64);
-        uint64 result = low64(before.words[2]);
+        uint64 result = bitsOf(integerOf(before.words[2]));
         while (advance(run)) {
             (uint64 bits, bool valid) = operands.read(openings, 0, run.index);
             if (!valid) continue;
             unchecked {
-                result = any ? (result | bits != 0 ? 1 : 0) : result + bits;
+                result = any ? ((result | bits) != 0 ? 1 : 0) : result + bits;
             }
         }
-        return Partial([bytes32(0), bytes32(0), bytes32(uint256(result))]);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return Partial([bytes32(0), bytes32(0), wordOf(int64(result))]);
     }
 
-    function low64(bytes32 word) private pure returns (uint64) {
-        if (uint256(word) > type(uint64).max) revert PartialOutOfRange();
-        return uint64(uint256(word));
+    function integerOf(bytes32 word) private pure returns (int64) {
+        int256 number = int256(uint256(word));
+        if (number < type(int64).min || number > type(int64).max) revert PartialOutOfRange();
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return int64(number);
+    }
+
+    function wordOf(int64 number) private pure returns (bytes32) {
+        return bytes32(uint256(int256(number)));
+    }
+
+    function bitsOf(int64 number) private pure returns (uint64) {
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return uint64(number);
     }
 }

@@ -13,7 +13,7 @@ from tiebreak.chain.devnet import start_devnet
 from web3 import HTTPProvider, Web3
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "engine")]
+sys.path.insert(0, str(ROOT / "scripts"))
 
 import compile_contracts  # noqa: E402
 
@@ -41,7 +41,5 @@ def deploy(web3: Web3) -> Deploy:
 
 
 @pytest.fixture(scope="session")
-def adjudicator(web3: Web3, deploy: Deploy) -> Any:
-    stop = web3.eth.send_transaction({"from": web3.eth.accounts[0], "data": "0x6001600c60003960016000f300"})
-    functions = web3.eth.wait_for_transaction_receipt(stop)["contractAddress"]
-    return deploy("Adjudicator", functions)
+def adjudicator(deploy: Deploy) -> Any:
+    return deploy("Adjudicator", deploy("Functions").address)

@@ -9,7 +9,7 @@ import compile_contracts
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import binary32 as ieee
+from roundlog.adjudication import binary32 as ieee
 from roundlog.randomness import philox_word, row_of_position
 from web3 import Web3
 

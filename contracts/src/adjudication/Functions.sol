@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Binary32} from "../arithmetic/Binary32.sol";
+import {Elementary} from "../arithmetic/Elementary.sol";
+import {Finding, IFunctions} from "./IAdjudicator.sol";
+
+/// @title Elementary functions
+/// @notice `Elementary` as a contract of its own, for the sake of the limit on code.
+contract Functions is IFunctions {
+    /// @inheritdoc IFunctions
+    function evaluate(uint8 code, uint32 x, uint8 roundingBits) external pure override returns (Finding, uint64) {
+        (uint32 bits, bool decided) = Elementary.evaluate(code, x, roundingBits);
+        if (!decided) return (Finding.UNDECIDED, 0);
+        // A run stops at an infinity or NaN that a function gives.
+        return (Binary32.isFinite(bits) ? Finding.VALUE : Finding.STOPS, bits);
+    }
+}
