@@ -58,7 +58,12 @@ library Reading {
     {
         uint256 flat;
         (flat, valid) = Access.read(self.rows[i], reduction);
-        if (valid) bits = self.index.element(openings, self.tensor[i], self.descriptor.inputs[i].dtype, flat);
+        if (valid) bits = at(self, openings, i, flat);
+    }
+
+    /// @notice The bits of an element of operand `i`.
+    function at(Operands memory self, Opening[] calldata openings, uint256 i, uint256 flat) internal pure returns (uint64) {
+        return self.index.element(openings, self.tensor[i], self.descriptor.inputs[i].dtype, flat);
     }
 
     /// @notice The same for an operand that is read always, or the descriptor is malformed.

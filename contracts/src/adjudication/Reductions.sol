@@ -138,18 +138,12 @@ library Reductions {
         private
         pure
     {
-        bool single = operands.rows.length == 1;
-        uint64 b = uint64(ExactSum.ONE);
-        bool valid = true;
-        // A term of which one factor is padding is left out, and nothing of it needs to be opened.
-        if (!single) {
-            (, valid) = Access.read(operands.rows[0], index);
-            if (valid) (b, valid) = operands.read(openings, 1, index);
-        }
+        (uint256 flat, bool valid) = Access.read(operands.rows[0], index);
         if (!valid) return;
-        uint64 a = 0;
-        (a, valid) = operands.read(openings, 0, index);
-        if (valid) accumulator.addProduct(a, b);
+        uint64 b = uint64(ExactSum.ONE);
+        // A term of which one factor is padding is left out, and nothing of it needs to be opened.
+        if (operands.rows.length == 2) (b, valid) = operands.read(openings, 1, index);
+        if (valid) accumulator.addProduct(operands.at(openings, 0, flat), b);
     }
 
     function selectedSum(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)

@@ -44,6 +44,8 @@ library Exponentials {
     /// @dev = e log 2 + 2 atanh(z), z = (m - 1) / (m + 1) < 1/3 for the mantissa 1 <= m < 2. z errs by 1 unit, the series of 40 terms by
     ///      less than 2 a term (its division, and its power), what is left out by less than 1; all that twice, and e log 2 by less than
     ///      2: less than 2 * (2 + 80 + 1) + 2 = 168 units.
+    // The cut of a division is part of the proof.
+    // slither-disable-next-line divide-before-multiply
     function logarithm(uint256 natural, int256 scale, uint256 top) internal pure returns (Interval memory) {
         unchecked {
             uint256 whole = uint256(1) << top;
@@ -66,6 +68,8 @@ library Exponentials {
     ///      its own shift (1 unit): less than 3 units, and e^r by less than 6. The series has 35 terms; each division errs by less than 1
     ///      unit, which the later terms multiply by less than e^r < 2 altogether, and what is left out after the last is less than
     ///      2 units: less than 6 + 35 * 2 + 2 = 78 units. No product reaches 2^251.
+    // The cut of a division is part of the proof.
+    // slither-disable-next-line divide-before-multiply
     function exponential(bool negative, uint256 mantissa, int256 exponent) private pure returns (uint256 total, int256 k) {
         unchecked {
             uint256 x = FixedPoint.fromScaled(mantissa, exponent, FixedPoint.BITS) << FixedPoint.GUARD;
