@@ -1,0 +1,1 @@
+"""The tables and figures of OVT, measured again: what `scripts/paper_tables.py` is made of."""
