@@ -94,7 +94,7 @@ def intervals(steps: int) -> int:
 SMALL: dict[str, Callable[[int], Task]] = {
     "digits": lambda steps: digits(steps=steps, interval=intervals(steps), batch_size=32, width=8),
     "gpt": lambda steps: gpt(
-        text=_TEXT, steps=steps, interval=intervals(steps), batch_size=4, context=16, width=32, heads=2
+        data=_TEXT, steps=steps, interval=intervals(steps), batch_size=4, context=16, width=32, heads=2
     ),
     "gpt2": lambda steps: gpt2(
         rows=64,
@@ -107,6 +107,8 @@ SMALL: dict[str, Callable[[int], Task]] = {
         width=32,
         heads=2,
         layers=2,
+        micro_batches=2,
+        max_grad_norm=1.0,
     ),
     "logistic": lambda steps: logistic(rows=1000, features=96, steps=steps, interval=intervals(steps), batch_size=64),
     "resnet50": lambda steps: resnet50(
@@ -118,7 +120,7 @@ SMALL_STEPS = 50
 
 FULL: dict[str, tuple[Callable[[int], Task], int]] = {
     "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),
-    "gpt": (lambda steps: gpt(text=_TEXT, steps=steps, interval=intervals(steps)), 50),
+    "gpt": (lambda steps: gpt(data=_TEXT, steps=steps, interval=intervals(steps)), 50),
     "gpt2": (lambda steps: gpt2(steps=steps, interval=intervals(steps)), 1),
     "logistic": (lambda steps: logistic(steps=steps, interval=intervals(steps)), 2),
     "resnet50": (lambda steps: resnet50(steps=steps, interval=intervals(steps)), 1),
