@@ -1,9 +1,9 @@
 """A device that is not the CPU, for machines that have none: "foreign".
 
 Its tensors keep their numbers in CPU memory behind PyTorch's back; all that the engine sees is a device of another
-type. What works on the CPU by accident only does not work here: a tensor of this device cannot be turned into an array, and
-cannot be mixed with one of the CPU (scalars excepted, as on CUDA). And its FP64 kernels err otherwise than the CPU's:
-every result of a kernel that may round in its own way is moved by up to one unit in the last place, at random.
+type. What works on the CPU by accident only does not work here: a tensor of this device cannot be turned into an array,
+and cannot be mixed with one of the CPU (scalars excepted, as on CUDA). And its FP64 kernels err otherwise than the
+CPU's: every result of a kernel that may round in its own way is moved by up to one unit in the last place, at random.
 
 Call `install()` once in a process, then `with foreign():` around the work.
 """

@@ -13,7 +13,7 @@ import foreign_device
 import pytest
 from roundlog.auditor import Auditor
 from roundlog.job import Job
-from roundlog.replay import replay_interval, replay_state
+from roundlog.replay import referee_step, replay_interval, replay_state
 from roundlog.trainer import Trainer
 from tasks import TASKS
 
@@ -28,9 +28,13 @@ def work(job_dir: str, run_dir: str, log_dir: str) -> None:
         trained = Trainer(job, room / "trained", device=foreign_device.NAME).run()
         by_log = Auditor(job, room / "by log", log_dir=Path(log_dir), verify_log=0.5, device=foreign_device.NAME).run()
         alone = Auditor(job, room / "alone", device=foreign_device.NAME).run()
+        steps = replay_interval(job, room / "trained", 1, device=foreign_device.NAME)
+        before = replay_state(job, room / "trained", 3, device=foreign_device.NAME)
+        verdict = referee_step(job, before, 3, room / "referee", device=foreign_device.NAME)
     found = [by_log.findings, by_log.unreadable]
     roots = [run.checkpoint_root.hex() for run in (trained, by_log, alone)]
-    print(json.dumps({"roots": roots, "found": found, "log": str(trained.log_dir)}))
+    replayed = [root.hex() for root in (*steps, verdict)]
+    print(json.dumps({"roots": roots, "found": found, "replayed": replayed, "log": str(trained.log_dir)}))
 
 
 def child(code: str, *arguments: str) -> str:
@@ -53,9 +57,9 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
     # And the other way round: the CPU follows the device's log.
     audit = Auditor(job, tmp_path / "audit", log_dir=Path(there["log"]), verify_log=1.0).run()
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])
-    # What was computed there can be replayed here.
-    assert replay_interval(job, tmp_path / "there" / "trained", 1) == replay_interval(job, tmp_path / "here", 1)
-    assert len(replay_state(job, tmp_path / "there" / "trained", 3)) == len(job.initial)
+    # What a dispute needs: the steps of an interval, and the referee's verdict about the last of them.
+    steps = [root.hex() for root in replay_interval(job, tmp_path / "here", 1)]
+    assert there["replayed"] == [*steps, steps[-1]]
 
 
 MIXES = """
