@@ -30,8 +30,8 @@ test-contracts: contracts-tools
 
 # Measures again what contracts/.gas-snapshot holds; `make test-contracts` compares with it.
 gas: contracts-tools
-	$(WITH_NODE) FORGE_SNAPSHOT_CHECK=false FORGE_SNAPSHOT_EMIT=true $(FORGE) test --match-contract GasTest
-	cat contracts/.gas-snapshot/GasTest.json
+	$(WITH_NODE) FORGE_SNAPSHOT_CHECK=false FORGE_SNAPSHOT_EMIT=true $(FORGE) test --match-contract 'GasTest$$'
+	cat contracts/.gas-snapshot/*.json
 
 # Slither needs older versions of the Ethereum libraries than the client, so it lives in a virtual environment of its own.
 $(SLITHER_VENV)/.installed: contracts/contracts.mk

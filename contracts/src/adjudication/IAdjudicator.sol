@@ -8,7 +8,7 @@ import {Opening} from "./Openings.sol";
 enum Finding {
     /// The bits are those of the element.
     VALUE,
-    /// An honest run stops here (NaN, an infinity made of finite numbers, an index out of range), so whoever claims a value is wrong.
+    /// An honest run stops here (NaN, a sum or function that is not finite, an index out of range), so whoever claims a value is wrong.
     STOPS,
     /// The precision of the contract does not decide the rounding: the referee does.
     UNDECIDED

@@ -58,11 +58,11 @@ library Reading {
     {
         uint256 flat;
         (flat, valid) = Access.read(self.rows[i], reduction);
-        if (valid) bits = at(self, openings, i, flat);
+        if (valid) bits = bitsAt(self, openings, i, flat);
     }
 
     /// @notice The bits of an element of operand `i`.
-    function at(Operands memory self, Opening[] calldata openings, uint256 i, uint256 flat) internal pure returns (uint64) {
+    function bitsAt(Operands memory self, Opening[] calldata openings, uint256 i, uint256 flat) internal pure returns (uint64) {
         return self.index.element(openings, self.tensor[i], self.descriptor.inputs[i].dtype, flat);
     }
 

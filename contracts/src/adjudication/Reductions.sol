@@ -143,7 +143,7 @@ library Reductions {
         uint64 b = uint64(ExactSum.ONE);
         // A term of which one factor is padding is left out, and nothing of it needs to be opened.
         if (operands.rows.length == 2) (b, valid) = operands.read(openings, 1, index);
-        if (valid) accumulator.addProduct(operands.at(openings, 0, flat), b);
+        if (valid) accumulator.addProduct(operands.bitsAt(openings, 0, flat), b);
     }
 
     function selectedSum(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)

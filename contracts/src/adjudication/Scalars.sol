@@ -67,11 +67,10 @@ library Scalars {
             || code == Scalar.BOOL_NOT || code > Scalar.WHERE;
     }
 
-    /// @dev A run stops at NaN, and at an infinity that finite operands make; one that came in (an attention mask) may pass on.
-    function number(Scalar code, Float32 a, Float32 b) private pure returns (Finding finding, uint64) {
+    /// @dev A run stops at NaN. It does not always stop at an infinity: where one came into a tensor (an attention mask), others pass.
+    function number(Scalar code, Float32 a, Float32 b) private pure returns (Finding, uint64) {
         uint32 bits = Float32.unwrap(isUnary(code) ? unary(code, a) : binary(code, a, b));
-        bool made = Binary32.isFinite(Float32.unwrap(a)) && Binary32.isFinite(Float32.unwrap(b)) && !Binary32.isFinite(bits);
-        return (made || Binary32.isNan(bits) ? Finding.STOPS : Finding.VALUE, bits);
+        return (Binary32.isNan(bits) ? Finding.STOPS : Finding.VALUE, bits);
     }
 
     function unary(Scalar code, Float32 a) private pure returns (Float32) {

@@ -47,10 +47,11 @@ library SwapOrNot {
     }
 
     /// @dev The first eight bytes of a hash as a little-endian number.
-    function littleEndian64(bytes32 hash) private pure returns (uint256 number) {
-        for (uint256 i = 0; i < 8; ++i) {
-            number |= uint256(uint8(hash[i])) << (8 * i);
-        }
+    function littleEndian64(bytes32 hash) private pure returns (uint64 x) {
+        x = uint64(bytes8(hash));
+        x = ((x & 0x00FF00FF00FF00FF) << 8) | ((x >> 8) & 0x00FF00FF00FF00FF);
+        x = ((x & 0x0000FFFF0000FFFF) << 16) | ((x >> 16) & 0x0000FFFF0000FFFF);
+        return (x << 32) | (x >> 32);
     }
 
     function littleEndian32(uint256 x) private pure returns (bytes4) {

@@ -31,6 +31,7 @@ interface Vm {
     function assertLe(uint256 left, uint256 right, string calldata what) external pure;
     function assertGt(uint256 left, uint256 right, string calldata what) external pure;
     function snapshotGasLastCall(string calldata name) external returns (uint256 gasUsed);
+    function snapshotValue(string calldata group, string calldata name, uint256 value) external;
     function lastCallGas() external view returns (Gas memory gas);
 
     struct Gas {
