@@ -3,7 +3,7 @@
     .venv/bin/python scripts/matrix.py [--full] [--task NAME] [--machine NAME] [--steps N] [--markdown FILE]
 
 One CPU is several machines, depending on which of its instructions PyTorch, MKL, oneDNN and numba may use. On each of
-them every task is trained, audited by the log that the machine before it wrote (a quarter of it verified), and audited
+them every task is trained, audited by the log that the first machine wrote (a quarter of it verified), and audited
 without any log; the three checkpoint roots of all machines have to be one. A CUDA device, where there is one, is one
 machine more. Beside it, as a measure of how different the machines are: in how many different states plain FP32 and
 plain FP64 PyTorch end, from the same initial state, on the same batches.
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def intervals(steps: int) -> int:
 SMALL: dict[str, Callable[[int], Task]] = {
     "digits": lambda steps: digits(steps=steps, interval=intervals(steps), batch_size=32, width=8),
     "gpt": lambda steps: gpt(
-        text=_TEXT, steps=steps, interval=intervals(steps), batch_size=4, context=16, width=32, heads=2
+        data=_TEXT, steps=steps, interval=intervals(steps), batch_size=4, context=16, width=32, heads=2
     ),
     "gpt2": lambda steps: gpt2(
         rows=64,
@@ -107,6 +108,8 @@ SMALL: dict[str, Callable[[int], Task]] = {
         width=32,
         heads=2,
         layers=2,
+        micro_batches=2,
+        max_grad_norm=1.0,
     ),
     "logistic": lambda steps: logistic(rows=1000, features=96, steps=steps, interval=intervals(steps), batch_size=64),
     "resnet50": lambda steps: resnet50(
@@ -118,7 +121,7 @@ SMALL_STEPS = 50
 
 FULL: dict[str, tuple[Callable[[int], Task], int]] = {
     "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),
-    "gpt": (lambda steps: gpt(text=_TEXT, steps=steps, interval=intervals(steps)), 50),
+    "gpt": (lambda steps: gpt(data=_TEXT, steps=steps, interval=intervals(steps)), 50),
     "gpt2": (lambda steps: gpt2(steps=steps, interval=intervals(steps)), 1),
     "logistic": (lambda steps: logistic(steps=steps, interval=intervals(steps)), 2),
     "resnet50": (lambda steps: resnet50(steps=steps, interval=intervals(steps)), 1),
@@ -256,25 +259,23 @@ def run(
     *,
     steps: Mapping[str, int] | None = None,
     full: bool = False,
+    parallel: int = 1,
     told: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Every job (name -> directory) on every machine, one machine after the other. `steps`: for the jobs that are of
-    this file's tasks, of that many steps: they are also trained by plain PyTorch. Raises RuntimeError if a process
-    fails."""
-    steps = steps or {}
-    result = Result({}, {})
-    logs: dict[str, str | None] = dict.fromkeys(jobs)
-    for number, name in enumerate(machines):
-        machine = MACHINES[name]
-        place = room / f"machine{number}"
+    """Every job (name -> directory) on every machine: on the first one, whose logs the others audit by, and then on
+    the others, so many at a time. `steps`: for the jobs that are of this file's tasks, of that many steps: they are
+    also trained by plain PyTorch. Raises RuntimeError if a process fails."""
+
+    def one(name: str, log_room: Path | None) -> tuple[str, dict[str, Outcome]]:
+        machine, place = MACHINES[name], room / name
         entries = [
             {
                 "job": str(directory),
                 "run": str(place / job),
-                "log": logs[job],
-                "task": job if job in steps else None,
+                "log": None if log_room is None else str(log_room / job / "trained" / "log"),
+                "task": job if steps and job in steps else None,
                 "full": full,
-                "steps": steps.get(job),
+                "steps": (steps or {}).get(job),
             }
             for job, directory in jobs.items()
         ]
@@ -282,27 +283,24 @@ def run(
         (place / "plan.json").write_text(json.dumps({"device": machine.device, "jobs": entries}))
         command = [sys.executable, __file__, "--plan", str(place / "plan.json")]
         done = subprocess.run(
-            command,
-            env=machine.environment(),
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
+            command, env=machine.environment(), capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
         if done.returncode:
             raise RuntimeError(f"the process that is {name} failed:\n{done.stderr}")
         first, *lines = done.stdout.splitlines()
-        result.kernels[name] = json.loads(first)["kernels"]
-        result.outcomes[name] = {job: Outcome(**json.loads(line)) for job, line in zip(jobs, lines, strict=True)}
-        told(
-            f"{name}: "
-            + ", ".join(f"{job} {o.trained[:8]} ({o.seconds} s)" for job, o in result.outcomes[name].items())
-        )
+        outcomes = {job: Outcome(**json.loads(line)) for job, line in zip(jobs, lines, strict=True)}
+        told(f"{name}: " + ", ".join(f"{job} {o.trained[:8]} ({o.seconds} s)" for job, o in outcomes.items()))
         for job in jobs:
-            logs[job] = str(place / job / "trained" / "log")
-            # States can be large; only the log is needed by the next machine.
-            for finished in (place / job / "trained" / "checkpoints", place / job / "audited", place / job / "alone"):
-                shutil.rmtree(finished)
-    return result
+            # States can be large; only the first machine's logs are needed any more.
+            for finished in ("trained/checkpoints", "audited", "alone"):
+                shutil.rmtree(place / job / finished)
+        return json.loads(first)["kernels"], outcomes
+
+    reference, *others = machines
+    found = {reference: one(reference, None)}
+    with ThreadPoolExecutor(parallel) as pool:
+        found |= zip(others, pool.map(lambda name: one(name, room / reference), others), strict=True)
+    return Result({name: both[0] for name, both in found.items()}, {name: both[1] for name, both in found.items()})
 
 
 def make_jobs(
@@ -347,6 +345,7 @@ def main() -> int:
     parser.add_argument("--task", action="append", choices=sorted(SMALL), help="only these")
     parser.add_argument("--machine", action="append", choices=list(MACHINES), help="only these")
     parser.add_argument("--steps", type=int, help="another number of steps for every task")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="machines at a time, after the first")
     parser.add_argument("--markdown", type=Path, help="where to write the tables")
     options = parser.parse_args()
     if options.plan is not None:
@@ -360,7 +359,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="matrix-") as room:
         jobs, steps = make_jobs(options.task or SMALL, Path(room) / "jobs", full=options.full, steps=options.steps)
         result = run(
-            jobs, machines, Path(room), steps=steps, full=options.full, told=lambda text: print(text, flush=True)
+            jobs,
+            machines,
+            Path(room),
+            steps=steps,
+            full=options.full,
+            parallel=options.parallel,
+            told=lambda text: print(text, flush=True),
         )
     text = markdown(result, steps, full=options.full)
     print(text)

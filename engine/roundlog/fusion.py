@@ -7,6 +7,7 @@ still put off in *another* group are computed first, so groups never wait for ea
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import prod
 
@@ -45,6 +46,10 @@ _PASSING = {"add", "sub", "mul", "div", "sqrt", "neg", "abs", "floor"}
 
 MAX_GROUP = 64
 """Operators in a group: what is put off keeps its inputs in memory, so that it may not be put off for ever."""
+
+MAX_WAIT = 128
+"""Operators of the program for which a group waits in vain for another member. Gradients of micro-batches, which are
+added up one after the other, would else all stay in memory to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,8 @@ class _Planner:
         self._program = program
         self._group_of: dict[int, list[int]] = {}
         """Put-off value -> its group, shared by all its members."""
+        self._waiting: deque[int] = deque()
+        """Values that were put off, in program order."""
         self._steps: list[Step] = []
         self._surely_finite = surely_finite(program)
         self._users: dict[int, list[int]] = {}
@@ -119,6 +126,7 @@ class _Planner:
     def run(self) -> list[Step]:
         nodes = self._program.nodes
         for index, node in enumerate(nodes):
+            self._flush_before(index - MAX_WAIT)
             if not self._fuses(index):
                 for value in node.inputs:
                     self._flush(value)
@@ -135,6 +143,7 @@ class _Planner:
                     joined = self._merge(joined, group) if joined else group
             joined.append(index)
             self._group_of[index] = joined
+            self._waiting.append(index)
         for value in list(self._group_of):
             self._flush(value)
         return self._steps
@@ -151,6 +160,13 @@ class _Planner:
             self._group_of[value] = a
         a.extend(b)
         return a
+
+    def _flush_before(self, index: int) -> None:
+        """Compute the groups whose last member stands before `index`."""
+        while self._waiting and self._waiting[0] < index:
+            value = self._waiting.popleft()
+            if value in self._group_of and max(self._group_of[value]) < index:
+                self._flush(value)
 
     def _flush(self, value: int) -> None:
         group = self._group_of.get(value)

@@ -103,7 +103,7 @@ class Run:
         self.directory = directory
         self.batches = batches or Batches(job.dataset, job.spec)
         self.keep_every = keep_every
-        self.device = torch.device(device)
+        self.device = _usable(device)
         self.on_step = on_step
         samples = micro_batches_of(job.program, micro_batches)
         if len(samples) > 1 and job.spec.rounding_policy != POLICY_CERTIFIED:
@@ -231,6 +231,20 @@ class Run:
         if self.on_step is not None:
             self.on_step(StepEvent(step, result.loss, time.perf_counter() - started))
         return result.states
+
+
+def _usable(device: torch.device | str) -> torch.device:
+    """A device that holds numbers. Raises RunError."""
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found).item()
+    except (RuntimeError, AssertionError) as error:
+        # PyTorch says in several ways, some of them pages long, that it was built without it.
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise RunError(
+            f"the device {str(device)[:40]!r} cannot be used ({reason}): choose another, cpu is here"
+        ) from error
+    return found
 
 
 def _keep(path: Path, roots: Sequence[bytes]) -> None:

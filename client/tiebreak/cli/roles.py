@@ -142,6 +142,7 @@ def run_referee(
         list[str] | None,
         typer.Option(metavar="CID", help="A state that a party offers, to start from if it is the agreed one."),
     ] = None,
+    device: options.Device = "cpu",
     threads: options.Threads = None,
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     directory: Directory = None,
@@ -158,7 +159,7 @@ def run_referee(
     def make(station: Station) -> Role:
         from tiebreak.roles.referee import RefereeRole
 
-        return RefereeRole(station, offers=offer or [])
+        return RefereeRole(station, offers=offer or [], device=device)
 
     options.use_threads(threads)
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)

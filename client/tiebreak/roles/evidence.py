@@ -76,7 +76,7 @@ class Evidence:
 
     def state_before(self, step: int) -> list[torch.Tensor]:
         """The state before a step, executed again from the newest kept checkpoint. Raises one of RUN_ENDS."""
-        return replay_state(self.job, self.run_dir, step, batches=self._batches)
+        return replay_state(self.job, self.run_dir, step, batches=self._batches, device=self._device)
 
     def _step_roots(self, interval: int) -> list[bytes]:
         """The state roots after every step of an interval."""
@@ -86,7 +86,7 @@ class Evidence:
         done, states = run.newest(interval)
         roots: list[bytes] = []
         try:
-            for step, after in replay(run, done * size, [tensor.to(self._device) for tensor in states]):
+            for step, after in replay(run, done * size, states):
                 if step in wanted:
                     roots.append(state_root(after))
                 if step + 1 == wanted.stop:

@@ -28,10 +28,11 @@ class RefereeRole(Role):
 
     name = "referee"
 
-    def __init__(self, station: Station, *, offers: Iterable[str] = ()) -> None:
+    def __init__(self, station: Station, *, offers: Iterable[str] = (), device: torch.device | str = "cpu") -> None:
         """offers: CIDs of states that parties offer; one with the agreed root saves executing all steps before it."""
         super().__init__(station)
         self._offers = tuple(offers)
+        self._device = device
         self._seen = 0
         self._live: set[int] = set()
         self._jobs: dict[int, Job] = {}
@@ -84,7 +85,7 @@ class RefereeRole(Role):
                 # Both sides agree on a state that this job never reaches, so neither can be right about what follows.
                 self.tell(What.WARNING, f"both sides are wrong before step {step}", job=game.job, game=game_id)
                 return NO_STATE
-            return referee_step(job, before, step, run_dir)
+            return referee_step(job, before, step, run_dir, device=self._device)
         except RUN_ENDS as error:
             self.tell(What.COMPUTED, f"the run ends here: {error}", job=game.job, game=game_id)
             return NO_STATE
@@ -113,8 +114,8 @@ class RefereeRole(Role):
             tell(event)
 
         with suppress(_FarEnough):
-            Auditor(job, run_dir, on_step=watch).run()
-        return replay_state(job, run_dir, step)
+            Auditor(job, run_dir, device=self._device, on_step=watch).run()
+        return replay_state(job, run_dir, step, device=self._device)
 
 
 class _FarEnough(Exception):

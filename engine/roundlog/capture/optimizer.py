@@ -7,7 +7,7 @@ the schedule table: computed once, in FP64, rounded to FP32, and from then on da
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -101,12 +101,11 @@ class Adam(Update):
         return bool(self.group["weight_decay"] and self.group["decoupled_weight_decay"])
 
 
-def clipped(gradients: Tensors, max_norm: float) -> dict[str, torch.Tensor]:
-    """All gradients times min(1, max_norm / (norm + 1e-6)), norm being the Euclidean one of all of them together: as
-    torch.nn.utils.clip_grad_norm_ does it (Pascanu, Mikolov, Bengio 2013)."""
-    squares = torch.stack([(g * g).sum() for g in gradients.values()])
-    factor = (max_norm / (torch.sqrt(squares.sum()) + 1e-6)).clamp(max=1.0)
-    return {name: g * factor for name, g in gradients.items()}
+def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
+    """What clipping multiplies every gradient by: min(1, max_norm / (norm + 1e-6)), norm being the Euclidean one of all
+    of them together, as torch.nn.utils.clip_grad_norm_ does it (Pascanu, Mikolov, Bengio 2013)."""
+    squares = torch.stack([(g * g).sum() for g in gradients])
+    return (max_norm / (torch.sqrt(squares.sum()) + 1e-6)).clamp(max=1.0)
 
 
 _UPDATES: dict[type, type[Update]] = {torch.optim.SGD: SGD, torch.optim.Adam: Adam, torch.optim.AdamW: Adam}

@@ -27,7 +27,14 @@ def rates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, step
         return [lambda step, number=number: table[step][number] for number in range(len(optimizer.param_groups))]  # type: ignore[misc]
     if any("initial_lr" in group for group in optimizer.param_groups):
         raise CaptureError("the optimizer has a learning rate scheduler of its own: give that as the task's schedule")
-    return [lambda step, rate=float(group["lr"]): rate * schedule(step) for group in optimizer.param_groups]  # type: ignore[misc]
+    return [lambda step, rate=float(group["lr"]): rate * _value(schedule, step) for group in optimizer.param_groups]  # type: ignore[misc]
+
+
+def _value(schedule: Factor, step: int) -> float:
+    try:
+        return float(schedule(step))
+    except Exception as error:
+        raise CaptureError(f"the schedule fails at step {step} with {type(error).__name__}: {error}") from error
 
 
 def _table(optimizer: torch.optim.Optimizer, schedule: LRScheduler, steps: int) -> list[list[float]]:

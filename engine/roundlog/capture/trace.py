@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_error
-from roundlog.capture.optimizer import Update, clipped, updates
+from roundlog.capture.optimizer import Update, clip_factor, updates
 from roundlog.capture.task import Loss, Task, micro_batches
 
 Named = dict[str, torch.Tensor]
@@ -85,9 +85,10 @@ def trace(task: Task) -> Trace:
                 for name, gradient in zip(leaves, found, strict=True):
                     if gradient is not None:
                         gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        factor = None
         if task.max_grad_norm is not None:
             with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
-                gradients = clipped(gradients, task.max_grad_norm)
+                factor = clip_factor(gradients.values(), task.max_grad_norm)
         following = dict(states)
         following.update({name: called[f"model.{name.partition('/')[2]}"] for name in buffers})
         for name, number in trainable.items():
@@ -97,7 +98,8 @@ def trace(task: Task) -> Trace:
             own = {slot: states[prefix + slot] for slot in groups[number].slots()}
             scalars = {column: row[f"{number}/{column}"] for column in groups[number].columns()}
             with torch.no_grad(), lines, lines.all_from(type(task.optimizer).__name__):
-                updated, own = groups[number].apply(states[f"parameter/{name}"], gradients[name], own, scalars)
+                gradient = gradients[name] if factor is None else gradients[name] * factor
+                updated, own = groups[number].apply(states[f"parameter/{name}"], gradient, own, scalars)
             following[f"parameter/{name}"] = updated
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
         with lines, lines.all_from("micro_batches"):

@@ -10,6 +10,7 @@ import torch
 from roundlog.auditor import Auditor
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.schedule import rates
+from roundlog.fusion import peak_bytes
 from roundlog.job import Job
 from roundlog.plain import PlainTraining
 from roundlog.trainer import Trainer
@@ -142,6 +143,24 @@ def test_every_micro_batch_has_dropout_of_its_own() -> None:
     streams = [node.attributes["stream"] for node in program.nodes if node.op == "uniform"]
     assert len(streams) == len(set(streams)) == 2 * 6
     assert all(node.type.shape[0] == 2 for node in program.nodes if node.op == "uniform")
+
+
+def test_more_micro_batches_take_no_more_memory() -> None:
+    """Gradients that are added up do not wait for each other."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.Tanh()) for _ in range(10)))
+    task = Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(16, 128), "y": torch.randint(0, 128, (16,))},
+        batch_size=16,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    # 650 KB of parameters: sixteen gradients of each would be 10 MB.
+    four, sixteen = (peak_bytes(capture(replace(task, micro_batches=count)).program) for count in (4, 16))
+    assert sixteen < 0.6 * four
 
 
 class Sometimes(nn.Module):
@@ -296,6 +315,9 @@ def test_schedules_that_do_not_depend_on_the_step_alone_are_refused() -> None:
     refused(scheduled(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=3, cycle_momentum=False)), "for 5 steps")
     refused(scheduled(lambda o: lr_scheduler.StepLR(sgd(nn.Linear(2, 2)), 3)), "belongs to another optimizer")
     refused(scheduled(lambda o: lambda step: float("nan") if step == 3 else 1.0), "not finite")
+
+    refused(scheduled(lambda o: [1.0, 0.5, 0.1].__getitem__), "fails at step 3 with IndexError")
+    refused(scheduled(lambda o: lambda step: None), "fails at step 0 with TypeError")
 
     def used(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
         scheduler = lr_scheduler.StepLR(optimizer, 3)

@@ -61,6 +61,13 @@ def test_a_machine_trains_and_audits_to_the_same_root(name: str, machine: str, s
     assert (found.findings, found.unreadable) == (0, 0)
 
 
+def test_every_task_of_the_matrix_can_be_made_in_its_small_size() -> None:
+    for name, make in matrix.SMALL.items():
+        task = make(matrix.SMALL_STEPS)
+        assert (task.steps, task.interval) == (50, 10), name
+    assert matrix.FULL.keys() == matrix.SMALL.keys()
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> matrix.Result:
     room = tmp_path_factory.mktemp("matrix")

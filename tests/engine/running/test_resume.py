@@ -117,6 +117,16 @@ def test_an_auditor_does_not_carry_on_from_what_the_trainer_computed(trained) ->
         Auditor(job, directory / "run")
 
 
+@pytest.mark.parametrize("device", ["nonsense", "meta", "xpu:99", "cuda:99"])
+def test_a_device_that_is_not_here_is_a_clear_error(device: str, trained, tmp_path) -> None:
+    _, job, _ = trained
+    with pytest.raises(
+        RunError, match=f"the device '{device}' cannot be used .*: choose another, cpu is here"
+    ) as caught:
+        Trainer(job, tmp_path / "run", device=device)
+    assert "\n" not in str(caught.value)
+
+
 def test_two_processes_cannot_share_a_directory(trained, tmp_path) -> None:
     _, job, _ = trained
 
