@@ -132,6 +132,8 @@ def outputs(task: Task, snapshot: Path) -> torch.Tensor:
     task.model.load_state_dict(state, strict=False)
     model = task.model.double().eval()
     first = next(iter(task.dataset.values()))[: task.batch_size]
+    if not first.is_floating_point():
+        first = first[:, :-1]  # a row of tokens ends with the target of its last position
     with torch.no_grad():
         found: torch.Tensor = model(first.double() if first.is_floating_point() else first).flatten()
     return found

@@ -29,6 +29,8 @@ def draw(result: dict[str, Any], room: Path) -> None:
         ("divergence-methods", None),
     ):
         models = models_of(result)
+        if not models:
+            return
         figure, panels = pyplot.subplots(1, len(models), figsize=(5.2 * len(models), 3.9), squeeze=False)
         for panel, (model, found) in zip(panels[0], models.items(), strict=True):
             curves = found["divergence"]["curves"]
