@@ -12,7 +12,7 @@ from roundlog.adjudication import program_root
 from roundlog.arithmetic import FULL_BITS
 from roundlog.capture import Task, capture
 from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
-from roundlog.fusion import peak_bytes
+from roundlog.microbatch import peak_bytes
 from roundlog.operators import Inexact, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.text import MAX_TEXT_BYTES
@@ -38,6 +38,8 @@ class Limits:
 
     memory_bytes: int = 16 << 30
     """State (three times: before, after, being written), data, and the peak of one step."""
+    micro_batches: int = 1
+    """Into how many parts an auditor will cut every batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,11 +128,11 @@ def _read(directory: Path, limits: Limits) -> Job:
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
     state_bytes = sum(kind.nbytes for kind in program.states.values())
     data_bytes = sum(kind.nbytes for kind in (*dataset_types.values(), *schedule_types.values()))
-    need = 3 * state_bytes + data_bytes + step_bytes(program, spec)
+    need = 3 * state_bytes + data_bytes + step_bytes(program, spec, limits.micro_batches)
     if need > limits.memory_bytes:
         raise JobError(
             f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
-            "raise the limit or leave the job to someone else"
+            "raise the limit, audit in more micro-batches, or leave the job to someone else"
         )
     initial = load_tensors(directory / INITIAL, program.states)
     schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
@@ -145,9 +147,10 @@ def _read(directory: Path, limits: Limits) -> Job:
     return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=dataset)
 
 
-def step_bytes(program: Program, spec: TrainingSpec) -> int:
-    """Bytes that one step needs at its worst moment, beside the state: an upper bound."""
-    need = peak_bytes(program)
+def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
+    """Bytes that one step needs at its worst moment, beside the state: an upper bound. Raises ProgramError if there
+    are fewer samples than micro-batches."""
+    need = peak_bytes(program, micro_batches)
     if (spec.rounding_policy, spec.rounding_bits) == (POLICY_CERTIFIED, FULL_BITS):
         return need
     # These run in plain torch, with up to sixteen FP64 tensors of an output's size, and `threshold` packs a byte for

@@ -35,6 +35,16 @@ Device = Annotated[
     str, typer.Option("--device", metavar="DEVICE", help="PyTorch device; the result is the same on any.")
 ]
 
+MicroBatches = Annotated[
+    int,
+    typer.Option(
+        "--micro-batches",
+        min=1,
+        metavar="N",
+        help="Cut every batch into N parts: the same roots and findings, in less memory and with some disk.",
+    ),
+]
+
 VerifyLog = Annotated[
     float,
     typer.Option(

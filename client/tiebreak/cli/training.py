@@ -118,6 +118,7 @@ def audit(
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
+    micro_batches: options.MicroBatches = 1,
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     json: options.Json = False,
 ) -> None:
@@ -134,7 +135,7 @@ def audit(
     claimed = read_claim(claim) if claim is not None else None
     if log is not None and not log.is_dir():
         raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
-    job = read_job(job_directory, max_memory)
+    job = read_job(job_directory, max_memory, micro_batches)
     if isinstance(claimed, list) and len(claimed) != job.spec.intervals:
         raise CommandError(
             f"the run {claim} has {len(claimed)} of {job.spec.intervals} checkpoints: let its training end first."
@@ -142,7 +143,14 @@ def audit(
     started = time.monotonic()
     with output.progress("auditing", job.spec.steps) as bar:
         result = Auditor(
-            job, run, log_dir=log, verify_log=verify_log, keep_every=keep_every, device=device, on_step=_Last(bar)
+            job,
+            run,
+            log_dir=log,
+            verify_log=verify_log,
+            keep_every=keep_every,
+            device=device,
+            on_step=_Last(bar),
+            micro_batches=micro_batches,
         ).run()
     agrees, first_wrong = compare(result, claimed)
     forged = any(finding.kind is FindingKind.FORGED for finding in result.findings)
@@ -185,13 +193,13 @@ def compare(result: AuditResult, claimed: bytes | list[bytes] | None) -> tuple[b
     return not wrong, wrong[0] if wrong else None
 
 
-def read_job(directory: Path, max_memory: int) -> Job:
+def read_job(directory: Path, max_memory: int, micro_batches: int = 1) -> Job:
     """A job directory, checked. Raises JobError, CommandError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
     from roundlog.job import Job, Limits
 
-    return Job.read(directory, Limits(memory_bytes=max_memory))
+    return Job.read(directory, Limits(memory_bytes=max_memory, micro_batches=micro_batches))
 
 
 def read_claim(text: str) -> bytes | list[bytes]:

@@ -10,8 +10,9 @@ import torch
 from roundlog.auditor import Auditor, AuditResult
 from roundlog.capture import Task
 from roundlog.executor import NonFiniteError
-from roundlog.job import Job
+from roundlog.job import Job, JobError, Limits
 from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.microbatch import peak_bytes
 from roundlog.program import ProgramError
 from roundlog.replay import replay_interval
 from roundlog.rounding import FindingKind
@@ -176,3 +177,22 @@ def test_decisions_are_mapped_to_the_samples_that_they_are_for() -> None:
     assert inside.decisions.tolist() == decisions[whole].tolist()
     by_value = whole[decisions[whole] == Decision.VALUE]
     assert inside.values.tolist() == [int((decisions[:i] == Decision.VALUE).sum()) for i in by_value]
+
+
+def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path) -> None:
+    job = Job.from_task(gpt_task())
+    job.write(tmp_path / "job")
+    assert peak_bytes(job.program, 2) < peak_bytes(job.program, 1)
+    data = (*job.dataset.values(), job.schedule)
+    limit = 3 * sum(t.nbytes for t in job.initial.values()) + sum(t.nbytes for t in data) + peak_bytes(job.program, 2)
+    with pytest.raises(JobError, match="audit in more micro-batches"):
+        Job.read(tmp_path / "job", Limits(memory_bytes=limit))
+    assert Job.read(tmp_path / "job", Limits(memory_bytes=limit, micro_batches=2)).spec == job.spec
+    with pytest.raises(JobError, match="4 samples cannot be cut into 5 micro-batches"):
+        Job.read(tmp_path / "job", Limits(micro_batches=5))
+
+
+def test_slices_that_wait_are_gone_with_the_process_and_leave_nothing_in_the_run(tmp_path: Path) -> None:
+    job = Job.from_task(linear_task(steps=2, interval=1))
+    Auditor(job, tmp_path / "run", micro_batches=2).run()
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {"checkpoints", "roots", "run.json", "run.lock"}

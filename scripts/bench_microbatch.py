@@ -1,0 +1,140 @@
+"""What micro-batches save: the memory of an auditor's step, whole and cut.
+
+    .venv/bin/python scripts/bench_microbatch.py [--json FILE]
+
+Every figure is measured in a process of its own: how far its resident memory (ru_maxrss) rises during two steps, over
+what it had when the program was captured; what libraries and compiled loops take on first use is part of it. "planned"
+is the upper bound that a reader's memory limit goes by. Times are CPU seconds of the second step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from roundlog.batches import Batches
+from roundlog.capture import Task
+from roundlog.examples.gpt import Block
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.microbatch import MicrobatchExecutor, peak_bytes
+from roundlog.operators import StepInputs
+from roundlog.rounding import Follower
+from torch import nn
+from torch.nn import functional as F
+
+
+class GPT(nn.Module):
+    """4 layers of width 192 on sequences of 64: activations outweigh parameters, as they do in practice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(1000, 192), nn.Embedding(64, 192)
+        self.blocks = nn.Sequential(*(Block(192, 6, 0.1) for _ in range(4)))
+        self.norm, self.head = nn.LayerNorm(192), nn.Linear(192, 1000, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.token(tokens) + self.position.weight)))
+        return logits
+
+
+def task_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Task:
+    return Task(
+        model=model,
+        loss=lambda m, b: F.cross_entropy(m(b["x"]).flatten(0, -2), b["y"].flatten()),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        dataset={"x": x, "y": y},
+        batch_size=batch,
+        steps=2,
+        interval=2,
+        seed=1,
+    )
+
+
+def gpt() -> Task:
+    return task_of(GPT(), torch.randint(0, 1000, (16, 64)), torch.randint(0, 1000, (16, 64)), 16)
+
+
+def vgg(norm: bool = False) -> Task:
+    layers: list[nn.Module] = []
+    width = 3
+    for wide in (32, 64, 128):
+        for _ in range(2):
+            layers += [nn.Conv2d(width, wide, 3, padding=1), *([nn.BatchNorm2d(wide)] if norm else []), nn.ReLU()]
+            width = wide
+        layers.append(nn.MaxPool2d(2))
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 16, 10))
+    return task_of(model, torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,)), 32)
+
+
+def logistic() -> Task:
+    return task_of(nn.Linear(1024, 2), torch.randn(4096, 1024), torch.randint(0, 2, (4096,)), 4096)
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "gpt": gpt,
+    "vgg": vgg,
+    "vgg with batch norm": lambda: vgg(True),
+    "logistic regression": logistic,
+}
+
+
+def measure(name: str, count: int) -> dict[str, float]:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    job = Job.from_task(TASKS[name]())
+    batches, rounding = Batches(job.dataset, job.spec), Follower.of_nobody(job.spec.log_guard)
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
+        executor = MicrobatchExecutor(job.program, count, Path(directory)) if count > 1 else Executor(job.program)
+        states = list(job.initial.values())
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        cpu = 0.0
+        for step in range(2):
+            started = time.process_time()
+            inputs = StepInputs(
+                states=states,
+                data=batches.load(step),
+                schedule=job.schedule[step],
+                seed=job.spec.seed,
+                step=step,
+                device=torch.device("cpu"),
+            )
+            states = executor.run(inputs, rounding).states
+            cpu = time.process_time() - started
+    rise = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return {"rise": rise, "planned": peak_bytes(job.program, count), "cpu": cpu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--one", nargs=2, metavar=("TASK", "N"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(arguments.one[0], int(arguments.one[1]))))
+        return
+    rows = []
+    for name in TASKS:
+        whole: dict[str, float] = {}
+        for count in (1, 2, 4, 8):
+            command = [sys.executable, __file__, "--one", name, str(count)]
+            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            whole = whole or found
+            row = {"task": name, "micro_batches": count, "bytes": found["rise"], "planned": found["planned"]}
+            row |= {f"{key} / whole": round(found[key] / whole[key], 2) for key in ("rise", "planned", "cpu")}
+            rows.append(row)
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
