@@ -70,10 +70,17 @@ class Step:
     seed: int
     batch_size: int
     data_rows: int
+    rounding_bits: int = ieee.FULL_BITS
 
     @staticmethod
     def of(spec: TrainingSpec, step: int) -> Step:
-        return Step(step=step, seed=spec.seed, batch_size=spec.batch_size, data_rows=spec.data_rows)
+        return Step(
+            step=step,
+            seed=spec.seed,
+            batch_size=spec.batch_size,
+            data_rows=spec.data_rows,
+            rounding_bits=spec.rounding_bits,
+        )
 
 
 def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:
@@ -84,8 +91,8 @@ def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks)
             return _load(descriptor, element, step, chunks)
         if descriptor.family in REDUCTIONS:
             whole = run_segment(descriptor, element, start(descriptor), range(descriptor.terms), chunks)
-            return finish(descriptor, whole)
-        return _checked(descriptor, _pointwise(descriptor, element, chunks))
+            return finish(descriptor, whole, step.rounding_bits)
+        return _checked(descriptor, _pointwise(descriptor, element, chunks, step.rounding_bits))
     except NoValueError:
         return Outcome.NO_VALUE
 
@@ -117,9 +124,9 @@ def segments(descriptor: Descriptor) -> list[range]:
     return [range(first, min(first + size, terms)) for first in range(0, max(terms, 1), size)]
 
 
-def finish(descriptor: Descriptor, partial: Partial) -> Answer:
+def finish(descriptor: Descriptor, partial: Partial, rounding_bits: int = ieee.FULL_BITS) -> Answer:
     """The element that the last running result stands for."""
-    result = partial.finish()
+    result = partial.finish(rounding_bits)
     return Outcome.NO_VALUE if result is None else _checked(descriptor, result)
 
 
@@ -134,7 +141,7 @@ def _checked(descriptor: Descriptor, answer: Answer) -> Answer:
     return Outcome.NO_VALUE if stopped else answer
 
 
-def _pointwise(d: Descriptor, element: int, chunks: Chunks) -> Answer:
+def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) -> Answer:
     index = index_of(d, element, 0)
     if d.family == Family.COPY:
         for item in d.inputs:
@@ -152,7 +159,7 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks) -> Answer:
     if d.family == Family.MAP:
         return int(SCALARS[Scalar(d.code)](*operands))
     assert d.family == Family.FUNCTION
-    value = evaluate(Function(d.code), operands[0])
+    value = evaluate(Function(d.code), operands[0], rounding_bits)
     return Outcome.UNDECIDED if value is None else value
 
 
@@ -210,8 +217,7 @@ def decode(dtype: DType, data: bytes) -> int:
     """An element from its little-endian bytes. Raises ValueError if there are too few or too many."""
     if len(data) != dtype.itemsize:
         raise ValueError(f"an element of {dtype} has {dtype.itemsize} bytes, not {len(data)}")
-    number = int.from_bytes(data, "little", signed=dtype == DType.I64)
-    return int(number != 0) if dtype == DType.BOOL else number
+    return int.from_bytes(data, "little", signed=dtype == DType.I64)
 
 
 def encode(dtype: DType, element: int) -> bytes:

@@ -10,6 +10,9 @@ INFINITY = 0x7F800000
 LARGEST = 0x7F7FFFFF
 SIGN = 0x80000000
 
+FULL_BITS = 32
+"""FP32 itself; a format of fewer bits has the FP32 numbers whose last ones are zero (OVT's b_r)."""
+
 _ROOT_BITS = 200
 """A square root is bracketed to 2^-200, far finer than half of the smallest FP32 number (2^-150)."""
 

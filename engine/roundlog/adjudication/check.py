@@ -25,6 +25,8 @@ MAX_LITERALS = 32
 """Literals of a constant that stand in its descriptor; beyond, its tensor root does."""
 MAX_SIZE = 1 << 40
 """Elements of a tensor, terms of a reduction."""
+MAX_SEGMENT = 1 << 12
+"""Terms of a segment."""
 MAX_ENCODED_BYTES = 1 << 16
 
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -92,8 +94,8 @@ def check_descriptor(descriptor: Descriptor) -> None:
     if not 0 <= d.code < _CODES.get(d.family, 1):
         raise DescriptorError(f"has the unknown code {d.code} of family {d.family.name}")
     if d.family in REDUCTIONS:
-        if not 1 <= d.segment < 1 << 32:
-            raise DescriptorError(f"has segments of {d.segment} terms, expected 1 to 2^32 - 1")
+        if not 1 <= d.segment <= MAX_SEGMENT:
+            raise DescriptorError(f"has segments of {d.segment} terms, expected 1 to {MAX_SEGMENT}")
     elif d.reduction or d.segment:
         raise DescriptorError(f"reduces over {list(d.reduction)}, which {d.family.name} does not")
     if d.family in _OUTPUTS and d.dtype != _OUTPUTS[d.family]:
@@ -110,7 +112,8 @@ def check_descriptor(descriptor: Descriptor) -> None:
 
 
 def _check_sizes(sizes: tuple[int, ...], what: str) -> None:
-    if any(not 0 <= size <= MAX_SIZE for size in sizes) or prod(sizes) > MAX_SIZE:
+    # A size of 0 must not hide one that is too large.
+    if any(not 0 <= size <= MAX_SIZE for size in sizes) or prod(size or 1 for size in sizes) > MAX_SIZE:
         raise DescriptorError(f"{what} {list(sizes)} is not made of sizes whose product is at most 2^40")
 
 

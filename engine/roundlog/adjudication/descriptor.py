@@ -88,6 +88,8 @@ class Function(enum.IntEnum):
     LOG1P = 3
     TANH = 4
     ERF = 5
+    SIN = 6
+    COS = 7
 
 
 class Extreme(enum.IntEnum):

@@ -3,8 +3,8 @@
 Every intermediate number is an integer below 2^255, so the code can be ported line by line (docs/protocol.md, "What the
 contract computes", states the error bounds that are argued here). Each function gives an interval that contains the
 mathematical value. If both its ends round to the same FP32 number, that number is the answer; if not, the contract
-cannot decide and the referee does. The intervals are narrower than 2^-76 of the value; no two FP32 results are nearer
-to their rounding boundary than about 2^-60 except by an accident that nobody has found.
+cannot decide and the referee does. The intervals are narrower than 2^-76 of the value, and an FP32 argument whose
+value comes nearer to a boundary than about 2^-60 would be an accident that nobody has seen.
 
 A *unit* is 2^-124 (2^-112 in erf). Divisions and shifts of natural numbers round down and err by less than a unit.
 """
@@ -28,7 +28,14 @@ ERF_BITS = 112
 TWO_OVER_ROOT_PI = 0x120DD750429B6D11AE3A914FED7FD86
 """floor(2 / sqrt(pi) * 2^120)."""
 
+TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7
+TWO_OVER_PI_EXPONENT = 104
+"""floor(2 / pi * 2^264): 160 bits behind the point for arguments up to 2^128."""
+HALF_PI = 0x1921FB54442D18469898CC51701B839A
+"""floor(pi / 2 * 2^124)."""
+
 EXP_ERROR = 128
+TRIG_ERROR = 128
 LOG_ERROR = 256
 TANH_BITS = 100
 TANH_ERROR = 4
@@ -39,30 +46,33 @@ ERF_ERROR_SMALL = 512
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The value lies in sign * [low, high] * 2^exponent; low >= 1."""
+    """The value lies in (number +- error) * 2^exponent."""
 
-    negative: bool
-    low: int
-    high: int
+    number: int
+    error: int
     exponent: int
 
+    def negated(self, negative: bool) -> Interval:
+        return Interval(-self.number, self.error, self.exponent) if negative else self
 
-def round_interval(interval: Interval) -> int | None:
-    """The FP32 bits that the whole interval rounds to (a zero is +0), or None if there are several."""
+
+def round_interval(interval: Interval, width: int = ieee.FULL_BITS) -> int | None:
+    """The FP32 bits that the whole interval rounds to (a zero is +0), or None if there are several. width: of the
+    format (OVT's b_r, 23 .. 32): FP32 numbers whose last 32 - width bits are zero."""
     low, high = (
-        ieee.rounded(Fraction(-end if interval.negative else end) * Fraction(2) ** interval.exponent)
-        for end in (interval.low, interval.high)
+        ieee.rounded(Fraction(interval.number + error) * Fraction(2) ** interval.exponent, width)
+        for error in (-interval.error, interval.error)
     )
     return low if low == high else None
 
 
-def evaluate(code: Function, x: int) -> int | None:
-    """The correctly rounded value of a function at a bit pattern: FP32 bits; None where the fixed-point interval
-    does not decide. Infinities and NaN come out where the function has no finite value, and where x is one."""
+def evaluate(code: Function, x: int, width: int = ieee.FULL_BITS) -> int | None:
+    """The value of a function at a bit pattern, rounded once to a format of `width` bits: FP32 bits; None where the
+    fixed-point interval does not decide. Infinities and NaN come out where the function has no finite value."""
     if not ieee.is_finite(x):
         return _of_infinity(code, x)
     answer = _FUNCTIONS[code](x)
-    return answer if isinstance(answer, int) else round_interval(answer)
+    return answer if isinstance(answer, int) else round_interval(answer, width)
 
 
 def _of_infinity(code: Function, x: int) -> int:
@@ -75,6 +85,8 @@ def _of_infinity(code: Function, x: int) -> int:
         Function.LOG1P: (ieee.INFINITY, ieee.NAN),
         Function.TANH: (_ONE, _MINUS_ONE),
         Function.ERF: (_ONE, _MINUS_ONE),
+        Function.SIN: (ieee.NAN, ieee.NAN),
+        Function.COS: (ieee.NAN, ieee.NAN),
     }[code]
     return down if x & ieee.SIGN else up
 
@@ -98,6 +110,17 @@ def _fixed(mantissa: int, exponent: int, bits: int) -> int:
     """mantissa * 2^exponent in units of 2^-bits, rounded down."""
     shift = exponent + bits
     return mantissa << shift if shift >= 0 else mantissa >> min(-shift, 255)
+
+
+def _beside(negative: bool, mantissa: int, exponent: int, outwards: bool) -> Interval:
+    """The number an eighth of its last place away from x, outwards or towards zero. The next boundary of FP32 is at
+    least a quarter away, and narrower formats have none nearer but x itself: it stands for all numbers beside x."""
+    return Interval((mantissa << 3) + (1 if outwards else -1), 0, exponent - 3).negated(negative)
+
+
+def _below_one(negative: bool) -> Interval:
+    """The same for +-1, towards zero: the next boundary is 1 - 2^-25."""
+    return _beside(negative, 1 << 23, -23, outwards=False)
 
 
 def _exponential(negative: bool, mantissa: int, exponent: int) -> tuple[int, int]:
@@ -129,16 +152,17 @@ def _exp(x: int) -> Interval | int:
         # e^128 > 2^128, and e^-128 < 2^-150: the sum of all that rounds to infinity, or to zero.
         return 0 if negative else ieee.INFINITY
     y, k = _exponential(negative, mantissa, exponent)
-    return Interval(False, y - EXP_ERROR, y + EXP_ERROR, k - FRACTION_BITS)
+    return Interval(y, EXP_ERROR, k - FRACTION_BITS)
 
 
 def _expm1(x: int) -> Interval | int:
     negative, mantissa, exponent = _split(x)
+    if mantissa == 0:
+        return 0
     if x & ~ieee.SIGN <= _power_of_two(-26):
-        # x + x^2/2 + ...: nearer to x than half of its last place, 2^-25 of it.
-        return x if x != ieee.SIGN else 0
+        return _beside(negative, mantissa, exponent, outwards=not negative)  # x + x^2/2 + ..., within 2^-27 of x
     if negative and x & ~ieee.SIGN >= _power_of_two(5):
-        return _MINUS_ONE  # e^-32 < 2^-46, where half of the last place is 2^-25
+        return _below_one(negative)  # e^-32 < 2^-46
     if x & ~ieee.SIGN >= _power_of_two(7):
         return ieee.INFINITY
     y, k = _exponential(negative, mantissa, exponent)
@@ -146,13 +170,7 @@ def _expm1(x: int) -> Interval | int:
     if k > 128:
         return ieee.INFINITY
     scaled = y << k if k >= 0 else y >> -k
-    error = EXP_ERROR << max(k, 0)
-    return _around(scaled - ONE, error, -FRACTION_BITS)
-
-
-def _around(number: int, error: int, exponent: int) -> Interval:
-    """The interval number +- error, which does not hold zero."""
-    return Interval(number < 0, abs(number) - error, abs(number) + error, exponent)
+    return Interval(scaled - ONE, EXP_ERROR << max(k, 0), -FRACTION_BITS)
 
 
 def _logarithm(natural: int, scale: int) -> Interval:
@@ -172,7 +190,7 @@ def _logarithm(natural: int, scale: int) -> Interval:
         n += 2
     e = top + scale
     whole = abs(e) * LN2 >> GUARD_BITS
-    return _around((-whole if e < 0 else whole) + 2 * total, LOG_ERROR, -FRACTION_BITS)
+    return Interval((-whole if e < 0 else whole) + 2 * total, LOG_ERROR, -FRACTION_BITS)
 
 
 def _log(x: int) -> Interval | int:
@@ -188,8 +206,10 @@ def _log(x: int) -> Interval | int:
 
 def _log1p(x: int) -> Interval | int:
     negative, mantissa, exponent = _split(x)
+    if mantissa == 0:
+        return 0
     if x & ~ieee.SIGN <= _power_of_two(-26):
-        return x if x != ieee.SIGN else 0  # x - x^2/2 + ...
+        return _beside(negative, mantissa, exponent, outwards=negative)  # x - x^2/2 + ...
     if negative and x & ~ieee.SIGN >= _ONE:
         return ieee.SIGN | ieee.INFINITY if x == _MINUS_ONE else ieee.NAN
     # 1 + x in units of 2^exponent if x is small, exactly (exponent >= -49); cut to 128 bits if it is large.
@@ -204,17 +224,18 @@ def _log1p(x: int) -> Interval | int:
 def _tanh(x: int) -> Interval | int:
     """(E - 1) / (E + 1), E = e^(2 |x|)."""
     negative, mantissa, exponent = _split(x)
+    if mantissa == 0:
+        return 0
     if x & ~ieee.SIGN <= _power_of_two(-13):
-        # x - x^3/3 + ...: within 2^-26 / 3 of x relatively, where half of the last place is at least 2^-25.
-        return x if x != ieee.SIGN else 0
+        return _beside(negative, mantissa, exponent, outwards=False)  # x - x^3/3 + ..., within 2^-27 of x
     if x & ~ieee.SIGN >= _power_of_two(3) + (1 << 21):
-        return _MINUS_ONE if negative else _ONE  # |x| >= 10: 1 - tanh < 2 e^-20 < 2^-27
+        return _below_one(negative)  # |x| >= 10: 1 - tanh < 2 e^-20 < 2^-27
     y, k = _exponential(False, mantissa, exponent + 1)
     # E < 2^29. Its error of 128 * 2^k units moves the quotient by less than 2 * 128 units / 2^k, far below one of
     # these larger units; the division errs by one.
     e = y << k
     quotient = ((e - ONE) << TANH_BITS) // (e + ONE)
-    return Interval(negative, quotient - TANH_ERROR, quotient + TANH_ERROR, -TANH_BITS)
+    return Interval(quotient, TANH_ERROR, -TANH_BITS).negated(negative)
 
 
 def _erf(x: int) -> Interval | int:
@@ -227,7 +248,7 @@ def _erf(x: int) -> Interval | int:
     if mantissa == 0:
         return 0
     if x & ~ieee.SIGN >= _power_of_two(2):
-        return _MINUS_ONE if negative else _ONE  # 1 - erf(4) < 2^-25.9
+        return _below_one(negative)  # 1 - erf(4) < 2^-25.9
     square = _fixed(mantissa * mantissa, 2 * exponent, ERF_BITS)
     term = total = 1 << ERF_BITS
     n = 0
@@ -237,7 +258,54 @@ def _erf(x: int) -> Interval | int:
         total += -(term // (2 * n + 1)) if n % 2 else term // (2 * n + 1)
     slope = total * TWO_OVER_ROOT_PI >> 120
     error = ERF_ERROR if x & ~ieee.SIGN >= _ONE else ERF_ERROR_SMALL
-    return Interval(negative, (slope - error) * mantissa, (slope + error) * mantissa, exponent - ERF_BITS)
+    return Interval(slope * mantissa, error * mantissa, exponent - ERF_BITS).negated(negative)
+
+
+def _quarter_turns(mantissa: int, exponent: int) -> tuple[int, int]:
+    """(quadrant, r): x = mantissa * 2^exponent is r plus that many quarter turns, but for whole turns; 0 <= r < pi / 2,
+    within 8 units. -36 <= exponent <= 104 (Payne and Hanek 1983).
+
+    Whole turns are left out bit by bit: of 2 / pi, only those 162 bits matter that give the quadrant and 160 bits
+    behind the point. The cut table errs by 1 in the last of them, times the mantissa: 2^-136, far below a unit. The cut
+    to units, the product's shift and the error of HALF_PI make less than 2 + 1 + 1."""
+    window = (TWO_OVER_PI >> (TWO_OVER_PI_EXPONENT - exponent)) % (1 << 162)
+    product = window * mantissa % (1 << 162)
+    turned = product % (1 << 160) >> (160 - FRACTION_BITS)
+    return product >> 160, turned * HALF_PI >> FRACTION_BITS
+
+
+def _sine(quadrant: int, r: int) -> Interval:
+    """sin(r + quadrant * pi / 2). The series of sine or cosine at r: 19 terms, whose divisions err by 1 unit each,
+    times at most cosh(pi / 2) < 2.6 in what follows, and r^2 by 1; r by 8: less than 19 * 3.6 + 8 + 2 < 128 units."""
+    square = r * r >> FRACTION_BITS
+    odd = quadrant % 2 == 0
+    term = total = r if odd else ONE
+    n = 1 if odd else 0
+    sign = 1
+    while term:
+        n += 2
+        sign = -sign
+        term = term * square // ((n * (n - 1)) << FRACTION_BITS)
+        total += sign * term
+    return Interval(total, TRIG_ERROR, -FRACTION_BITS).negated(quadrant % 4 >= 2)
+
+
+def _sin(x: int) -> Interval | int:
+    negative, mantissa, exponent = _split(x)
+    if mantissa == 0:
+        return 0
+    if x & ~ieee.SIGN <= _power_of_two(-13):
+        return _beside(negative, mantissa, exponent, outwards=False)  # x - x^3/6 + ...
+    quadrant, r = _quarter_turns(mantissa, exponent)
+    return _sine(quadrant, r).negated(negative)
+
+
+def _cos(x: int) -> Interval | int:
+    _, mantissa, exponent = _split(x)
+    if x & ~ieee.SIGN <= _power_of_two(-13):
+        return _below_one(False) if mantissa else _ONE  # 1 - x^2/2 + ..., within 2^-27
+    quadrant, r = _quarter_turns(mantissa, exponent)
+    return _sine(quadrant + 1, r)
 
 
 _FUNCTIONS: dict[Function, Callable[[int], Interval | int]] = {
@@ -247,4 +315,6 @@ _FUNCTIONS: dict[Function, Callable[[int], Interval | int]] = {
     Function.LOG1P: _log1p,
     Function.TANH: _tanh,
     Function.ERF: _erf,
+    Function.SIN: _sin,
+    Function.COS: _cos,
 }

@@ -38,8 +38,9 @@ class Partial(ABC):
         """With one more term: FP32 as bits, int64 as values, bool as 0 or 1. Raises NoValueError."""
 
     @abstractmethod
-    def finish(self) -> int | None:
-        """The output element that it stands for; None if there is none."""
+    def finish(self, width: int) -> int | None:
+        """The output element that it stands for; None if there is none. width: of the format that sums are rounded to
+        (32: FP32 itself)."""
 
     @abstractmethod
     def encode(self) -> bytes:
@@ -58,8 +59,8 @@ class ExactSum(Partial):
         factor = ieee.scaled(operands[1]) if len(operands) == 2 else 1 << 149
         return ExactSum(self.total + ieee.scaled(operands[0]) * factor)
 
-    def finish(self) -> int | None:
-        return ieee.rounded(Fraction(self.total, 1 << -SUM_UNIT))
+    def finish(self, width: int) -> int | None:
+        return ieee.rounded(Fraction(self.total, 1 << -SUM_UNIT), width)
 
     def encode(self) -> bytes:
         return self.total.to_bytes(PARTIAL_BYTES, "big", signed=True)
@@ -77,11 +78,13 @@ class Largest(Partial):
 
     def absorb(self, operands: tuple[int, ...], label: int) -> Largest:
         (x,) = operands
+        if ieee.is_nan(x):
+            raise NoValueError("a term is NaN")
         if self.seen and not ieee.less(self.best ^ self.sign, x ^ self.sign):
             return self
         return type(self)(True, x, label)
 
-    def finish(self) -> int | None:
+    def finish(self, width: int) -> int | None:
         # Which of two equal zeros came first is nobody's affair.
         return (0 if self.best == ieee.SIGN else self.best) if self.seen else None
 
@@ -98,7 +101,7 @@ class Smallest(Largest):
 class LargestPlace(Largest):
     """ARGMAX: the label instead of the number."""
 
-    def finish(self) -> int | None:
+    def finish(self, width: int) -> int | None:
         return self.label if self.seen else None
 
 
@@ -111,7 +114,7 @@ class IntegerSum(Partial):
     def absorb(self, operands: tuple[int, ...], label: int) -> IntegerSum:
         return IntegerSum(wrap(self.total + operands[0]))
 
-    def finish(self) -> int | None:
+    def finish(self, width: int) -> int | None:
         return self.total
 
     def encode(self) -> bytes:
@@ -127,7 +130,7 @@ class AnyTrue(Partial):
     def absorb(self, operands: tuple[int, ...], label: int) -> AnyTrue:
         return AnyTrue(self.found or bool(operands[0]))
 
-    def finish(self) -> int | None:
+    def finish(self, width: int) -> int | None:
         return int(self.found)
 
     def encode(self) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from roundlog.adjudication.check import MAX_SEGMENT
 from roundlog.adjudication.descriptor import Descriptor, Input
 from roundlog.commitments import CHUNK_SIZE, depth_of
 
@@ -15,7 +16,6 @@ GAS_PER_BYTE_BESIDE_WORK = 16
 """EIP-2028: what it costs where execution dominates."""
 GAS_PER_HASH = 1_000
 GAS_PER_TERM = 2_500
-MAX_SEGMENT = 1 << 12
 
 
 def terms_per_segment(descriptor: Descriptor) -> int:

@@ -9,6 +9,7 @@ import torch
 
 from roundlog.capture.errors import CaptureError
 from roundlog.operators import operator
+from roundlog.operators.movement import MAX_JOINED
 from roundlog.program import Attribute, DType, Node, Program, TensorType
 
 Value = int
@@ -35,6 +36,10 @@ class Builder:
 
     def op(self, name: str, *inputs: Value, **attributes: Attribute) -> Value:
         """Append an operator, or find the equal one that is there. Raises ProgramError if it does not apply."""
+        if name == "cat" and len(inputs) > MAX_JOINED:
+            starts = range(0, len(inputs), MAX_JOINED)
+            inputs = tuple(self.op("cat", *inputs[start : start + MAX_JOINED], **attributes) for start in starts)
+            return self.op("cat", *inputs, **attributes)
         declared = TensorType((), DType.F32)
         kind = operator(name).infer([self.type(value) for value in inputs], attributes, declared)
         return self._add(name, inputs, attributes, kind)

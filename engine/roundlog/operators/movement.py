@@ -123,9 +123,13 @@ class Flip(Movement):
         return inputs[0].flip(integer(attributes, "dim"))
 
 
+MAX_JOINED = 64
+"""Inputs of one `cat`: what a contract reads of an operator is bounded. Longer lists are joined in groups."""
+
+
 @register
 class Cat(Movement):
-    """cat(x_0, ..., x_n, dim): the inputs, one after another, along one axis."""
+    """cat(x_0, ..., x_n, dim): the inputs, at most 64, one after another, along one axis."""
 
     name = "cat"
 
@@ -133,6 +137,8 @@ class Cat(Movement):
         need_attributes(attributes, dim=int)
         if not inputs:
             raise ProgramError("takes at least one input")
+        if len(inputs) > MAX_JOINED:
+            raise ProgramError(f"joins {len(inputs)} inputs, more than {MAX_JOINED}: join them in groups")
         first = inputs[0]
         dim = axis(attributes, len(first.shape))
         for kind in inputs[1:]:

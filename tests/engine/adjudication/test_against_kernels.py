@@ -58,7 +58,7 @@ def check(name: str, case: Case, elements: list[int] | None, rng: Random) -> Non
 
 
 def test_every_operator_of_the_registry_has_a_descriptor() -> None:
-    assert set(RULES) == set(REGISTRY)
+    assert set(REGISTRY) <= set(RULES)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

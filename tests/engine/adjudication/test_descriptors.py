@@ -1,0 +1,310 @@
+"""Descriptors: the short form reads what the long one does, hostile ones are refused, segments cost what they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import contraction_cases  # noqa: F401  (registers its cases)
+import pytest
+import torch
+from adjudication_cases import Bits, descriptor_of, kind_of, program_of
+from eth_abi.abi import encode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operator_cases import CASES, Case
+from roundlog.adjudication import (
+    Descriptor,
+    DescriptorError,
+    Family,
+    Input,
+    Row,
+    decode_descriptor,
+    encode_descriptor,
+)
+from roundlog.adjudication.adjudicate import run_segment, segments
+from roundlog.adjudication.check import MAX_ENCODED_BYTES, check_descriptor
+from roundlog.adjudication.describe import RULES, Subject
+from roundlog.adjudication.encoding import STRUCT
+from roundlog.adjudication.openings import Recorder
+from roundlog.adjudication.partial import start
+from roundlog.adjudication.reader import index_of, read
+from roundlog.adjudication.segments import GAS_BUDGET, chunks_read, gas
+from roundlog.capture.builder import Builder
+from roundlog.program import DType, ProgramError
+
+NAMES = sorted(CASES)
+
+
+def some_cases(name: str, count: int) -> Iterator[Case]:
+    found = list(CASES[name](Random(f"tiebreak {name}")))
+    yield from Random(name).sample(found, min(count, len(found)))
+
+
+def attributes_of(name: str, case: Case) -> dict[str, Any]:
+    return {**case.attributes, **({"slot": 0} if name == "store" else {})}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_short_form_reads_what_the_long_form_does(name: str) -> None:
+    rng = Random(name)
+    for case in some_cases(name, 12):
+        attributes = attributes_of(name, case)
+        program = program_of(name, case.inputs, attributes)
+        long = RULES[name](Subject(program, program.nodes[-1]))
+        short = descriptor_of(name, case.inputs, attributes)
+        assert (long.elements, long.terms if long.elements else 0) == (
+            short.elements,
+            short.terms if long.elements else 0,
+        )
+        assert [i.elements for i in long.inputs] == [i.elements for i in short.inputs]
+        for _ in range(20 if long.elements and long.terms else 0):
+            element, term = rng.randrange(long.elements), rng.randrange(long.terms)
+            at_long, at_short = index_of(long, element, term), index_of(short, element, term)
+            for position, (a, b) in enumerate(zip(long.inputs, short.inputs, strict=True)):
+                gathered = long.family == Family.GATHER and position == 0
+                size = a.view[long.parameters[0]] if gathered else 0
+                value = rng.randrange(-1, size + 1)
+                replaced = [(d.parameters[0], value) if gathered else None for d in (long, short)]
+                assert read(a, at_long, replaced[0]) == read(b, at_short, replaced[1]), (case.attributes, element, term)
+            if long.family in (Family.ARGMAX, Family.SELECTED_SUM):
+                assert long.label.at(at_long) == short.label.at(at_short)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_encoded_descriptor_is_read_back_and_is_short(name: str) -> None:
+    for case in some_cases(name, 6):
+        descriptor = descriptor_of(name, case.inputs, attributes_of(name, case))
+        encoded = encode_descriptor(descriptor)
+        assert decode_descriptor(encoded) == descriptor
+        assert len(encoded) <= 4096
+
+
+@pytest.mark.parametrize("name", ["sum", "matmul", "conv2d", "conv2d_grad_input", "scatter_add", "max_pool_index"])
+def test_a_segment_opens_no_more_chunks_than_it_was_counted_for(name: str) -> None:
+    rng = Random(name)
+    for case in some_cases(name, 12):
+        descriptor = descriptor_of(name, case.inputs, case.attributes)
+        if not descriptor.elements or not descriptor.terms:
+            continue
+        for _ in range(4):
+            length = rng.randrange(1, descriptor.terms + 1)
+            first = rng.randrange(descriptor.terms - length + 1)
+            recorder = Recorder(Bits(case.inputs))
+            element = rng.randrange(descriptor.elements)
+            run_segment(descriptor, element, start(descriptor), range(first, first + length), recorder)
+            for item in descriptor.inputs:
+                opened = {chunk for chunk in recorder.seen if chunk.tensor == item.value}
+                assert len(opened) <= chunks_read(descriptor, item, length)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_run_of_terms_reads_more_chunks_than_the_bound(data: st.DataObject) -> None:
+    """Axes that jump, overlap, walk backwards, divide and run out of the tensor."""
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    view = data.draw(st.lists(st.sampled_from([1, 3, 8, 40, 300, 2000]), min_size=1, max_size=3))
+    number = st.sampled_from([0, 1, -1, 2, 3, 7, -8, 64, 255, -700])
+    rows = [
+        Row(
+            data.draw(st.integers(-5, 900)),
+            tuple(data.draw(number) for _ in sizes),
+            data.draw(st.sampled_from([1, 1, 2, 3])),
+        )
+        for _ in view
+    ]
+    item = Input(0, data.draw(st.sampled_from([DType.F32, DType.BOOL])), tuple(view), tuple(rows))
+    d = Descriptor(family=Family.SUM, dtype=DType.F32, segment=1, iteration=(), reduction=tuple(sizes), inputs=(item,))
+    length = data.draw(st.integers(1, d.terms))
+    places = [read(item, index_of(d, 0, term)) for term in range(d.terms)]
+    bound = chunks_read(d, item, length)
+    for first in range(d.terms - length + 1):
+        run = {place * item.dtype.itemsize // 1024 for place in places[first : first + length] if place is not None}
+        assert len(run) <= bound
+
+
+def matrix_product(m: int, k: int, n: int) -> Descriptor:
+    axes = (Row(0, (k, 0, 1)),), (Row(0, (0, 1, n)),)
+    return Descriptor(
+        family=Family.SUM,
+        dtype=DType.F32,
+        segment=1,
+        iteration=(m, n),
+        reduction=(k,),
+        inputs=tuple(
+            Input(value, DType.F32, (size,), rows)
+            for value, (size, rows) in enumerate(zip((m * k, k * n), axes, strict=True))
+        ),
+    )
+
+
+@pytest.mark.parametrize(("m", "k", "n", "terms"), [(8, 768, 3072, 32), (8, 50257, 768, 32), (8, 768, 64, 128)])
+def test_a_segment_of_a_matrix_product_fits_a_transaction(m: int, k: int, n: int, terms: int) -> None:
+    """Down a column, every term (or every fourth) is a chunk of its own, about 60,000 gas of calldata."""
+    d = matrix_product(m, k, n)
+    assert gas(d, terms) <= GAS_BUDGET < gas(d, 2 * terms)
+
+
+def test_segments_cover_every_term_once() -> None:
+    for terms, size in ((1, 1), (5, 2), (8, 4), (0, 3), (7, 100)):
+        d = replace(matrix_product(1, terms, 1), segment=size, reduction=(terms,))
+        assert [term for part in segments(d) for term in part] == list(range(terms))
+        assert len(segments(d)) == max(1, -(-terms // size))
+
+
+GOOD = matrix_product(4, 5, 3)
+COPY = Descriptor(
+    family=Family.COPY,
+    dtype=DType.F32,
+    iteration=(4,),
+    inputs=(Input(0, DType.F32, (4,), (Row(0, (1,)),)),),
+)
+GATHER = Descriptor(
+    family=Family.GATHER,
+    dtype=DType.F32,
+    iteration=(4,),
+    inputs=(Input(0, DType.F32, (9,), (Row(0, (0,)),)), Input(1, DType.I64, (4,), (Row(0, (1,)),))),
+    parameters=(0,),
+)
+
+
+def with_row(row: Row, view: int = 4) -> Descriptor:
+    return replace(COPY, inputs=(Input(0, DType.F32, (view,), (row,)),))
+
+
+def load(family: Family, dtype: DType, *parameters: int, elements: int = 4, root: bytes = bytes(32)) -> Descriptor:
+    return Descriptor(family=family, dtype=dtype, iteration=(elements,), parameters=parameters, root=root)
+
+
+HOSTILE = [
+    (with_row(Row(0, (1,), 0)), "divisor 0"),
+    (with_row(Row(0, (1,), -2)), "divisor -2"),
+    (with_row(Row(2**63 - 1, (1,))), "leaves the range of int64"),
+    (with_row(Row(0, (2**62,))), "leaves the range of int64"),
+    (with_row(Row(-(2**63), (0,))), "leaves the range of int64"),
+    (with_row(Row(2**63, (0,))), "does not fit int64"),
+    (with_row(Row(0, (1,), 2**63)), "does not fit int64"),
+    (with_row(Row(0, (1, 1))), "2 coefficients for 1 axes"),
+    (with_row(Row(0, (1,)), view=2**40 + 1), "at most 2\\^40"),
+    (replace(COPY, inputs=(replace(COPY.inputs[0], view=(4, 1)),)), "1 rows for 2 view axes"),
+    (replace(COPY, inputs=(replace(COPY.inputs[0], view=(1,) * 17, rows=(Row(0, (0,)),) * 17),)), "17 view axes"),
+    (replace(COPY, inputs=(replace(COPY.inputs[0], value=2**64),)), "does not fit 64 bits"),
+    (replace(COPY, inputs=COPY.inputs * 65), "65 inputs"),
+    (replace(COPY, inputs=()), "reads nothing"),
+    (replace(COPY, dtype=DType.I64), "reads f32 and gives i64"),
+    (replace(COPY, iteration=(2**30, 2**30)), "at most 2\\^40"),
+    (replace(COPY, iteration=(-1,)), "at most 2\\^40"),
+    (replace(COPY, iteration=(1,) * 17), "17 iteration and reduction axes"),
+    (replace(COPY, code=1), "unknown code 1"),
+    (replace(COPY, segment=1), "which COPY does not"),
+    (replace(COPY, reduction=(2,)), "which COPY does not"),
+    (replace(COPY, parameters=(1,)), "parameters \\[1\\]"),
+    (replace(COPY, root=bytes([1]) * 32), "has a root"),
+    (replace(GOOD, segment=0), "segments of 0 terms"),
+    (replace(GOOD, segment=4097), "segments of 4097 terms"),
+    (replace(COPY, iteration=(2**30, 2**30, 0)), "at most 2\\^40"),
+    (replace(GOOD, inputs=GOOD.inputs * 2), "which SUM 0 does not"),
+    (replace(GOOD, family=Family.MAP, reduction=(), segment=0, code=31), "unknown code 31"),
+    (replace(GOOD, family=Family.MAP, reduction=(), segment=0, code=4), "which MAP 4 does not"),
+    (replace(GATHER, parameters=(1,)), "do not fit GATHER"),
+    (replace(GATHER, parameters=()), "do not fit GATHER"),
+    (replace(GATHER, inputs=GATHER.inputs[::-1]), "which GATHER 0 does not"),
+    (replace(GATHER, inputs=(replace(GATHER.inputs[0], rows=(Row(0, (1,)),)), GATHER.inputs[1])), "do not fit GATHER"),
+    (load(Family.STATE, DType.F32, -1), "do not fit STATE"),
+    (load(Family.STATE, DType.F32), "do not fit STATE"),
+    (load(Family.DATA, DType.F32, 0, 16, 3), "do not fit DATA"),
+    (load(Family.DATA, DType.F32, 4, 16, 4), "do not fit DATA"),
+    (load(Family.DATA, DType.F32, 0, 16, 0), "do not fit DATA"),
+    (load(Family.SCHEDULE, DType.F32, 2, 2, elements=1), "do not fit SCHEDULE"),
+    (load(Family.IOTA, DType.I64, 2**63 - 3, 1), "do not fit IOTA"),
+    (load(Family.UNIFORM, DType.F32, 2**32), "do not fit UNIFORM"),
+    (load(Family.UNIFORM, DType.I64, 1), "gives i64, but UNIFORM gives f32"),
+    (load(Family.CONSTANT, DType.F32, 1, 2, 3), "do not fit CONSTANT"),
+    (load(Family.CONSTANT, DType.F32, 2**32), "do not fit CONSTANT"),
+    (load(Family.CONSTANT, DType.BOOL, 2), "do not fit CONSTANT"),
+    (load(Family.CONSTANT, DType.F32), "do not fit CONSTANT"),
+    (load(Family.CONSTANT, DType.F32, *range(33), elements=33), "do not fit CONSTANT"),
+    (load(Family.CONSTANT, DType.F32, elements=33), "do not fit CONSTANT"),
+    (load(Family.CONSTANT, DType.F32, 1, root=bytes([1]) * 32), "do not fit CONSTANT"),
+]
+
+
+@pytest.mark.parametrize(("descriptor", "message"), HOSTILE)
+def test_a_descriptor_that_no_operator_has_is_refused(descriptor: Descriptor, message: str) -> None:
+    with pytest.raises(DescriptorError, match=message):
+        check_descriptor(descriptor)
+    with pytest.raises(DescriptorError):
+        encode_descriptor(descriptor)
+
+
+def test_the_good_ones_of_the_hostile_ones_pass() -> None:
+    for descriptor in (GOOD, COPY, GATHER):
+        assert decode_descriptor(encode_descriptor(descriptor)) == descriptor
+
+
+def _raw(**changes: object) -> bytes:
+    fields: dict[str, object] = {
+        "family": 6,
+        "code": 0,
+        "dtype": 0,
+        "segment": 0,
+        "iteration": [4],
+        "reduction": [],
+        "inputs": [(0, 0, [4], [0, 1, 1])],
+        "parameters": [],
+        "root": bytes(32),
+    }
+    return encode([STRUCT], [tuple({**fields, **changes}.values())])
+
+
+def test_hostile_bytes_are_refused_with_one_kind_of_error() -> None:
+    good = _raw()
+    assert decode_descriptor(good) == COPY
+    attacks = [
+        b"",
+        good[:-1],
+        good[:-32],
+        good + bytes(32),
+        bytes(MAX_ENCODED_BYTES + 32),
+        _raw(family=16),
+        _raw(dtype=3),
+        _raw(inputs=[(0, 7, [4], [0, 1, 1])]),
+        _raw(inputs=[(0, 0, [4], [0, 1])]),
+        _raw(inputs=[(0, 0, [4], [0, 1, 1, 0])]),
+        # A first offset that points elsewhere, and one that points beyond the end.
+        (64).to_bytes(32, "big") + bytes(32) + good[32:],
+        (1 << 200).to_bytes(32, "big") + good[32:],
+        # A small number with dirt above it.
+        good[:32] + b"\x01" + good[33:],
+    ]
+    rng = Random("hostile bytes")
+    for _ in range(300):
+        spoiled = bytearray(good)
+        spoiled[rng.randrange(len(good))] ^= 1 << rng.randrange(8)
+        attacks.append(bytes(spoiled))
+    for attack in attacks:
+        try:
+            decoded = decode_descriptor(attack)
+        except DescriptorError:
+            continue
+        # What is accepted is exactly what would be written: a different operator, not a second spelling.
+        assert encode_descriptor(decoded) == attack
+        assert decoded != COPY
+
+
+def test_a_list_too_long_for_one_descriptor_is_joined_in_groups() -> None:
+    xs = [torch.full((2,), float(i)) for i in range(150)]
+    with pytest.raises(ProgramError, match="joins 150 inputs, more than 64: join them in groups"):
+        program_of("cat", xs, {"dim": 0})
+    b = Builder()
+    values = [b.source_op("state", kind_of(x), slot=slot) for slot, x in enumerate(xs)]
+    b.op("cat", *values, dim=0)
+    joined = [node for node in b.nodes if node.op == "cat"]
+    assert [len(node.inputs) for node in joined] == [64, 64, 22, 3]
+    computed: dict[int, torch.Tensor] = dict(enumerate(xs))
+    for index, node in enumerate(b.nodes):
+        if node.op == "cat":
+            computed[index] = torch.cat([computed[value] for value in node.inputs])
+    assert torch.equal(computed[len(b.nodes) - 1], torch.cat(xs))

@@ -1,0 +1,194 @@
+"""Whole training steps: what the contract would compute, from opened chunks alone, is what the engine computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from roundlog.adjudication import Descriptor, Family, describe
+from roundlog.adjudication.adjudicate import (
+    Chunk,
+    Outcome,
+    Step,
+    Tree,
+    adjudicate,
+    encode,
+    finish,
+    run_segment,
+    segments,
+)
+from roundlog.adjudication.descriptor import REDUCTIONS
+from roundlog.adjudication.openings import (
+    Material,
+    Opening,
+    TraceRoots,
+    needed,
+    openings,
+    partial_tree,
+    prove,
+    running_results,
+    segment_openings,
+)
+from roundlog.adjudication.partial import decode_partial, start
+from roundlog.adjudication.segments import leaves
+from roundlog.batches import Batches
+from roundlog.commitments import CHUNK_SIZE, MerkleTree, data_root, state_root, tensor_bytes, tensor_root
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.operators import StepInputs
+from roundlog.rounding import Recorder
+from tasks import conv_task, gpt_task
+
+STEP_NUMBER = 2
+
+
+class Trained:
+    """One step of a task with everything that came out of it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.roots = TraceRoots(keep=range(len(job.program.nodes)))
+        self.states = list(job.initial.values())
+        inputs = StepInputs(
+            states=self.states,
+            data=Batches(job.dataset, job.spec).load(STEP_NUMBER),
+            schedule=job.schedule[STEP_NUMBER],
+            seed=job.spec.seed,
+            step=STEP_NUMBER,
+            device=torch.device("cpu"),
+        )
+        self.after = Executor(job.program).run(inputs, Recorder(4), observe=self.roots).states
+        self.step = Step.of(job.spec, STEP_NUMBER)
+
+    def material(self, q: int) -> Material:
+        """Only what a dispute about operator q needs."""
+        return Material.of(
+            self.job.program,
+            q,
+            values={value: self.roots.kept[value] for value in needed(self.job.program, q)},
+            states=self.states,
+            dataset=list(self.job.dataset.values()),
+            schedule=self.job.schedule,
+        )
+
+
+class Opened:
+    """The chunks that were opened, and no others."""
+
+    def __init__(self, proved: list[Opening]) -> None:
+        self.payloads = {opening.chunk: opening.payload for opening in proved}
+
+    def payload(self, chunk: Chunk) -> bytes:
+        return self.payloads[chunk]
+
+
+@pytest.fixture(scope="module", params=[conv_task, gpt_task], ids=["conv", "gpt"])
+def trained(request: pytest.FixtureRequest) -> Trained:
+    return Trained(Job.from_task(request.param()))
+
+
+def holds(trained: Trained, descriptor: Descriptor, opening: Opening, trace: MerkleTree) -> bool:
+    """As a contract checks it: every root and every leaf count from the spec, the descriptor or the dispute."""
+    job, chunk = trained.job, opening.chunk
+    count = max(1, -(-descriptor.nbytes // CHUNK_SIZE))
+    if chunk.tree == Tree.VALUE:
+        (item, *_) = (item for item in descriptor.inputs if item.value == chunk.tensor)
+        return opening.holds(root=trace.root, leaves=leaves(item), tensors=job.spec.operator_count)
+    if chunk.tree == Tree.STATE:
+        return opening.holds(root=job.spec.initial_state_root, leaves=count, tensors=job.spec.state_count)
+    if chunk.tree == Tree.ROW:
+        return opening.holds(root=job.spec.data_root, leaves=job.spec.data_rows, tensors=0)
+    if chunk.tree == Tree.SCHEDULE:
+        size = job.spec.steps * descriptor.parameters[1] * 4
+        return opening.holds(root=job.spec.schedule_root, leaves=-(-size // CHUNK_SIZE), tensors=0)
+    return opening.holds(root=descriptor.root, leaves=count, tensors=0)
+
+
+def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(trained: Trained) -> None:
+    program, rng, trace = trained.job.program, Random("real steps"), trained.roots.tree()
+    assert trace.count == len(program.nodes)
+    for q, node in enumerate(program.nodes):
+        descriptor = describe(program, q)
+        assert descriptor.elements == node.type.numel and descriptor.nbytes == node.type.nbytes
+        for position, value in enumerate(node.inputs):
+            # The consumer alone says how large its inputs are.
+            assert descriptor.inputs[position].nbytes == program.nodes[value].type.nbytes
+        if not descriptor.elements:
+            continue
+        output = bytes(tensor_bytes(trained.roots.kept[q]))
+        element = rng.randrange(descriptor.elements)
+        material = trained.material(q)
+        answer, chunks = openings(descriptor, element, trained.step, material)
+        assert not isinstance(answer, Outcome), (program.describe(q), element)
+        size = descriptor.dtype.itemsize
+        assert encode(descriptor.dtype, answer) == output[element * size :][:size], (program.describe(q), element)
+        proved = prove(chunks, material, trace)
+        assert all(holds(trained, descriptor, opening, trace) for opening in proved), program.describe(q)
+        assert adjudicate(descriptor, element, trained.step, Opened(proved)) == answer
+        if proved:
+            # Nothing was opened that is not needed, and nothing holds that was changed.
+            with pytest.raises(KeyError):
+                adjudicate(descriptor, element, trained.step, Opened(proved[1:]))
+            spoiled = replace(proved[0], payload=proved[0].payload[:-1] + bytes([proved[0].payload[-1] ^ 1]))
+            assert not holds(trained, descriptor, spoiled, trace)
+
+
+def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) -> None:
+    count = trained.job.spec.state_count
+    assert trained.roots.roots[-count:] == [tensor_root(state) for state in trained.after]
+    assert MerkleTree(trained.roots.roots[-count:]).root == state_root(trained.after)
+    assert data_root(list(trained.job.dataset.values())) == trained.job.spec.data_root
+
+
+def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
+    """Segment by segment, each from its own openings, to the running results of the whole."""
+    program, rng, seen = trained.job.program, Random("segments"), set()
+    for q, node in enumerate(program.nodes):
+        descriptor = describe(program, q)
+        if descriptor.family not in REDUCTIONS or node.op in seen:
+            continue
+        seen.add(node.op)
+        element = rng.randrange(descriptor.elements)
+        for length in (1, 3, descriptor.terms):
+            cut = replace(descriptor, segment=max(length, 1))
+            if len(segments(cut)) > 40:
+                continue
+            results = running_results(cut, element, trained.material(q))
+            assert finish(cut, results[-1]) == adjudicate(descriptor, element, trained.step, trained.material(q))
+            before = start(cut)
+            for number, result in enumerate(results):
+                after, chunks = segment_openings(cut, element, before, number, trained.material(q))
+                assert after == result
+                opened = Opened(prove(chunks, trained.material(q), trained.roots.tree()))
+                resumed = decode_partial(cut, before.encode())
+                assert run_segment(cut, element, resumed, segments(cut)[number], opened) == result
+                before = result
+            tree = partial_tree(results)
+            assert tree.count == len(segments(cut))
+    assert {"sum", "matmul", "scatter_add", "amax"} <= seen
+
+
+def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> None:
+    program, trace = trained.job.program, trained.roots.tree()
+    q = next(q for q, node in enumerate(program.nodes) if node.op == "matmul")
+    descriptor = describe(program, q)
+    _, chunks = openings(descriptor, 0, trained.step, trained.material(q))
+    proved = prove(chunks, trained.material(q), trace)
+    for opening in proved:
+        (item, *_) = (item for item in descriptor.inputs if item.value == opening.chunk.tensor)
+        count, tensors = leaves(item), trained.job.spec.operator_count
+        good = {"root": trace.root, "leaves": count, "tensors": tensors}
+        assert opening.holds(**good)
+        moved = replace(opening, chunk=replace(opening.chunk, index=opening.chunk.index + 1))
+        other = replace(opening, chunk=replace(opening.chunk, tensor=opening.chunk.tensor ^ 1))
+        for wrong in (moved, other, replace(opening, root_siblings=opening.root_siblings[:-1])):
+            assert not wrong.holds(**good)
+        assert not opening.holds(root=trace.root, leaves=4 * count, tensors=tensors)
+        assert not opening.holds(root=trace.root, leaves=count, tensors=0)
+
+
+def test_only_families_that_a_step_has_are_left_out(trained: Trained) -> None:
+    families = {describe(trained.job.program, q).family for q in range(len(trained.job.program.nodes))}
+    assert {Family.STATE, Family.DATA, Family.SCHEDULE, Family.COPY, Family.MAP, Family.SUM, Family.GATHER} <= families

@@ -1,0 +1,107 @@
+"""Running results of reductions: canonical, wide enough, and refused when nothing could have reached them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roundlog.adjudication import Descriptor, DescriptorError, Family, decode_descriptor
+from roundlog.adjudication import binary32 as ieee
+from roundlog.adjudication.partial import PARTIAL_BYTES, SUM_LIMIT, ExactSum, NoValueError, decode_partial, start
+from roundlog.program import DType
+
+ROOT = Path(__file__).resolve().parents[3]
+VECTORS = json.loads((ROOT / "tests" / "vectors" / "partials.json").read_text())
+
+finite = st.integers(0, 2**32 - 1).filter(ieee.is_finite)
+
+
+def reduction(family: Family, code: int = 0) -> Descriptor:
+    return Descriptor(family=family, code=code, dtype=DType.F32, segment=1, iteration=(), reduction=(9,))
+
+
+def test_the_vectors_are_what_the_script_writes() -> None:
+    check = [sys.executable, str(ROOT / "scripts" / "make_adjudication_vectors.py"), "--check"]
+    assert subprocess.run(check, check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["family"])
+def test_every_running_result_of_the_vectors_is_read_back_and_resumed(vector: dict[str, list[str]]) -> None:
+    descriptor = decode_descriptor(bytes.fromhex(str(vector["descriptor"])[2:]))
+    encoded = [start(descriptor).encode(), *(bytes.fromhex(partial[2:]) for partial in vector["partials"])]
+    assert encoded[0] == bytes(PARTIAL_BYTES)
+    for term, (before, after) in enumerate(pairwise(encoded)):
+        label = descriptor.label.at((term,)) or 0 if descriptor.family == Family.ARGMAX else 0
+        operands = tuple(int(line[term]) for line in vector["operands"])
+        resumed = decode_partial(descriptor, before).absorb(operands, label)
+        assert resumed.encode() == after
+        assert str(resumed.finish(32)) == vector["elements"][term]
+
+
+def test_2_to_the_40_of_the_largest_products_fit() -> None:
+    largest = ieee.scaled(ieee.LARGEST) ** 2 << 40
+    assert largest < SUM_LIMIT < 1 << 767
+    for total in (largest, -largest):
+        data = ExactSum(total).encode()
+        assert len(data) == PARTIAL_BYTES
+        assert decode_partial(reduction(Family.SUM), data) == ExactSum(total)
+
+
+@given(st.lists(st.tuples(finite, finite), max_size=12), st.randoms())
+def test_an_exact_sum_is_the_mathematical_one_in_any_order(terms: list[tuple[int, int]], rng: object) -> None:
+    partial = start(reduction(Family.SUM))
+    for term in terms:
+        partial = partial.absorb(term, 0)
+    exact = sum((ieee.value(a) * ieee.value(b) for a, b in terms), Fraction(0))
+    assert partial.finish(32) == ieee.rounded(exact)
+    backwards = start(reduction(Family.SUM))
+    for term in sorted(terms):
+        backwards = backwards.absorb(term, 0)
+    assert backwards.encode() == partial.encode()
+
+
+@pytest.mark.parametrize("bits", [ieee.INFINITY, ieee.INFINITY | ieee.SIGN, ieee.NAN])
+def test_a_sum_with_a_term_that_is_not_finite_has_no_value(bits: int) -> None:
+    for operands in ((bits,), (bits, 0), (0, bits)):
+        with pytest.raises(NoValueError):
+            start(reduction(Family.SUM)).absorb(operands, 0)
+
+
+def words(*numbers: int) -> bytes:
+    return b"".join((number % (1 << 256)).to_bytes(32, "big") for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("family", "data"),
+    [
+        (Family.SUM, bytes(95)),
+        (Family.SUM, bytes(97)),
+        (Family.SUM, words(1 << 82, 0, 0)),
+        (Family.SUM, words(-(1 << 82), 0, 0)),
+        (Family.SUM, words(1 << 255, 0, 0)),
+        (Family.EXTREME, words(2, 0, 0)),
+        (Family.EXTREME, words(0, 1, 0)),
+        (Family.EXTREME, words(1, 1 << 32, 0)),
+        (Family.EXTREME, words(1, ieee.NAN, 0)),
+        (Family.EXTREME, words(1, 5, 1)),
+        (Family.EXTREME, words(-1, 0, 0)),
+        (Family.ARGMAX, words(0, 0, 3)),
+        (Family.ARGMAX, words(1, 0, 1 << 63)),
+        (Family.ARGMAX, words(1, -1, 0)),
+        (Family.INTEGER_SUM, words(0, 0, 1 << 63)),
+        (Family.INTEGER_SUM, words(0, 0, -(1 << 63) - 1)),
+        (Family.INTEGER_SUM, words(0, 1, 0)),
+        (Family.ANY, words(0, 0, 2)),
+        (Family.ANY, words(1, 0, 1)),
+    ],
+)
+def test_a_running_result_that_nothing_reaches_is_refused(family: Family, data: bytes) -> None:
+    with pytest.raises(DescriptorError, match="running result"):
+        decode_partial(reduction(family), data)
