@@ -12,8 +12,13 @@ from roundlog.operators import operator
 from roundlog.operators.movement import MAX_JOINED
 from roundlog.program import Attribute, DType, Node, Program, TensorType
 
-Value = int
-"""A value of the program under construction: the index of its node."""
+MAX_LITERAL = 1 << 10
+"""Elements of a literal tensor: what is larger belongs into the state, where a single element can be proven."""
+
+
+class Value(int):
+    """A value of the program under construction: the index of its node. A type of its own, so that no rule takes a
+    tensor for a number."""
 
 
 class Builder:
@@ -51,12 +56,14 @@ class Builder:
     def _add(self, name: str, inputs: Sequence[Value], attributes: dict[str, Attribute], kind: TensorType) -> Value:
         key = (name, tuple(inputs), tuple(sorted(attributes.items())), kind)
         if key not in self._known:
-            self._known[key] = len(self.nodes)
+            self._known[key] = Value(len(self.nodes))
             self.nodes.append(Node(name, tuple(inputs), attributes, kind, self.source))
         return self._known[key]
 
     def constant(self, item: float | int | bool, dtype: DType, shape: Sequence[int] = ()) -> Value:
         """A tensor filled with one literal. FP32 literals are rounded to nearest from the Python float."""
+        if isinstance(item, Value):
+            raise CaptureError("takes a tensor where only a number is supported")
         if dtype == DType.F32:
             bits = int(np.float32(item).view(np.uint32))
         else:
@@ -64,12 +71,8 @@ class Builder:
         return self.source_op("constant", TensorType(tuple(shape), dtype), bits=(bits,))
 
     def literal(self, tensor: torch.Tensor) -> Value:
-        """A small literal tensor."""
-        if tensor.numel() > 1 << 16:
-            raise CaptureError(
-                f"a constant tensor of {tensor.numel()} elements is made inside the step"
-                f"{f' at {self.source}' if self.source else ''}: register it as a buffer of the model"
-            )
+        """A small literal tensor, of a storage type."""
+        assert tensor.numel() <= MAX_LITERAL
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if tensor.dtype == torch.float32:
             bits = tuple(int(b) for b in flat.numpy().view(np.uint32))
@@ -123,7 +126,7 @@ class Builder:
             value = todo.pop()
             if value not in keep or self.nodes[value].op in ("state", "data"):
                 keep.add(value)
-                todo.extend(v for v in self.nodes[value].inputs if v not in keep)
+                todo.extend(Value(v) for v in self.nodes[value].inputs if v not in keep)
         order = sorted(keep)
         place = {old: new for new, old in enumerate(order)}
         nodes = [

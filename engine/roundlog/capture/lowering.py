@@ -9,10 +9,12 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from roundlog.capture.builder import Builder, Value
+from roundlog.capture.builder import MAX_LITERAL, Builder, Value
+from roundlog.capture.constants import Constants
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
 from roundlog.capture.rules import RULES, VIEWS, Context, Rule
+from roundlog.capture.rules.table import storage
 from roundlog.capture.storage import Storages
 from roundlog.capture.task import Task
 from roundlog.capture.trace import Trace, trace
@@ -35,17 +37,15 @@ def capture(task: Task) -> Captured:
     the user's source line, for what cannot be turned."""
     task.check()
     traced = trace(task)
-    program = _Lowering(task, traced).run()
+    lowering = _Lowering(task, traced)
+    program = lowering.run()
     table = [[float(column(step)) for column in traced.columns.values()] for step in range(task.steps)]
     schedule = torch.tensor(table, dtype=torch.float64).to(torch.float32).reshape(task.steps, len(traced.columns))
     if not bool(schedule.isfinite().all()):
         raise CaptureError("the learning rate schedule gives a value that is not finite")
-    states = {name: tensor.detach().clone().contiguous() for name, tensor in traced.states.items()}
+    states = {**traced.states, **lowering.constant_states}
+    states = {name: tensor.detach().clone().contiguous() for name, tensor in states.items()}
     return Captured(program=program, states=states, schedule=schedule)
-
-
-_RESHAPES = {name.partition(".")[0] for name in VIEWS} - {"alias", "detach", "lift_fresh"}
-"""Views whose in-place forms change what a tensor looks like and write nothing."""
 
 
 class _Lowering(Context):
@@ -54,6 +54,12 @@ class _Lowering(Context):
         self.task = task
         self.traced = traced
         self.values: dict[fx.Node, Any] = {}
+        """What each graph node stands for: a value, a tuple of them, or, for what was computed at capture, the tensor
+        itself, until an operator of the program needs it."""
+        self.constants = Constants(traced.graph)
+        self.constant_states: dict[str, torch.Tensor] = {}
+        """Constants too large for a literal: states that no step changes."""
+        self._known_states: dict[object, Value] = {}
         self.storages = Storages(self, self.values)
 
     def run(self) -> Program:
@@ -63,7 +69,8 @@ class _Lowering(Context):
         for node in graph.nodes:
             self.builder.source = source_of(node)
             if node.op == "get_attr":
-                self.values[node] = self.builder.literal(getattr(self.traced.graph, str(node.target)))
+                tensor = getattr(self.traced.graph, str(node.target)).detach()
+                self.values[node] = tensor if node in self.constants else self.literal(tensor)
             elif node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
@@ -72,10 +79,11 @@ class _Lowering(Context):
         for name, node in zip(self.traced.states, stores, strict=True):
             if self.values[node] is None:
                 raise CaptureError(f"the next value of {name} is not computed")
+        names = [*self.traced.states, *self.constant_states]
         return self.builder.finish(
-            self.values[loss],
-            [self.values[node] for node in stores],
-            states=list(self.traced.states),
+            self.value(loss),
+            [*(self.value(node) for node in stores), *self._known_states.values()],
+            states=names,
             data=list(self.task.dataset),
             schedule=list(self.traced.columns),
             batch_size=self.task.batch_size,
@@ -93,49 +101,107 @@ class _Lowering(Context):
         for node, (op, slot, kind) in zip(placeholders, kinds, strict=True):
             self.values[node] = self.builder.source_op(op, kind, slot=slot)
 
+    def value(self, node: fx.Node) -> Any:
+        """What a graph node stands for, as values of the program."""
+        value = self.values[node]
+        if isinstance(value, torch.Tensor):
+            value = self.values[node] = self.literal(value)
+        return value
+
+    def literal(self, tensor: torch.Tensor) -> Value:
+        """A tensor that is known at capture: written into the program, or, if it is large, a state that stays."""
+        if tensor.dtype.is_floating_point:
+            tensor = tensor.to(torch.float32)
+        elif tensor.dtype != torch.bool:
+            tensor = tensor.to(torch.int64)
+        if tensor.numel() <= MAX_LITERAL:
+            return self.builder.literal(tensor)
+        tensor = tensor.cpu().contiguous()
+        key = (tensor.shape, tensor.dtype, tensor.numpy().tobytes())
+        if key not in self._known_states:
+            slot = len(self.traced.states) + len(self.constant_states)
+            kind = TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
+            self._known_states[key] = self.builder.source_op("state", kind, slot=slot)
+            self.constant_states[f"constant/{len(self.constant_states)}"] = tensor
+        return self._known_states[key]
+
+    def known(self, node: Any) -> torch.Tensor | None:
+        if not isinstance(node, fx.Node) or node not in self.constants:
+            return None
+        value = self.constants.evaluate(node)
+        return value if isinstance(value, torch.Tensor) else None
+
     def _call(self, node: fx.Node) -> None:
-        target = node.target
-        if getattr(target, "__name__", "") == "getitem":
+        if getattr(node.target, "__name__", "") == "getitem":
             container, position = node.args
             self.values[node] = self.values[container][position]  # type: ignore[index]
             return
-        name = str(target).removeprefix("aten.")
+        if node not in self.constants:
+            self._lower(node)
+            return
+        # What starts from a computed constant goes on as one; the rest is computed only if no rule knows it.
+        if any(isinstance(self.values[source], torch.Tensor) for source in node.all_input_nodes):
+            self.values[node] = self.constants.evaluate(node)
+            return
+        try:
+            self._lower(node)
+        except CaptureError:
+            self.values[node] = self.constants.evaluate(node)
+
+    def _lower(self, node: fx.Node) -> None:
+        name = str(node.target).removeprefix("aten.")
         base, _, overload = name.partition(".")
         in_place = base.endswith("_") and not base.startswith("_")
         names = [name, base]
         if in_place:
             names += [f"{base[:-1]}.{overload}", base[:-1]]
-        rule = next((RULES[known] for known in names if known in RULES), None)
-        if in_place and base[:-1] in _RESHAPES:
+        # Changing the shape of a tensor in place writes nothing; what follows in the graph refers to the result.
+        is_view = any(known in VIEWS for known in names)
+        if in_place and is_view and self._has_views(node.args[0]):
+            # PyTorch traces the gradients of such views in the new shape, which is wrong.
             raise CaptureError(
-                f"the operator aten.{name}{self._where()} changes the shape of a tensor in place: use aten.{base[:-1]}"
+                f"the operator aten.{name}{self._where()} changes the shape of a tensor in place, of which there are "
+                f"views: use aten.{base[:-1]}"
             )
+        rule = next((RULES[known] for known in names if known in RULES), None)
+        self._stop_if_shape_depends_on_values(node, name)
         if rule is None:
             raise CaptureError(
                 f"the operator aten.{name}{self._where()} has no counterpart in this program's operator set: "
                 "write this part of the model with supported operators"
             )
         result = self._apply(node, name, rule)
-        if in_place:
+        if in_place and not is_view:
             written = node.args[0]
             assert isinstance(written, fx.Node)
             result = self._like(written, result)
             self.storages.write(written, result)
             self.storages.add_view(node, written, lambda: self.values[written])
-        elif name in VIEWS or base in VIEWS:
+        elif is_view:
             viewed = node.args[0]
             assert isinstance(viewed, fx.Node)
             self.storages.add_view(node, viewed, lambda: self._apply(node, name, rule))
-        self.values[node] = result
         self._check_type(node, result)
+        self.values[node] = result
+
+    def _has_views(self, node: Any) -> bool:
+        """Whether views of what a graph node stands for have been lowered by now."""
+        return any(user in self.values and self.storages.is_view(user) for user in node.users)
+
+    def _stop_if_shape_depends_on_values(self, node: fx.Node, name: str) -> None:
+        for traced in tree_leaves(node.meta.get("val")):
+            if isinstance(traced, torch.Tensor) and not all(type(size) is int for size in traced.shape):
+                raise CaptureError(
+                    f"the operator aten.{name}{self._where()} gives a tensor whose shape depends on values: "
+                    "choose elements with torch.where or a mask instead"
+                )
 
     def _apply(self, node: fx.Node, name: str, rule: Rule) -> Any:
         """A rule's result on the current values of the node's arguments."""
         before = getattr(self, "node", node)
         self.node = node
-        args = fx.node.map_arg(node.args, lambda n: self.values[n])
-        kwargs = fx.node.map_arg(dict(node.kwargs), lambda n: self.values[n])
         try:
+            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self.value)
             return rule(self, *args, **kwargs)
         except (CaptureError, ProgramError) as error:
             raise CaptureError(f"the operator aten.{name}{self._where()} cannot be lowered: {error}") from None
@@ -149,7 +215,7 @@ class _Lowering(Context):
 
     def _like(self, target: fx.Node, value: Value) -> Value:
         """An in-place result has the shape and dtype of its target."""
-        kind = self.builder.type(self.values[target])
+        kind = self.builder.type(self.value(target))
         return self.builder.expand(self.builder.convert(value, kind.dtype), kind.shape)
 
     def rebind(self, target: fx.Node, value: Value) -> None:
@@ -168,6 +234,6 @@ class _Lowering(Context):
                 f"the operator {node.target}{self._where()} computes in float64: programs are FP32, use .float()"
             )
         kind = self.builder.type(result)
-        expected = TensorType(tuple(int(size) for size in traced.shape), DType.of(traced.dtype))
+        expected = TensorType(tuple(int(size) for size in traced.shape), storage(traced.dtype))
         if kind != expected:
             raise CaptureError(f"the operator {node.target}{self._where()} was lowered to {kind}, traced as {expected}")

@@ -10,6 +10,7 @@ from torch import fx
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules import Context
+from roundlog.capture.rules.movement import slice_scatter
 
 
 class Storages:
@@ -28,6 +29,9 @@ class Storages:
         """`node` is a view of `base`; `again` computes its value from the base's current one."""
         self._base[node] = base
         self._again[node] = again
+
+    def is_view(self, node: fx.Node) -> bool:
+        return node in self._base
 
     def write(self, target: fx.Node, value: Value) -> None:
         """`value` has been written into the tensor that graph node `target` stands for."""
@@ -49,11 +53,10 @@ class Storages:
         """The new value of the view's base, when `value` is the new value of the view."""
         c = self._context
         base = self._values[self._base[view]]
-        name = str(view.target).removeprefix("aten.")
-        kind = name.partition(".")[0]
+        kind = _kind(view)
         if c.builder.type(value) == c.builder.type(base) and kind not in ("permute", "transpose", "t"):
             return value
-        if kind in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"):
+        if kind in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze") or _is_whole(view, self._base[view]):
             return c.builder.reshape(value, c.shape(base))
         if kind in ("permute", "transpose", "t"):
             return c.builder.permute(value, _inverse(_permutation(view, c.rank(base))))
@@ -74,7 +77,7 @@ class Storages:
             start, stop, step = slice(first, last, every).indices(size)
             stop = max(start, stop)
             if step != 1:
-                raise CaptureError("writes in place into every few elements: make a copy with .clone()")
+                return slice_scatter(c, base, value, dim, start, stop, step)
         parts = [value]
         if start > 0:
             parts.insert(0, c.op("slice", base, dim=dim, start=0, stop=start, step=1))
@@ -83,8 +86,21 @@ class Storages:
         return value if len(parts) == 1 else c.op("cat", *parts, dim=dim)
 
 
+def _kind(view: fx.Node) -> str:
+    """The name of a view's operator, whether or not it is the in-place form."""
+    name = str(view.target).removeprefix("aten.").partition(".")[0]
+    return name if name.startswith("_") else name.removesuffix("_")
+
+
+def _is_whole(view: fx.Node, base: fx.Node) -> bool:
+    """Whether a view by as_strided shows all of its base, element by element in the same order."""
+    seen, whole = view.meta["val"], base.meta["val"]
+    dense = seen.is_contiguous() and whole.is_contiguous() and seen.storage_offset() == whole.storage_offset()
+    return "as_strided" in str(view.target) and dense and seen.numel() == whole.numel()
+
+
 def _permutation(view: fx.Node, rank: int) -> list[int]:
-    kind = str(view.target).removeprefix("aten.").partition(".")[0]
+    kind = _kind(view)
     if kind == "permute":
         return [int(dim) % rank for dim in view.args[1]]  # type: ignore[union-attr, arg-type]
     dims = list(range(rank))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._decomp import core_aten_decompositions
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.traceback import preserve_node_meta
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from roundlog.capture.decompositions import decompositions
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_error
 from roundlog.capture.optimizer import Update, clip_factor, updates
@@ -108,14 +113,19 @@ def trace(task: Task) -> Trace:
 
     row = {name: torch.zeros(()) for name in columns}
     batch = {name: field[: task.batch_size] for name, field in task.dataset.items()}
-    decompositions: Any = core_aten_decompositions()
-    # Its decomposition scatters by index_put with checks; the operator itself is one scatter_add.
-    decompositions.pop(torch.ops.aten.embedding_dense_backward.default, None)
     try:
-        with torch.fx.traceback.preserve_node_meta(), sdpa_kernel(SDPBackend.MATH):
-            graph = make_fx(step, decompositions, tracing_mode="fake")(states, row, batch)
+        with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), _plainly():
+            # Tensors that the user's functions refer to (class weights, say) come in as constants.
+            graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
+                states, row, batch
+            )
     except CaptureError:
         raise
+    except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
+        raise CaptureError(
+            f"the step's control flow depends on values that it computes{place_of_error(error)}: "
+            "decide by torch.where, or switch off the option of the model that asks for this"
+        ) from error
     except Exception as error:
         raise CaptureError(f"PyTorch cannot trace this step: {_first_line(error)}{place_of_error(error)}") from error
     return Trace(graph=graph, states=states, columns=columns)
@@ -131,6 +141,22 @@ def _checked(loss: object) -> torch.Tensor:
     if not loss.requires_grad:
         raise CaptureError("the loss depends on no parameter that is trained: check the model and the optimizer")
     return loss
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Without oneDNN, whose recurrent layers are one operator, and without PyTorch's log of the failures of fake
+    tensors, which it writes, with tracebacks, before it raises them."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, was_enabled = logger.disabled, torch._C._get_mkldnn_enabled()
+    logger.disabled = True
+    # torch.backends.mkldnn.flags would set other options too, and warn of them.
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
+        torch._C._set_mkldnn_enabled(was_enabled)
 
 
 def _groups(task: Task) -> tuple[dict[str, int], list[Update]]:

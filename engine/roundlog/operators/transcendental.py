@@ -25,7 +25,8 @@ from roundlog.program import DType, TensorType
 
 RELATIVE_BOUND = 2.0**-49
 """What is promised of a vendor's FP64 function: 8 ulp. SLEEF and MKL promise 1 ulp (their high-accuracy variants,
-which PyTorch uses), CUDA's math library at most 2 for these; glibc is below 1 except erf at 1."""
+which PyTorch uses), CUDA's math library at most 2 for these; glibc is below 1 except erf at 1. For sin and cos they
+promise it of every argument, however large: by Payne and Hanek's reduction."""
 
 ABSOLUTE_BOUND = 2.0**-1000
 """Where FP64 itself underflows, far below anything that FP32 can see."""
@@ -91,3 +92,5 @@ _define("log", "log(x): the natural logarithm, FP32; x > 0.", torch.log)
 _define("log1p", "log1p(x): the natural logarithm of 1 + x, FP32; x > -1.", torch.log1p)
 _define("tanh", "tanh(x): the hyperbolic tangent, FP32.", torch.tanh)
 _define("erf", "erf(x): the error function, FP32.", torch.erf)
+_define("sin", "sin(x): the sine of x radians, FP32.", torch.sin)
+_define("cos", "cos(x): the cosine of x radians, FP32.", torch.cos)

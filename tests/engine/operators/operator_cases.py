@@ -348,7 +348,7 @@ def _identity(rng: Random) -> Iterator[Case]:
     yield Case([floats(rng, (), of.normal)])
 
 
-@cases("exp", "expm1", "log", "log1p", "tanh", "erf")
+@cases("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos")
 def _function(rng: Random) -> Iterator[Case]:
     yield Case([torch.tensor(of.CORNERS, dtype=torch.float32)])
     for draw in of.FINITE:

@@ -90,17 +90,23 @@ def tanh(x: Fraction) -> Fraction:
 
 
 @cache
-def _two_over_root_pi() -> Fraction:
+def _pi(bits: int) -> int:
+    """pi * 2^bits, to within a few units."""
+
     def arccot(n: int) -> int:
-        total, term, k, sign = 0, _ONE // n, 1, 1
+        total, term, k, sign = 0, (1 << bits) // n, 1, 1
         while term:
             total += sign * (term // k)
             term //= n * n
             k, sign = k + 2, -sign
         return total
 
-    pi = 4 * (4 * arccot(5) - arccot(239))  # Machin 1706
-    return Fraction(2 * _ONE, isqrt(pi << _BITS))
+    return 4 * (4 * arccot(5) - arccot(239))  # Machin 1706
+
+
+@cache
+def _two_over_root_pi() -> Fraction:
+    return Fraction(2 * _ONE, isqrt(_pi(_BITS) << _BITS))
 
 
 def erf(x: Fraction) -> Fraction:
@@ -117,4 +123,32 @@ def erf(x: Fraction) -> Fraction:
     return _two_over_root_pi() * x * Fraction(total, _ONE)
 
 
-FUNCTIONS = {"exp": exp, "expm1": expm1, "log": log, "log1p": log1p, "tanh": tanh, "erf": erf}
+def _turned(x: Fraction, quarters: int) -> Fraction:
+    """sin(x + quarters * pi / 2). An FP32 number is below 2^128: so many more bits of pi leave all of them here."""
+    bits = _BITS + 160
+    half_pi = Fraction(_pi(bits), 2 << bits)
+    turns = round(x / half_pi)
+    rest = x - turns * half_pi
+    square = _fixed(rest * rest)
+    # Taylor: sin is rest times its series in the square, cos the series itself.
+    turn = (turns + quarters) % 4
+    total, term, k = 0, _ONE, turn % 2 == 0
+    while term:
+        total += term
+        k += 2
+        term = -((term * square >> _BITS) // (k * (k - 1)))
+        if term == 1:
+            break
+    value = Fraction(total, _ONE) * (rest if turn % 2 == 0 else 1)
+    return -value if turn >= 2 else value
+
+
+def sin(x: Fraction) -> Fraction:
+    return _turned(x, 0)
+
+
+def cos(x: Fraction) -> Fraction:
+    return _turned(x, 1)
+
+
+FUNCTIONS = {"sin": sin, "cos": cos, "exp": exp, "expm1": expm1, "log": log, "log1p": log1p, "tanh": tanh, "erf": erf}

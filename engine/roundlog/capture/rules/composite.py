@@ -10,7 +10,7 @@ from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.elementwise import rsqrt
 from roundlog.capture.rules.reduction import variance
-from roundlog.capture.rules.table import Context, Scalar, rule
+from roundlog.capture.rules.table import Context, rule
 from roundlog.program import DType, TensorType
 
 
@@ -24,6 +24,18 @@ def softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
 def log_softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
     shifted, _, total = _exponentials(c, x, c.dim(dim, c.rank(x)))
     return c.op("sub", shifted, c.op("log", total))
+
+
+@rule("_safe_softmax")
+def safe_softmax(c: Context, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Softmax; where everything along the axis is -inf, zeros."""
+    x = c.to_torch_dtype(x, dtype)
+    dim = c.dim(dim, c.rank(x))
+    largest = c.op("amax", x, dims=(dim,))
+    none = c.op("eq", largest, c.f32(float("-inf")))
+    e = c.op("exp", c.op("sub", x, c.op("where", none, c.f32(0.0), largest)))
+    total = c.op("sum", e, dims=(dim,))
+    return c.op("div", e, c.op("where", none, c.f32(1.0), total))
 
 
 def _exponentials(c: Context, x: Value, dim: int) -> tuple[Value, Value, Value]:
@@ -46,6 +58,40 @@ def layer_norm(
     if bias is not None:
         y = c.op("add", y, bias)
     return y, mean, rstd
+
+
+@rule("native_group_norm")
+def group_norm(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    samples: int,
+    channels: int,
+    inner: int,
+    groups: int,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    blocks = c.builder.reshape(x, (samples, groups, channels // groups * inner))
+    mean, var = variance(c, blocks, (2,), 0)
+    rstd = rsqrt(c, c.op("add", var, c.f32(eps)))
+    y = c.builder.reshape(c.op("mul", c.op("sub", blocks, mean), rstd), c.shape(x))
+    along = (1, channels, *[1] * (c.rank(x) - 2))
+    if weight is not None:
+        y = c.op("mul", y, c.builder.reshape(weight, along))
+    if bias is not None:
+        y = c.op("add", y, c.builder.reshape(bias, along))
+    return y, c.squeeze(mean, [2]), c.squeeze(rstd, [2])
+
+
+@rule("_weight_norm_interface_backward")
+def weight_norm_backward(c: Context, g: Value, v: Value, size: Value, norms: Value, dim: int) -> tuple[Value, Value]:
+    """Gradients of v * size / norm(v), norms over all axes but one."""
+    over = tuple(d for d in range(c.rank(v)) if d != c.dim(dim, c.rank(v)))
+    inward = c.op("sum", c.op("mul", g, v), dims=over)
+    projected = c.op("mul", v, c.op("div", inward, c.op("mul", norms, norms)))
+    grad_v = c.op("mul", c.op("div", size, norms), c.op("sub", g, projected))
+    return grad_v, c.op("div", inward, norms)
 
 
 @rule("native_batch_norm")
@@ -96,29 +142,3 @@ def batch_norm(
         empty = c.builder.source_op("constant", TensorType((0,), DType.F32), bits=())
         return y, empty, empty
     return y, c.builder.reshape(mean, saved), c.builder.reshape(rstd, saved)
-
-
-@rule("bernoulli.p", "bernoulli_.float")
-def bernoulli(c: Context, x: Value, p: float = 0.5, *, generator: None = None) -> Value:
-    """1 with probability p, else 0: uniform < p, p rounded to FP32."""
-    drawn = c.op("lt", c.builder.uniform(c.shape(x)), c.f32(p))
-    return c.op("to_f32", drawn)
-
-
-@rule("bernoulli")
-def bernoulli_of(c: Context, x: Value, *, generator: None = None) -> Value:
-    return c.op("to_f32", c.op("lt", c.builder.uniform(c.shape(x)), x))
-
-
-@rule("rand", "rand_like")
-def rand(c: Context, *_: Any, **__: Any) -> Value:
-    return c.builder.uniform(tuple(int(n) for n in c.node.meta["val"].shape))
-
-
-@rule("native_dropout")
-def native_dropout(c: Context, x: Value, p: Scalar, train: bool | None) -> tuple[Value, Value]:
-    if train is False:
-        raise CaptureError("applies dropout outside of training")
-    mask = c.op("lt", c.builder.uniform(c.shape(x)), c.f32(1 - p))
-    scaled = c.op("mul", x, c.f32(1 / (1 - p)))
-    return c.op("where", mask, scaled, c.f32(0.0)), mask

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.table import Context, Scalar, rule
+from roundlog.capture.rules.volume import Convolution3d
 from roundlog.program import Attribute
 
 
@@ -30,6 +31,30 @@ def mv(c: Context, a: Value, x: Value) -> Value:
     return c.squeeze(c.op("matmul", a, column), [1])
 
 
+@rule("_trilinear")
+def trilinear(
+    c: Context,
+    a: Value,
+    b: Value,
+    d: Value,
+    expand_a: Sequence[int],
+    expand_b: Sequence[int],
+    expand_d: Sequence[int],
+    dims: Sequence[int],
+    unroll_dim: int = 1,
+) -> Value:
+    """The sum over axes of the products of three tensors, each given new axes first."""
+    wide = []
+    for x, new in ((a, expand_a), (b, expand_b), (d, expand_d)):
+        rank, shape = c.rank(x) + len(new), list(c.shape(x))
+        for dim in sorted(c.dim(axis, rank) for axis in new):
+            shape.insert(dim, 1)
+        wide.append(c.builder.reshape(x, shape))
+    product = c.op("mul", c.op("mul", wide[0], wide[1]), wide[2])
+    over = c.dims(tuple(dims), c.rank(product)) if dims else ()
+    return c.squeeze(c.op("sum", product, dims=over), over)
+
+
 @rule("dot")
 def dot(c: Context, a: Value, b: Value) -> Value:
     n = c.shape(a)[0]
@@ -40,7 +65,7 @@ def dot(c: Context, a: Value, b: Value) -> Value:
 def _two(name: str, items: Sequence[int], fill: int) -> tuple[int, int]:
     """Options of a 1-d or 2-d convolution as those of a 2-d one: a 1-d one has height 1."""
     if len(items) not in (1, 2):
-        raise CaptureError(f"convolves over {len(items)} axes ({name}): one and two are supported")
+        raise CaptureError(f"convolves over {len(items)} axes ({name}): one, two and three are supported")
     return (fill, items[0]) if len(items) == 1 else (items[0], items[1])
 
 
@@ -74,6 +99,8 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Value:
+    if c.rank(x) == 5:
+        return _convolution3d(c, x, w, bias, stride, padding, dilation, transposed, groups)
     options = _options(stride, padding, dilation, groups)
     rank = c.rank(x)
     x2, w2 = _flat(c, x), _flat(c, w)
@@ -85,6 +112,26 @@ def convolution(
     if bias is not None:
         y = c.op("add", y, c.builder.reshape(bias, (1, c.shape(bias)[0], 1, 1)))
     return c.squeeze(y, [2]) if rank == 3 else y
+
+
+def _convolution3d(
+    c: Context,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> Value:
+    shape = tuple(int(n) for n in c.node.meta["val"].shape)
+    options = (stride, padding, dilation, groups)
+    if transposed:
+        y = Convolution3d(c, shape, c.shape(w), *options).grad_input(x, w)
+    else:
+        y = Convolution3d(c, c.shape(x), c.shape(w), *options).forward(x, w)
+    return y if bias is None else c.op("add", y, c.builder.reshape(bias, (1, c.shape(bias)[0], 1, 1, 1)))
 
 
 @rule("convolution_backward")
@@ -102,6 +149,8 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[Value | None, Value | None, Value | None]:
+    if c.rank(x) == 5:
+        return _convolution3d_backward(c, g, x, w, (stride, padding, dilation, groups), transposed, mask)
     options = _options(stride, padding, dilation, groups)
     rank = c.rank(x)
     g2, x2, w2 = _flat(c, g), _flat(c, x), _flat(c, w)
@@ -120,4 +169,26 @@ def convolution_backward(
     if rank == 3:
         grad_x = None if grad_x is None else c.squeeze(grad_x, [2])
         grad_w = None if grad_w is None else c.squeeze(grad_w, [2])
+    return grad_x, grad_w, grad_b
+
+
+def _convolution3d_backward(
+    c: Context,
+    g: Value,
+    x: Value,
+    w: Value,
+    options: tuple[Sequence[int], Sequence[int], Sequence[int], int],
+    transposed: bool,
+    mask: Sequence[bool],
+) -> tuple[Value | None, Value | None, Value | None]:
+    # In a transposed convolution, input and gradient change places.
+    fine, coarse = (g, x) if transposed else (x, g)
+    convolution = Convolution3d(c, c.shape(fine), c.shape(w), *options)
+    grad_x = grad_w = grad_b = None
+    if mask[0]:
+        grad_x = convolution.forward(g, w) if transposed else convolution.grad_input(g, w)
+    if mask[1]:
+        grad_w = convolution.grad_weight(coarse, fine)
+    if mask[2]:
+        grad_b = c.squeeze(c.op("sum", g, dims=(0, 2, 3, 4)), [0, 2, 3, 4])
     return grad_x, grad_w, grad_b

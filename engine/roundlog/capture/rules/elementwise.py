@@ -6,7 +6,7 @@ from typing import Any
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.table import Context, Rule, Scalar, rule
+from roundlog.capture.rules.table import Context, Rule, Scalar, rule, scalar_dtype, wider
 from roundlog.program import DType
 
 
@@ -17,6 +17,8 @@ def _alpha(c: Context, b: Value, alpha: Scalar) -> Value:
 @rule("add.Tensor", "add.Scalar")
 def add(c: Context, a: Any, b: Any, alpha: Scalar = 1) -> Value:
     a, b = c.operands(a, b)
+    if c.dtype(a) == DType.BOOL and alpha == 1:
+        return c.op("logical_or", a, b)
     return c.op("add", a, _alpha(c, b, alpha))
 
 
@@ -34,7 +36,8 @@ def rsub(c: Context, a: Any, b: Any, alpha: Scalar = 1) -> Value:
 
 @rule("mul.Tensor", "mul.Scalar")
 def mul(c: Context, a: Any, b: Any) -> Value:
-    return c.op("mul", *c.operands(a, b))
+    a, b = c.operands(a, b)
+    return c.op("logical_and" if c.dtype(a) == DType.BOOL else "mul", a, b)
 
 
 @rule("div.Tensor", "div.Scalar")
@@ -58,6 +61,21 @@ _binary("gt", "lt", swap=True)
 _binary("ge", "le", swap=True)
 _binary("maximum", "maximum")
 _binary("minimum", "minimum")
+# No value of a step is NaN, which is all that sets these apart.
+_binary("fmax", "maximum")
+_binary("fmin", "minimum")
+
+
+@rule("isnan")
+def isnan(c: Context, x: Value) -> Value:
+    return c.op("logical_not", c.op("eq", x, x))
+
+
+@rule("isinf")
+def isinf(c: Context, x: Value) -> Value:
+    if c.dtype(x) != DType.F32:
+        return c.builder.constant(False, DType.BOOL, c.shape(x))
+    return c.op("eq", c.op("abs", x), c.f32(float("inf")))
 
 
 def _logical(name: str) -> Rule:
@@ -85,6 +103,13 @@ rule("bitwise_or.Tensor")(_bitwise("logical_or"))
 rule("bitwise_not")(_bitwise("logical_not"))
 
 
+@rule("logical_xor", "bitwise_xor.Tensor")
+def xor(c: Context, a: Value, b: Value) -> Value:
+    if "bitwise" in str(c.node.target) and (c.dtype(a), c.dtype(b)) != (DType.BOOL, DType.BOOL):
+        raise CaptureError("works on the bits of integers: only masks (bool) are supported")
+    return c.op("logical_not", c.op("eq", c.builder.convert(a, DType.BOOL), c.builder.convert(b, DType.BOOL)))
+
+
 @rule("neg")
 def neg(c: Context, x: Value) -> Value:
     return c.op("neg", x)
@@ -97,7 +122,7 @@ def abs_(c: Context, x: Value) -> Value:
 
 @rule("floor")
 def floor(c: Context, x: Value) -> Value:
-    return c.op("floor", x)
+    return x if c.dtype(x) == DType.I64 else c.op("floor", x)
 
 
 @rule("sqrt")
@@ -122,58 +147,27 @@ def square(c: Context, x: Value) -> Value:
 
 @rule("sign")
 def sign(c: Context, x: Value) -> Value:
-    zero = c.f32(0.0)
-    one = c.op("where", c.op("lt", zero, x), c.f32(1.0), zero)
-    return c.op("where", c.op("lt", x, zero), c.f32(-1.0), one)
+    zero, one, minus = (c.builder.constant(item, c.dtype(x)) for item in (0, 1, -1))
+    positive = c.op("where", c.op("lt", zero, x), one, zero)
+    return c.op("where", c.op("lt", x, zero), minus, positive)
 
 
-@rule("pow.Tensor_Scalar")
-def pow_(c: Context, x: Value, exponent: Scalar) -> Value:
-    if exponent == 0.5:
-        return c.op("sqrt", x)
-    if exponent == -0.5:
-        return rsqrt(c, x)
-    whole = int(exponent)
-    if whole != exponent or not 1 <= abs(whole) <= 64:
-        raise CaptureError(f"raises to the power {exponent}: only 1/2, -1/2 and integers up to 64 are supported")
-    result, factor, rest = None, x, abs(whole)
-    while rest:
-        if rest & 1:
-            result = factor if result is None else c.op("mul", result, factor)
-        rest >>= 1
-        if rest:
-            factor = c.op("mul", factor, factor)
-    assert result is not None
-    return result if whole > 0 else reciprocal(c, result)
-
-
-@rule("relu")
-def relu(c: Context, x: Value) -> Value:
-    return c.op("maximum", x, c.builder.constant(0, c.dtype(x)))
-
-
-@rule("threshold_backward")
-def threshold_backward(c: Context, g: Value, x: Value, threshold: Scalar) -> Value:
-    return c.op("where", c.op("le", x, c.f32(threshold)), c.f32(0.0), g)
-
-
-@rule("clamp")
-def clamp(c: Context, x: Value, low: Scalar | None = None, high: Scalar | None = None) -> Value:
-    if low is not None:
-        x = c.op("maximum", x, c.builder.constant(low, c.dtype(x)))
-    if high is not None:
-        x = c.op("minimum", x, c.builder.constant(high, c.dtype(x)))
+@rule("clamp", "clamp_min", "clamp_max")
+def clamp(c: Context, x: Value, low: Any = None, high: Any = None) -> Value:
+    """Limits are scalars or tensors; where the lower one is above the upper one, the upper one counts."""
+    if "clamp_max" in str(c.node.target):
+        low, high = None, low
+    for name, position, limit in (("maximum", 1, low), ("minimum", 2, high)):
+        if limit is None:
+            continue
+        if "clamp_" in str(c.node.target):
+            position = 1
+        given = limit if c.is_tensor(position) else None
+        dtype = c.dtype(given) if given is not None else scalar_dtype(limit)
+        dtype = wider(c.dtype(x), dtype)
+        bound = c.builder.constant(limit, dtype) if given is None else c.builder.convert(given, dtype)
+        x = c.op(name, c.builder.convert(x, dtype), bound)
     return x
-
-
-@rule("clamp_min")
-def clamp_min(c: Context, x: Value, low: Scalar) -> Value:
-    return clamp(c, x, low)
-
-
-@rule("clamp_max")
-def clamp_max(c: Context, x: Value, high: Scalar) -> Value:
-    return clamp(c, x, None, high)
 
 
 @rule("addcmul")
@@ -197,31 +191,20 @@ def _function(name: str) -> None:
         return c.op(name, c.builder.convert(x, DType.F32))
 
 
-for _name in ("exp", "expm1", "log", "log1p", "tanh", "erf"):
+for _name in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"):
     _function(_name)
 
 
-@rule("sigmoid")
-def sigmoid(c: Context, x: Value) -> Value:
-    # 1 / (1 + e^-x) in a form that cannot overflow: e^-|x| <= 1.
-    e = c.op("exp", c.op("neg", c.op("abs", x)))
-    one = c.f32(1.0)
-    below = c.op("lt", x, c.f32(0.0))
-    return c.op("div", c.op("where", below, e, one), c.op("add", one, e))
+@rule("logaddexp")
+def logaddexp(c: Context, a: Value, b: Value) -> Value:
+    e = c.op("exp", c.op("neg", c.op("abs", c.op("sub", a, b))))
+    return c.op("add", c.op("maximum", a, b), c.op("log1p", e))
 
 
-@rule("silu")
-def silu(c: Context, x: Value) -> Value:
-    return c.op("mul", x, sigmoid(c, x))
-
-
-@rule("gelu")
-def gelu(c: Context, x: Value, *, approximate: str = "none") -> Value:
-    half = c.op("mul", c.f32(0.5), x)
-    if approximate == "none":
-        inner = c.op("erf", c.op("mul", x, c.f32(0.5**0.5)))
-    else:
-        cube = c.op("mul", c.op("mul", x, x), x)
-        sum_ = c.op("add", x, c.op("mul", c.f32(0.044715), cube))
-        inner = c.op("tanh", c.op("mul", c.f32(0.7978845608028654), sum_))
-    return c.op("mul", half, c.op("add", c.f32(1.0), inner))
+@rule("xlogy")
+def xlogy(c: Context, a: Any, b: Any) -> Value:
+    """a * log b, zero where a is."""
+    a, b = c.operands(a, b, floating=True)
+    zero = c.f32(0.0)
+    none = c.op("eq", a, zero)
+    return c.op("where", none, zero, c.op("mul", a, c.op("log", c.op("where", none, c.f32(1.0), b))))

@@ -1,4 +1,4 @@
-"""Shapes, views, indexing, and tensors made from nothing."""
+"""Shapes, views, and choices between elements."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.table import Context, Scalar, rule
-from roundlog.program import DType, TensorType
+from roundlog.capture.rules.table import Context, Scalar, rule, wider
 
 
 @rule("alias", "detach", "lift_fresh", view=True)
@@ -42,7 +41,7 @@ def permute(c: Context, x: Value, dims: Sequence[int]) -> Value:
     return c.builder.permute(x, [c.dim(d, c.rank(x)) for d in dims])
 
 
-@rule("transpose.int", view=True)
+@rule("transpose.int", "transpose_", view=True)
 def transpose(c: Context, x: Value, a: int, b: int) -> Value:
     dims = list(range(c.rank(x)))
     a, b = c.dim(a, len(dims)), c.dim(b, len(dims))
@@ -94,7 +93,26 @@ def select(c: Context, x: Value, dim: int, index: int) -> Value:
 
 @rule("cat")
 def cat(c: Context, xs: Sequence[Value], dim: int = 0) -> Value:
+    # PyTorch leaves empty vectors out, whatever the shape of the others.
+    xs = [x for x in xs if c.shape(x) != (0,)] or xs[:1]
+    dtype = wider(*(c.dtype(x) for x in xs))
+    xs = [c.builder.convert(x, dtype) for x in xs]
     return c.op("cat", *xs, dim=c.dim(dim, c.rank(xs[0])))
+
+
+@rule("roll")
+def roll(c: Context, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
+    if not dims:
+        flat = c.builder.reshape(x, (prod(c.shape(x)),))
+        return c.builder.reshape(roll(c, flat, shifts, (0,)), c.shape(x))
+    for shift, axis in zip(shifts, dims, strict=True):
+        dim = c.dim(axis, c.rank(x))
+        size = c.shape(x)[dim]
+        cut = -shift % size if size else 0
+        if cut:
+            tail = c.op("slice", x, dim=dim, start=cut, stop=size, step=1)
+            x = c.op("cat", tail, c.op("slice", x, dim=dim, start=0, stop=cut, step=1), dim=dim)
+    return x
 
 
 @rule("flip")
@@ -114,20 +132,20 @@ def repeat(c: Context, x: Value, repeats: Sequence[int]) -> Value:
 
 
 @rule("constant_pad_nd")
-def constant_pad(c: Context, x: Value, pad: Sequence[int], value: Scalar = 0) -> Value:
+def constant_pad(c: Context, x: Value, sizes: Sequence[int], value: Scalar = 0) -> Value:
     rank = c.rank(x)
     low, high = [0] * rank, [0] * rank
-    for a in range(len(pad) // 2):
+    for a in range(len(sizes) // 2):
         dim = rank - 1 - a
-        low[dim], high[dim] = pad[2 * a], pad[2 * a + 1]
+        low[dim], high[dim] = sizes[2 * a], sizes[2 * a + 1]
         cut_low, cut_high = max(-low[dim], 0), max(-high[dim], 0)
         if cut_low or cut_high:
             x = c.op("slice", x, dim=dim, start=cut_low, stop=c.shape(x)[dim] - cut_high, step=1)
             low[dim], high[dim] = max(low[dim], 0), max(high[dim], 0)
-    return _pad(c, x, low, high, value)
+    return pad(c, x, low, high, value)
 
 
-def _pad(c: Context, x: Value, low: Sequence[int], high: Sequence[int], value: Scalar = 0) -> Value:
+def pad(c: Context, x: Value, low: Sequence[int], high: Sequence[int], value: Scalar = 0) -> Value:
     if not any(low) and not any(high):
         return x
     return c.op("pad", x, c.builder.constant(value, c.dtype(x)), low=tuple(low), high=tuple(high))
@@ -142,14 +160,109 @@ def slice_backward(c: Context, g: Value, shape: Sequence[int], dim: int, start: 
         # Each row is followed by step - 1 rows of zeros, except the last.
         split = (*c.shape(g)[: dim + 1], 1, *c.shape(g)[dim + 1 :])
         g = c.builder.reshape(g, split)
-        g = _pad(c, g, [0] * len(split), [step - 1 if a == dim + 1 else 0 for a in range(len(split))])
+        g = pad(c, g, [0] * len(split), [step - 1 if a == dim + 1 else 0 for a in range(len(split))])
         g = c.builder.reshape(g, (*split[:dim], count * step, *split[dim + 2 :]))
         count = (count - 1) * step + 1
         g = c.op("slice", g, dim=dim, start=0, stop=count, step=1)
     zeros = [0] * len(shape)
     low, high = list(zeros), list(zeros)
     low[dim], high[dim] = first, shape[dim] - first - count
-    return _pad(c, g, low, high)
+    return pad(c, g, low, high)
+
+
+@rule("slice_scatter")
+def slice_scatter(
+    c: Context, x: Value, source: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    dim = c.dim(dim, c.rank(x))
+    size = c.shape(x)[dim]
+    first, stop, _ = slice(start, end, step).indices(size)
+    if not len(range(first, stop, step)):
+        return x
+    spread = slice_backward(c, c.builder.convert(source, c.dtype(x)), c.shape(x), dim, first, stop, step)
+    chosen = torch.zeros(size, dtype=torch.bool)
+    chosen[first:stop:step] = True
+    along = [size if d == dim else 1 for d in range(c.rank(x))]
+    return c.op("where", c.builder.reshape(c.literal(chosen), along), spread, x)
+
+
+@rule("select_scatter")
+def select_scatter(c: Context, x: Value, source: Value, dim: int, index: int) -> Value:
+    dim = c.dim(dim, c.rank(x))
+    index %= c.shape(x)[dim]
+    return slice_scatter(c, x, unsqueeze(c, source, dim), dim, index, index + 1)
+
+
+@rule("diagonal", view=True)
+def diagonal(c: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """Every (columns + 1)-th element of the matrix, read row by row."""
+    flat, start, count, columns = _matrix(c, x, offset, dim1, dim2)
+    stop = start + (count - 1) * (columns + 1) + 1 if count else start
+    return c.op("slice", flat, dim=c.rank(flat) - 1, start=start, stop=stop, step=columns + 1)
+
+
+def _matrix(c: Context, x: Value, offset: int, dim1: int, dim2: int) -> tuple[Value, int, int, int]:
+    """(x with these two axes as one, at the end; where in it the diagonal starts; its length; its matrix's columns)."""
+    rank = c.rank(x)
+    dim1, dim2 = c.dim(dim1, rank), c.dim(dim2, rank)
+    others = [d for d in range(rank) if d not in (dim1, dim2)]
+    rows, columns = c.shape(x)[dim1], c.shape(x)[dim2]
+    turned = c.builder.permute(x, [*others, dim1, dim2])
+    flat = c.builder.reshape(turned, (*c.shape(turned)[:-2], rows * columns))
+    below, right = max(-offset, 0), max(offset, 0)
+    count = max(min(rows - below, columns - right), 0)
+    return flat, below * columns + right if count else 0, count, columns
+
+
+@rule("diagonal_scatter")
+def diagonal_scatter(c: Context, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    rank = c.rank(x)
+    dim1, dim2 = c.dim(dim1, rank), c.dim(dim2, rank)
+    flat, start, count, columns = _matrix(c, x, offset, dim1, dim2)
+    if not count:
+        return x
+    stop = start + (count - 1) * (columns + 1) + 1
+    written = slice_scatter(c, flat, source, c.rank(flat) - 1, start, stop, columns + 1)
+    order = [*(d for d in range(rank) if d not in (dim1, dim2)), dim1, dim2]
+    whole = c.builder.reshape(written, [c.shape(x)[d] for d in order])
+    return c.builder.permute(whole, [order.index(d) for d in range(rank)])
+
+
+@rule("unfold", view=True)
+def unfold(c: Context, x: Value, dim: int, size: int, step: int) -> Value:
+    """Windows along an axis; a new last axis runs through each."""
+    dim = c.dim(dim, c.rank(x))
+    count = (c.shape(x)[dim] - size) // step + 1
+    starts = c.builder.reshape(c.iota(count, 0, step), (count, 1))
+    windows = c.op("take", c.move(x, dim, 0), c.op("add", starts, c.iota(size)))
+    # [count, size, others ...]
+    return c.move(c.move(windows, 1, c.rank(windows) - 1), 0, dim)
+
+
+@rule("as_strided", view=True)
+def as_strided(c: Context, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
+    """The elements of a dense tensor under another shape, or some of them, by their places in memory."""
+    traced = c.node.args[0].meta["val"]  # type: ignore[union-attr]
+    wide = [(n, s) for n, s in zip(size, stride, strict=True) if n != 1]
+    start = traced.storage_offset() if offset is None else offset
+    if tuple(size) == c.shape(x) and start == traced.storage_offset() and wide == _wide(traced):
+        return x
+    if not traced.is_contiguous() or traced.storage_offset():
+        raise CaptureError("looks at the memory of a tensor that is not dense: use .reshape, .permute or slices")
+    total, dense, expected = prod(size), True, 1
+    for n, s in reversed(wide):
+        dense, expected = dense and s == expected, expected * n
+    if dense and start == 0 and total == prod(c.shape(x)):
+        return c.builder.reshape(x, size)
+    place: Value = c.i64(start)
+    for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
+        along = c.builder.reshape(c.iota(n, 0, s), [n if d == axis else 1 for d in range(len(size))])
+        place = c.op("add", place, along)
+    return c.op("take", c.builder.reshape(x, (prod(c.shape(x)),)), place)
+
+
+def _wide(traced: torch.Tensor) -> list[tuple[int, int]]:
+    return [(n, s) for n, s in zip(traced.shape, traced.stride(), strict=True) if n != 1]
 
 
 @rule("select_backward")
@@ -158,68 +271,12 @@ def select_backward(c: Context, g: Value, shape: Sequence[int], dim: int, index:
     index %= shape[dim]
     low, high = [0] * len(shape), [0] * len(shape)
     low[dim], high[dim] = index, shape[dim] - index - 1
-    return _pad(c, unsqueeze(c, g, dim), low, high)
-
-
-@rule("gather")
-def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
-    return c.op("gather", x, index, dim=c.dim(dim, c.rank(x)))
-
-
-@rule("index_select")
-def index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
-    if c.dim(dim, c.rank(x)) != 0:
-        raise CaptureError("selects along an axis that is not the first")
-    return c.op("take", x, index)
-
-
-@rule("embedding")
-def embedding(
-    c: Context, table: Value, index: Value, padding_idx: int = -1, scale: bool = False, sparse: bool = False
-) -> Value:
-    return c.op("take", table, index)
-
-
-@rule("embedding_dense_backward")
-def embedding_backward(
-    c: Context, g: Value, index: Value, rows: int, padding_idx: int, scale_by_frequency: bool
-) -> Value:
-    if scale_by_frequency:
-        raise CaptureError("scales embedding gradients by frequency")
-    count, width = prod(c.shape(index)), c.shape(g)[-1]
-    flat = c.builder.reshape(g, (count, width))
-    at = c.builder.reshape(index, (count, 1))
-    if padding_idx >= 0:
-        is_padding = c.op("eq", at, c.i64(padding_idx))
-        flat = c.op("where", is_padding, c.f32(0.0), flat)
-    return c.op("scatter_add", flat, at, dim=0, size=rows)
-
-
-@rule("scatter_add")
-def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
-    dim = c.dim(dim, c.rank(x))
-    if any(a != b for d, (a, b) in enumerate(zip(c.shape(x), c.shape(index), strict=True)) if d != dim):
-        raise CaptureError("scatters into a part of a tensor")
-    added = c.op("scatter_add", source, index, dim=dim, size=c.shape(x)[dim])
-    return c.op("add", x, added)
-
-
-@rule("scatter.value")
-def scatter_value(c: Context, x: Value, dim: int, index: Value, value: Scalar) -> Value:
-    dim = c.dim(dim, c.rank(x))
-    if c.shape(index)[dim] != 1 or any(
-        a != b for d, (a, b) in enumerate(zip(c.shape(x), c.shape(index), strict=True)) if d != dim
-    ):
-        raise CaptureError("scatters more than one value a line, whose order would matter")
-    size = c.shape(x)[dim]
-    iota = c.builder.source_op("iota", TensorType((size,), DType.I64), start=0, step=1)
-    positions = c.builder.reshape(iota, [size if d == dim else 1 for d in range(c.rank(x))])
-    return c.op("where", c.op("eq", positions, index), c.builder.constant(value, c.dtype(x)), x)
+    return pad(c, unsqueeze(c, g, dim), low, high)
 
 
 @rule("where.self")
 def where(c: Context, condition: Value, a: Value, b: Value) -> Value:
-    dtype = max((c.dtype(a), c.dtype(b)), key=[DType.BOOL, DType.I64, DType.F32].index)
+    dtype = wider(c.dtype(a), c.dtype(b))
     return c.op("where", condition, c.builder.convert(a, dtype), c.builder.convert(b, dtype))
 
 
@@ -236,68 +293,7 @@ def masked_fill_tensor(c: Context, x: Value, mask: Value, value: Value) -> Value
 @rule("tril", "triu")
 def triangle(c: Context, x: Value, diagonal: int = 0) -> Value:
     rows, columns = c.shape(x)[-2:]
-    row = c.builder.source_op("iota", TensorType((rows,), DType.I64), start=diagonal, step=1)
-    column = c.builder.source_op("iota", TensorType((columns,), DType.I64), start=0, step=1)
-    row = c.builder.reshape(row, (rows, 1))
+    row, column = c.builder.reshape(c.iota(rows, diagonal), (rows, 1)), c.iota(columns)
     lower = "tril" in str(c.node.target)
     keep = c.op("le", column, row) if lower else c.op("le", row, column)
     return c.op("where", keep, x, c.builder.constant(0, c.dtype(x)))
-
-
-def _dtype(c: Context, dtype: torch.dtype | None) -> DType:
-    return DType.F32 if dtype is None else DType.of(dtype)
-
-
-@rule("full")
-def full(c: Context, shape: Sequence[int], value: Scalar, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    return c.builder.constant(value, DType.of(c.node.meta["val"].dtype), shape)
-
-
-@rule("full_like")
-def full_like(c: Context, x: Value, value: Scalar, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    return c.builder.constant(value, c.dtype(x) if dtype is None else DType.of(dtype), c.shape(x))
-
-
-@rule("zeros_like", "empty_like", "new_zeros", "new_empty", "new_empty_strided")
-def zeros_like(c: Context, x: Value, *_: Any, **__: Any) -> Value:
-    traced = c.node.meta["val"]
-    return c.builder.constant(0, DType.of(traced.dtype), tuple(traced.shape))
-
-
-@rule("ones_like")
-def ones_like(c: Context, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    return full_like(c, x, 1, dtype=dtype)
-
-
-@rule("zeros", "ones", "empty", "empty_permuted")
-def filled(c: Context, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Value | None:
-    # Memory that is never read may have any dtype; `None` is what reading it would find.
-    if "empty" in str(c.node.target) and dtype not in (None, torch.float32, torch.int64, torch.bool):
-        return None
-    return c.builder.constant(1 if "ones" in str(c.node.target) else 0, _dtype(c, dtype), shape)
-
-
-@rule("scalar_tensor")
-def scalar_tensor(c: Context, value: Scalar, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    return c.builder.constant(value, _dtype(c, dtype))
-
-
-@rule("fill.Scalar")
-def fill(c: Context, x: Value, value: Scalar) -> Value:
-    return c.builder.constant(value, c.dtype(x), c.shape(x))
-
-
-@rule("zero")
-def zero(c: Context, x: Value) -> Value:
-    return fill(c, x, 0)
-
-
-@rule("arange")
-def arange(c: Context, *args: Scalar, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    start, end, step = (0, args[0], 1) if len(args) == 1 else (args[0], args[1], args[2] if len(args) > 2 else 1)
-    traced = c.node.meta["val"]
-    if any(not isinstance(item, int) for item in (start, end, step)):
-        raise CaptureError("counts in fractions: count in integers and multiply")
-    count = len(range(int(start), int(end), int(step)))
-    iota = c.builder.source_op("iota", TensorType((count,), DType.I64), start=int(start), step=int(step))
-    return c.builder.convert(iota, DType.of(traced.dtype))

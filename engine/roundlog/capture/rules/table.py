@@ -11,7 +11,7 @@ from torch import fx
 
 from roundlog.capture.builder import Builder, Value
 from roundlog.capture.errors import CaptureError
-from roundlog.program import Attribute, DType
+from roundlog.program import Attribute, DType, TensorType
 
 Scalar = float | int | bool
 Rule = Callable[..., Any]
@@ -52,6 +52,14 @@ class Context(ABC):
     def rebind(self, target: fx.Node, value: Value) -> None:
         """Record that the operator being lowered also writes `value` into a graph node's tensor."""
 
+    @abstractmethod
+    def literal(self, tensor: torch.Tensor) -> Value:
+        """A tensor that is known at capture."""
+
+    @abstractmethod
+    def known(self, node: Any) -> torch.Tensor | None:
+        """The tensor that a graph node always gives, if it depends on no parameter, data or random number."""
+
     def op(self, name: str, *inputs: Value, **attributes: Attribute) -> Value:
         return self.builder.op(name, *inputs, **attributes)
 
@@ -80,10 +88,20 @@ class Context(ABC):
     def i64(self, item: int) -> Value:
         return self.builder.constant(item, DType.I64)
 
+    def move(self, value: Value, source: int, destination: int) -> Value:
+        """One axis moved to another place."""
+        order = [dim for dim in range(self.rank(value)) if dim != source]
+        order.insert(destination, source)
+        return self.builder.permute(value, order)
+
     def squeeze(self, value: Value, dims: Sequence[int]) -> Value:
         """Drop axes of size 1."""
         kept = [size for dim, size in enumerate(self.shape(value)) if dim not in dims]
         return self.builder.reshape(value, kept)
+
+    def iota(self, count: int, start: int = 0, step: int = 1) -> Value:
+        """start, start + step, ...: i64[count]."""
+        return self.builder.source_op("iota", TensorType((count,), DType.I64), start=start, step=step)
 
     def is_tensor(self, position: int) -> bool:
         """Whether an argument of the node being lowered is a tensor: values are plain integers here, so only the
@@ -97,8 +115,8 @@ class Context(ABC):
         dtypes = [self.dtype(x) for x, tensor in zip((a, b), tensors, strict=True) if tensor]
         for x, tensor in zip((a, b), tensors, strict=True):
             if not tensor:
-                dtypes.append(_scalar_dtype(x))
-        dtype = max(dtypes, key=[DType.BOOL, DType.I64, DType.F32].index)
+                dtypes.append(scalar_dtype(x))
+        dtype = wider(*dtypes)
         if floating:
             dtype = DType.F32
         result = []
@@ -107,10 +125,21 @@ class Context(ABC):
         return result[0], result[1]
 
     def to_torch_dtype(self, value: Value, dtype: torch.dtype | None) -> Value:
-        return value if dtype is None else self.builder.convert(value, DType.of(dtype))
+        return value if dtype is None else self.builder.convert(value, storage(dtype))
 
 
-def _scalar_dtype(item: object) -> DType:
+def storage(dtype: torch.dtype) -> DType:
+    """How a program holds values of a dtype: 32-bit integers as int64. Raises ProgramError for any other."""
+    return DType.I64 if dtype == torch.int32 else DType.of(dtype)
+
+
+def wider(*dtypes: DType) -> DType:
+    """What PyTorch promotes tensors of these dtypes to."""
+    return max(dtypes, key=[DType.BOOL, DType.I64, DType.F32].index)
+
+
+def scalar_dtype(item: object) -> DType:
+    """The dtype of a Python number. Raises CaptureError for anything else."""
     if isinstance(item, bool):
         return DType.BOOL
     if isinstance(item, int):

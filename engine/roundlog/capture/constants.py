@@ -1,0 +1,92 @@
+"""Parts of a traced step that depend on no parameter, no data and no random number.
+
+Position tables, masks and interpolation weights are often made inside the step, by operators that programs do not
+have (conversions of fractions to integers, remainders, bit operations, float64). What such a part computes is known at
+capture, so it is computed there, once, by PyTorch, and becomes data of the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from roundlog.capture.rules import VIEWS
+
+
+class Constants:
+    """Which nodes of a graph are constant, and what they give."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._values: dict[fx.Node, Any] = {}
+        written = _written(module.graph)
+        self._constant: set[fx.Node] = set()
+        for node in module.graph.nodes:
+            computed = node.op == "call_function" and node not in written and not _random_or_mutating(node)
+            if (computed and all(source in self._constant for source in node.all_input_nodes)) or (
+                node.op == "get_attr" and node not in written
+            ):
+                self._constant.add(node)
+
+    def __contains__(self, node: fx.Node) -> bool:
+        return node in self._constant
+
+    def evaluate(self, node: fx.Node) -> Any:
+        """A constant node's value on the CPU: a tensor, or a tuple of tensors."""
+        todo = [node]
+        while todo:
+            current = todo[-1]
+            missing = [source for source in current.all_input_nodes if source not in self._values]
+            if missing:
+                todo.extend(missing)
+                continue
+            todo.pop()
+            if current not in self._values:
+                self._values[current] = self._compute(current)
+        return self._values[node]
+
+    def _compute(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            return getattr(self._module, str(node.target)).detach().cpu()
+        args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self._values[n])
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        assert callable(node.target)
+        with torch.no_grad():
+            value = node.target(*args, **kwargs)
+        # Memory that nobody has written to holds anything: here, as in programs, zeros.
+        return torch.zeros_like(value) if "empty" in str(node.target) else value
+
+
+def _schema(node: fx.Node) -> Any:
+    return getattr(node.target, "_schema", None)
+
+
+def _random_or_mutating(node: fx.Node) -> bool:
+    schema = _schema(node)
+    if schema is None:
+        return getattr(node.target, "__name__", "") != "getitem"
+    return schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+
+
+def _written(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes whose memory an operator writes into, through whatever view: their value depends on when one looks."""
+    written: set[fx.Node] = set()
+    for node in graph.nodes:
+        schema = _schema(node)
+        if schema is None or not schema.is_mutable:
+            continue
+        targets = [
+            node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            for position, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        for target in tree_leaves(targets):
+            while isinstance(target, fx.Node):
+                written.add(target)
+                name = str(target.target).removeprefix("aten.")
+                is_view = name in VIEWS or name.partition(".")[0] in VIEWS
+                target = target.args[0] if is_view and target.args else None
+    return written

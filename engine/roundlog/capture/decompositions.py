@@ -1,0 +1,67 @@
+"""Which ATen operators PyTorch takes apart before they are lowered, and which are kept whole for a rule of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+_aten = torch.ops.aten
+
+_BEYOND_CORE = (
+    _aten.addmv,
+    _aten.hardtanh,
+    _aten.leaky_relu,
+)
+"""Not taken apart by PyTorch's own core table, though a decomposition is there."""
+
+_BETTER_IN_ONE = ("embedding_dense_backward", "slice_backward", "select_backward")
+"""One scatter_add or pad each, where PyTorch writes into zeros."""
+
+_MOVEMENT = (
+    *("roll", "eye", "replication_pad1d", "replication_pad2d", "replication_pad3d"),
+    *(f"upsample_nearest{n}d" for n in (1, 2, 3)),
+    *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
+)
+"""PyTorch computes their indices in floating point, or by remainders."""
+
+_MATRICES = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+"""Matrix products with constants."""
+
+_OVERFLOWING = ("elu_backward", "softplus", "softplus_backward", "mish", "mish_backward", "logaddexp", "xlogy")
+"""PyTorch's decompositions overflow, or take the logarithm of zero, on a branch that `where` then discards: a program
+would stop there. So it would where a row of `_safe_softmax` is all -inf."""
+
+_KEPT_WHOLE = frozenset((*_BETTER_IN_ONE, *_MOVEMENT, *_MATRICES, *_OVERFLOWING, "_safe_softmax"))
+
+
+def decompositions() -> dict[Any, Any]:
+    """The table for `make_fx`."""
+    table: dict[Any, Any] = {**core_aten_decompositions(), **get_decompositions(_BEYOND_CORE)}
+    table = {op: function for op, function in table.items() if _base(op) not in _KEPT_WHOLE}
+    table[_aten.split_with_sizes.default] = _split_with_sizes
+    table[_aten.binary_cross_entropy.default] = _binary_cross_entropy
+    return table
+
+
+def _base(op: Any) -> str:
+    return str(op).removeprefix("aten.").partition(".")[0]
+
+
+def _split_with_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
+    """As slices: PyTorch's decomposition looks at the memory itself, by as_strided."""
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return [x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def _binary_cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """PyTorch cuts logarithms off at -100, that of zero too; log(2^-149) is below that already."""
+    least = 2.0**-149
+    log_x, log_not_x = ((part.clamp_min(least)).log().clamp_min(-100.0) for part in (x, 1 - x))
+    loss = -(target * log_x + (1 - target) * log_not_x)
+    if weight is not None:
+        loss = loss * weight
+    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss

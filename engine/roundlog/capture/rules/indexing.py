@@ -1,0 +1,286 @@
+"""Reading and writing at positions that tensors of indices name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from roundlog.capture.builder import Value
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.movement import pad
+from roundlog.capture.rules.table import Context, rule
+from roundlog.program import DType
+
+MAX_COMPARISONS = 1 << 26
+"""Elements of a comparison of all indices with all positions, above which it is refused."""
+
+
+@rule("gather")
+def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+    if c.rank(x) == 0:
+        return c.builder.reshape(gather(c, c.builder.reshape(x, (1,)), 0, c.builder.reshape(index, (1,))), ())
+    dim = c.dim(dim, c.rank(x))
+    shape = list(c.shape(index))
+    shape[dim] = c.shape(x)[dim]
+    x = _corner(c, x, shape)
+    return c.op("gather", x, index, dim=dim)
+
+
+def _corner(c: Context, x: Value, shape: Sequence[int]) -> Value:
+    """The first elements along every axis."""
+    for dim, size in enumerate(shape):
+        if size < c.shape(x)[dim]:
+            x = c.op("slice", x, dim=dim, start=0, stop=size, step=1)
+    return x
+
+
+@rule("scatter_add")
+def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
+    if c.rank(x) == 0:
+        return c.op("add", x, source)
+    dim = c.dim(dim, c.rank(x))
+    added = c.op("scatter_add", _corner(c, source, c.shape(index)), index, dim=dim, size=c.shape(x)[dim])
+    high = [whole - part for whole, part in zip(c.shape(x), c.shape(added), strict=True)]
+    return c.op("add", x, pad(c, added, [0] * c.rank(x), high))
+
+
+@rule("scatter.value", "scatter.src")
+def scatter(c: Context, x: Value, dim: int, index: Value, source: Any) -> Value:
+    """One place a line; several only if they cannot be the same or get the same value, since their order matters."""
+    if c.rank(x) == 0:
+        return c.builder.convert(source, c.dtype(x)) if c.is_tensor(3) else c.builder.constant(source, c.dtype(x))
+    dim = c.dim(dim, c.rank(x))
+    count, size = c.shape(index)[dim], c.shape(x)[dim]
+    if any(a != b for d, (a, b) in enumerate(zip(c.shape(x), c.shape(index), strict=True)) if d != dim):
+        raise CaptureError("scatters into a part of a tensor")
+    if c.is_tensor(3):
+        source = _corner(c, c.builder.convert(source, c.dtype(x)), c.shape(index))
+    else:
+        source = c.builder.constant(source, c.dtype(x))
+    if count == 1:
+        positions = c.builder.reshape(c.iota(size), [size if d == dim else 1 for d in range(c.rank(x))])
+        return c.op("where", c.op("eq", positions, index), source, x)
+    if c.is_tensor(3) and not _all_different(c.node.args[2]):
+        raise CaptureError("scatters more than one value a line, whose order would matter")
+    # Which index, if any, names each position: [.., positions, .., indices].
+    _check_comparisons(prod(c.shape(index)) * size)
+    last = c.rank(x)
+    lines = c.move(c.builder.reshape(index, (*c.shape(index)[:dim], 1, *c.shape(index)[dim:])), dim + 1, last)
+    positions = c.builder.reshape(c.iota(size), [size if d == dim else 1 for d in range(last + 1)])
+    hits = c.op("eq", lines, positions)
+    hit = c.squeeze(c.op("any", hits, dims=(last,)), [last])
+    if c.is_tensor(3):
+        which = c.op("where", hits, c.iota(count), c.i64(0))
+        source = c.op("gather", source, c.squeeze(c.op("sum_i64", which, dims=(last,)), [last]), dim=dim)
+    return c.op("where", hit, source, x)
+
+
+def _all_different(index: Any) -> bool:
+    """Whether an index tensor is known to name no place of a line twice: it comes from a sort."""
+    if not isinstance(index, fx.Node) or getattr(index.target, "__name__", "") != "getitem":
+        return False
+    origin = index.args[0]
+    return isinstance(origin, fx.Node) and str(origin.target).partition(".")[2].startswith(("topk.", "sort."))
+
+
+def _check_comparisons(count: int) -> None:
+    if count > MAX_COMPARISONS:
+        raise CaptureError(f"compares {count} indices with positions, more than {MAX_COMPARISONS}: use fewer")
+
+
+@rule("index_select")
+def index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
+    if c.rank(x) == 0:
+        return x
+    dim = c.dim(dim, c.rank(x))
+    return c.move(c.op("take", c.move(x, dim, 0), index), 0, dim)
+
+
+@rule("embedding")
+def embedding(
+    c: Context, table: Value, index: Value, padding_idx: int = -1, scale: bool = False, sparse: bool = False
+) -> Value:
+    return c.op("take", table, index)
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(
+    c: Context, g: Value, index: Value, rows: int, padding_idx: int, scale_by_frequency: bool
+) -> Value:
+    if scale_by_frequency:
+        raise CaptureError("scales embedding gradients by frequency")
+    count, width = prod(c.shape(index)), c.shape(g)[-1]
+    flat = c.builder.reshape(g, (count, width))
+    at = c.builder.reshape(index, (count, 1))
+    if padding_idx >= 0:
+        is_padding = c.op("eq", at, c.i64(padding_idx))
+        flat = c.op("where", is_padding, c.f32(0.0), flat)
+    return c.op("scatter_add", flat, at, dim=0, size=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Indices of some axes of a tensor, as positions in those axes taken together (NumPy's advanced indexing)."""
+
+    axes: tuple[int, ...]
+    others: tuple[int, ...]
+    flat: Value
+    """i64[indexed...]: positions, in row-major order of the indexed axes."""
+    front: int
+    """Where the indexed axes stand in the result: in place of the first one, or in front of all."""
+
+
+def _places(c: Context, shape: Sequence[int], indices: Sequence[Value | None]) -> _Places:
+    axes = tuple(axis for axis, index in enumerate(indices) if index is not None)
+    flat: Value | None = None
+    inside: Value | None = None
+    for axis in axes:
+        index, size = indices[axis], shape[axis]
+        assert index is not None
+        if c.dtype(index) != DType.I64:
+            raise CaptureError("chooses elements by a mask, whose number depends on values: use torch.where")
+        index = c.op("where", c.op("lt", index, c.i64(0)), c.op("add", index, c.i64(size)), index)
+        if len(axes) > 1:
+            # An index out of its axis must not reach into the next line.
+            fits = c.op("logical_and", c.op("le", c.i64(0), index), c.op("lt", index, c.i64(size)))
+            inside = fits if inside is None else c.op("logical_and", inside, fits)
+        flat = index if flat is None else c.op("add", c.op("mul", flat, c.i64(size)), index)
+    assert flat is not None
+    if inside is not None:
+        flat = c.op("where", inside, flat, c.i64(-1))
+    together = axes == tuple(range(axes[0], axes[-1] + 1))
+    return _Places(axes, tuple(d for d in range(len(shape)) if d not in axes), flat, axes[0] if together else 0)
+
+
+@rule("index.Tensor", "_unsafe_index.Tensor")
+def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
+    places = _places(c, c.shape(x), indices)
+    rest = [c.shape(x)[d] for d in places.others]
+    rows = c.builder.permute(x, [*places.axes, *places.others])
+    rows = c.builder.reshape(rows, (prod(c.shape(x)[d] for d in places.axes), *rest))
+    chosen = c.op("take", rows, places.flat)
+    wide = c.rank(places.flat)
+    order = [*range(wide, wide + places.front), *range(wide), *range(wide + places.front, wide + len(rest))]
+    return c.builder.permute(chosen, order)
+
+
+@rule("index_put", "_unsafe_index_put")
+def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+    given = [index for index in indices if index is not None]
+    values = c.builder.convert(values, c.dtype(x))
+    if len(given) == 1 and c.dtype(given[0]) == DType.BOOL:
+        return _put_by_mask(c, x, indices, given[0], values, accumulate)
+    places = _places(c, c.shape(x), indices)
+    axes, others = places.axes, places.others
+    at = c.shape(places.flat)
+    rest = [c.shape(x)[d] for d in others]
+    # The shape that index() gives; then with the indexed axes in front.
+    whole = c.builder.expand(values, (*rest[: places.front], *at, *rest[places.front :]))
+    wide = len(at)
+    moved = c.builder.permute(
+        whole,
+        [*range(places.front, places.front + wide), *range(places.front), *range(places.front + wide, c.rank(whole))],
+    )
+    count, rows = prod(at), prod(c.shape(x)[d] for d in axes)
+    flat = c.builder.reshape(places.flat, (count,))
+    lines = c.builder.reshape(moved, (count, *rest))
+    before = c.builder.permute(x, [*axes, *others])
+    target = c.builder.reshape(before, (rows, *rest))
+    if accumulate:
+        after = _add_rows(c, target, flat, lines)
+    else:
+        after = _put_rows(c, target, flat, lines, single=_is_one_number(c, values))
+    after = c.builder.reshape(after, c.shape(before))
+    order = [*axes, *others]
+    return c.builder.permute(after, [order.index(d) for d in range(len(order))])
+
+
+def _is_one_number(c: Context, x: Value) -> bool:
+    """Whether all elements are known to be the same."""
+    node = c.builder.nodes[x]
+    while node.op in ("expand", "reshape"):
+        node = c.builder.nodes[node.inputs[0]]
+    return node.type.numel == 1 or (node.op == "constant" and len(set(node.attributes["bits"])) == 1)  # type: ignore[arg-type]
+
+
+def _put_by_mask(
+    c: Context, x: Value, indices: Sequence[Value | None], mask: Value, values: Value, accumulate: bool
+) -> Value:
+    axis = next(position for position, index in enumerate(indices) if index is not None)
+    if prod(c.shape(values)) != 1:
+        raise CaptureError("writes several values by a mask: use torch.where")
+    value = c.builder.reshape(values, ())
+    wide = c.builder.reshape(mask, (*c.shape(mask), *[1] * (c.rank(x) - axis - c.rank(mask))))
+    return c.op("where", wide, c.op("add", x, value) if accumulate else value, x)
+
+
+def _add_rows(c: Context, target: Value, flat: Value, lines: Value) -> Value:
+    count, rows = c.shape(lines)[0], c.shape(target)[0]
+    if c.dtype(target) != DType.F32:
+        raise CaptureError("adds integers at indices: convert them to float32")
+    width = prod(c.shape(target)[1:])
+    index = c.builder.reshape(flat, (count, 1))
+    sums = c.op("scatter_add", c.builder.reshape(lines, (count, width)), index, dim=0, size=rows)
+    return c.op("add", target, c.builder.reshape(sums, c.shape(target)))
+
+
+def _put_rows(c: Context, target: Value, flat: Value, lines: Value, *, single: bool) -> Value:
+    """Where an index comes twice, the last value would win: so none may, unless all values are the same one."""
+    count, rows, rank = c.shape(lines)[0], c.shape(target)[0], c.rank(target)
+    column = (rows, *[1] * (rank - 1))
+    if not single and count > 1 and not _known_to_differ(c):
+        raise CaptureError("writes several values at indices that may be equal: use torch.where or scatter_add")
+    _check_comparisons(count * rows)
+    hits = c.op("eq", c.builder.reshape(c.iota(rows), (rows, 1)), flat)
+    hit = c.builder.reshape(c.op("any", hits, dims=(1,)), column)
+    which = c.squeeze(c.op("sum_i64", c.op("where", hits, c.iota(count), c.i64(0)), dims=(1,)), [1])
+    if single:
+        which = c.builder.constant(0, DType.I64, (rows,))
+    return c.op("where", hit, c.op("take", lines, which), target)
+
+
+def _known_to_differ(c: Context) -> bool:
+    """Whether the indices of the node being lowered are constants that name no place twice."""
+    shape = c.node.args[0].meta["val"].shape  # type: ignore[union-attr]
+    indices: Any = c.node.args[1]
+    columns = []
+    for axis, node in enumerate(indices):
+        known = c.known(node) if node is not None else None
+        if known is not None:
+            columns.append(known % shape[axis])
+        elif node is not None:
+            return False
+    stacked = torch.stack([column.reshape(-1) for column in torch.broadcast_tensors(*columns)], dim=1)
+    return len(torch.unique(stacked, dim=0)) == len(stacked)
+
+
+@rule("bucketize.Tensor", "searchsorted.Tensor")
+def bucketize(c: Context, a: Value, b: Value, *, out_int32: bool = False, right: bool = False, **_: Any) -> Value:
+    """How many of the boundaries lie below a value (or at it, if `right`)."""
+    x, boundaries = (a, b) if "bucketize" in str(c.node.target) else (b, a)
+    if c.rank(boundaries) != 1 or any(option is not None for option in _.values()):
+        raise CaptureError("searches in several lists, or in unsorted ones")
+    _check_comparisons(prod(c.shape(x)) * c.shape(boundaries)[0])
+    wide, last = c.builder.reshape(x, (*c.shape(x), 1)), c.rank(x)
+    below = c.op("le" if right else "lt", boundaries, wide)
+    return c.squeeze(c.op("sum_i64", c.op("to_i64", below), dims=(last,)), [last])
+
+
+@rule("put")
+def put(c: Context, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    if not accumulate:
+        raise CaptureError("writes several values at indices that may be equal: use torch.where or scatter_add")
+    flat = c.builder.reshape(x, (prod(c.shape(x)),))
+    at = c.builder.reshape(_places(c, c.shape(flat), [index]).flat, (prod(c.shape(index)),))
+    return c.builder.reshape(_add_rows(c, flat, at, c.builder.reshape(source, c.shape(at))), c.shape(x))
+
+
+@rule("take")
+def take(c: Context, x: Value, index: Value) -> Value:
+    flat = c.builder.reshape(x, (prod(c.shape(x)),))
+    return c.op("take", flat, _places(c, c.shape(flat), [index]).flat)

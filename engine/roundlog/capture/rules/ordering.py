@@ -1,0 +1,76 @@
+"""Sorting, largest elements, medians: by counting, for each element, how many stand before it."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from roundlog.capture.builder import Value
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.reduction import kept
+from roundlog.capture.rules.table import Context, rule
+
+MAX_COMPARISONS = 1 << 26
+"""Every element of a line is compared with every other: above so many comparisons an operator is refused."""
+
+
+def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Value:
+    """i64, `count` along the axis: where the first, second, ... of every line stands; of equal ones the lower first."""
+    rank, size = c.rank(x), c.shape(x)[dim]
+    if prod(c.shape(x)) * size > MAX_COMPARISONS:
+        raise CaptureError(f"sorts lines of {size}, which takes more than {MAX_COMPARISONS} comparisons")
+    line = c.move(x, dim, rank - 1)
+    outer = c.shape(line)[:-1]
+    this, other = c.builder.reshape(line, (*outer, size, 1)), c.builder.reshape(line, (*outer, 1, size))
+    position = c.iota(size)
+    earlier = c.op("lt", position, c.builder.reshape(position, (size, 1)))
+    ahead = c.op("lt", this, other) if descending else c.op("lt", other, this)
+    before = c.op("logical_or", ahead, c.op("logical_and", c.op("eq", this, other), earlier))
+    place = c.op("sum_i64", c.op("to_i64", before), dims=(rank,))
+    # The element whose place is k, for every k.
+    wanted = c.op("eq", place, c.iota(count))
+    found = c.op("where", wanted, c.builder.reshape(position, (size, 1)), c.i64(0))
+    return c.move(c.squeeze(c.op("sum_i64", found, dims=(rank - 1,)), [rank - 1]), rank - 1, dim)
+
+
+def _sorted(c: Context, x: Value, dim: int, count: int, descending: bool) -> tuple[Value, Value]:
+    if c.rank(x) == 0:
+        return x, c.i64(0)
+    dim = c.dim(dim, c.rank(x))
+    index = order(c, x, dim, count, descending=descending)
+    return c.op("gather", x, index, dim=dim), index
+
+
+@rule("topk")
+def topk(c: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
+    return _sorted(c, x, dim, k, largest)
+
+
+@rule("sort", "sort.stable")
+def sort(c: Context, x: Value, dim: int = -1, descending: bool = False, **_: Any) -> tuple[Value, Value]:
+    rank = c.rank(x)
+    return _sorted(c, x, dim, c.shape(x)[c.dim(dim, rank)] if rank else 1, descending)
+
+
+@rule("kthvalue")
+def kth_value(c: Context, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    rank = c.rank(x)
+    values, index = _sorted(c, x, dim, k, False)
+    if rank == 0:
+        return values, index
+    dim = c.dim(dim, rank)
+    last = [c.op("slice", part, dim=dim, start=k - 1, stop=k, step=1) for part in (values, index)]
+    return kept(c, last[0], [dim], keepdim), kept(c, last[1], [dim], keepdim)
+
+
+@rule("median.dim")
+def median_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower of the two middle ones."""
+    size = c.shape(x)[c.dim(dim, c.rank(x))] if c.rank(x) else 1
+    return kth_value(c, x, (size + 1) // 2, dim, keepdim)
+
+
+@rule("median")
+def median(c: Context, x: Value) -> Value:
+    flat = c.builder.reshape(x, (prod(c.shape(x)),))
+    return median_dim(c, flat, 0)[0]
