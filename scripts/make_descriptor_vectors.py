@@ -85,7 +85,7 @@ def _elementwise(b: Builder, x: Value, rate: Value, count: Value, mask: Value) -
     for name in ("neg", "abs"):
         b.op(name, x)
         b.op(name, count)
-    for name in ("sqrt", "floor", "exp", "expm1", "log", "log1p", "tanh", "erf"):
+    for name in ("sqrt", "floor", "exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"):
         b.op(name, x)
     for name in ("eq", "logical_and", "logical_or"):
         b.op(name, mask, b.op("flip", mask, dim=0))
