@@ -323,10 +323,11 @@ class Conv2dGradWeight(_Convolution):
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         g, x = inputs
         groups = integer(attributes, "groups")
-        of_g, of_x = (_channel_norms(t) for t in (g, x))
+        # Tap by tap: where maps are small, some taps read nothing but padding.
+        energy = column_energies(x.reshape(1, x.shape[0], prod(x.shape[1:]))).reshape(1, *x.shape[1:])
+        of_x = self.columns(energy, tuple(y.shape[2:]), attributes).sum(-1).sqrt_()
         count = g.shape[0] * g.shape[2] * g.shape[3]
-        columns = of_x.reshape(groups, -1, 1).expand(-1, -1, y.shape[2] * y.shape[3])
-        return ProductBound(of_g * blocked_gamma(count), columns.reshape(groups, -1))
+        return ProductBound(_channel_norms(g) * blocked_gamma(count), of_x.reshape(groups, -1))
 
     panels = staticmethod(convolving.to_weight)
     kernel = staticmethod(sum_weight)

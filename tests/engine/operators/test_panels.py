@@ -118,3 +118,13 @@ def test_convolutions_in_panels_round_correctly(name: str, panel: int, monkeypat
         rounded.view(-1)[marked.indices] = expected.view(-1)[marked.indices]
         assert torch.equal(rounded, expected)
         assert len(marked.indices) < 0.2 * y.numel()
+
+
+def test_a_tap_that_reads_nothing_but_padding_is_in_no_doubt() -> None:
+    torch.manual_seed(1)
+    g, x = torch.randn(4, 5, 1, 1), torch.randn(4, 3, 1, 1)
+    attributes = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "size": (3, 3)}
+    rounded, marked = operator("conv2d_grad_weight").certify([g, x], attributes, 4.0)
+    taps = {int(index) % 9 for index in marked.indices}
+    assert taps <= {4}
+    assert not rounded[:, :, 0, 0].any() and rounded[:, :, 1, 1].all()
