@@ -227,7 +227,7 @@ class _Lowering(Context):
     def _check_type(self, node: fx.Node, result: Any) -> None:
         """Hold the lowered type against the traced one: a rule that disagrees is a defect, caught here."""
         traced = node.meta.get("val")
-        if not isinstance(traced, torch.Tensor) or not isinstance(result, int) or isinstance(result, bool):
+        if not isinstance(traced, torch.Tensor) or not isinstance(result, Value):
             return
         if traced.dtype == torch.float64:
             raise CaptureError(

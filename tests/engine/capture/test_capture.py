@@ -284,7 +284,7 @@ def test_a_large_constant_becomes_a_state_that_stays() -> None:
     )
     job = Job.from_task(task)
     assert [name for name in job.initial if name.startswith("constant/")] == ["constant/0", "constant/1"]
-    theirs, ours = train_by_pytorch(task, job, 3), train_by_program(job, 3)
+    theirs, ours = train_by_pytorch(task, 3), train_by_program(job, 3)
     torch.testing.assert_close(ours["parameter/linear.weight"], theirs["parameter/linear.weight"])
     assert all(torch.equal(ours[name], job.initial[name]) for name in job.initial if name.startswith("constant/"))
 
