@@ -176,7 +176,6 @@ def to_weight(
     out = torch.empty((shape.outputs, inner, *(int(size) for size in shape.geometry[2:4])), dtype=torch.float32)
     cut, found = blocks(shape.samples * shape.places), []
     terms = inner * shape.taps
-    # One row of bounds a channel, repeated for its taps.
     size = max(1, PANEL // max(cut[0][1], each))
     for group in range(shape.groups):
         of_g, of_x = flat(g, group * each), flat(x, group * inner)

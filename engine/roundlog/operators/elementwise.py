@@ -82,7 +82,6 @@ def integer_as_f64(x: torch.Tensor) -> torch.Tensor:
 
 
 _F = (DType.F32,)
-_I = (DType.I64,)
 _B = (DType.BOOL,)
 _define("add", "add(a, b): a + b. FP32 rounded to nearest even, int64 modulo 2^64.", torch.add)
 _define("sub", "sub(a, b): a - b. FP32 rounded to nearest even, int64 modulo 2^64.", torch.sub)
