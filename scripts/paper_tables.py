@@ -1,11 +1,11 @@
 """The tables and figures of OVT (Srivastava, Arora, Boneh 2024), measured on this machine, beside `certified`.
 
-    .venv/bin/python scripts/paper_tables.py [--size small|paper] [--out docs] [--parts resnet,gpt2,proofs]
+    .venv/bin/python scripts/paper_tables.py [--size small|brief|paper] [--out docs] [--parts resnet,gpt2,proofs]
 
 Hardware profiles are fresh processes under other instruction sets and thread counts. Writes OUT/papers.json,
 OUT/papers.md and OUT/figures/*.svg; parts that are not measured again stay as they are in OUT/papers.json. `small`
-takes minutes on two cores and a gigabyte of disk; `paper` trains the real models. Needs the extra `papers`
-(matplotlib).
+takes minutes on two cores and a gigabyte of disk; `paper` trains the real models, `brief` for a few steps only. Needs
+the extra `papers` (matplotlib).
 """
 
 from __future__ import annotations
@@ -243,6 +243,7 @@ def main() -> None:
     parser.add_argument("--parts", default="resnet,gpt2,proofs", help="what to measure; empty: only report again")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     record = arguments.out / "papers.json"
     result = json.loads(record.read_text()) if record.exists() else {}
     if result.get("size") != arguments.size:

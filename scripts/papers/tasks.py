@@ -46,6 +46,7 @@ class Size:
 
 SIZES = {
     "small": Size(SMALL, correction_steps=3, divergence_steps=10, timed_rounds=3, bits=(32, 26)),
+    "brief": Size(PAPER, correction_steps=1, divergence_steps=4, timed_rounds=2, bits=(32, 26)),
     "paper": Size(PAPER, correction_steps=10, divergence_steps=100, timed_rounds=9, bits=(32, 31, 30, 29, 28, 27, 26)),
 }
 
