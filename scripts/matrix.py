@@ -47,6 +47,15 @@ from roundlog.trainer import Trainer
 _TEXT = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
 _DECIDED_HERE = ("ATEN_", "MKL_", "ONEDNN_", "OMP_", "NUMBA_")
 _VERIFIED = 0.25
+_PAGE = """# One root on every machine
+
+Written by `scripts/matrix.py --markdown`; do not edit. Every task is trained on every machine below, audited there by
+the log that the first machine wrote (a quarter of it verified), and audited without any log: three runs a machine, each
+machine a fresh process. *Roots* counts the different checkpoint roots of all these runs, *plain results* the different
+final states of plain PyTorch training from the same state on the same batches. *FP64 kernels* is a digest of what the
+machine's own FP64 kernels make of a few numbers; machines that agree on these still differ on others, as the plain
+results show.
+"""
 _PATIENCE = 3 * 3600
 """Seconds for one machine."""
 
@@ -317,7 +326,7 @@ def make_jobs(
 
 
 def markdown(result: Result, steps: Mapping[str, int], *, full: bool) -> str:
-    """The result as two tables."""
+    """The result as a page with two tables."""
     lines = [
         "| task | steps | runs | roots | root | plain FP32 results | plain FP64 results |",
         "|---|---|---|---|---|---|---|",
@@ -333,9 +342,9 @@ def markdown(result: Result, steps: Mapping[str, int], *, full: bool) -> str:
         machine = MACHINES[name]
         variables = " ".join(f"{key}={value}" for key, value in machine.variables.items()) or "-"
         lines.append(f"| {name} | {machine.threads} | {variables} | `{digest[:8]}` |")
-    size = "real sizes" if full else "small sizes"
-    where = f"PyTorch {torch.__version__}, {platform.machine()}, {size}"
-    return "\n".join([where, "", *lines]) + "\n"
+    size = "the tasks' real sizes (`--full`)" if full else "small sizes of the tasks"
+    where = f"Measured with PyTorch {torch.__version__} on {platform.machine()}, {size}."
+    return "\n".join([_PAGE, where, "", *lines]) + "\n"
 
 
 def main() -> int:

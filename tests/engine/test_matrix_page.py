@@ -1,0 +1,35 @@
+"""The page about bit equality shows a run of the whole matrix in which every task had one root."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "bit-equality.md").read_text()
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table whose head starts with `heading`."""
+    lines = PAGE[PAGE.index(f"| {heading} ") :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_page_is_about_the_matrix_that_the_script_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import matrix
+
+    assert PAGE.startswith(matrix._PAGE)
+    assert [row[0] for row in rows("task")] == list(matrix.SMALL)
+    cpus = [name for name, machine in matrix.MACHINES.items() if machine.device == "cpu"]
+    assert set(cpus) <= {row[0] for row in rows("machine")} <= set(matrix.MACHINES)
+
+
+def test_every_task_had_one_root_on_every_machine() -> None:
+    machines = len(rows("machine"))
+    assert machines >= 6
+    for task, steps, runs, roots, root, _, _ in rows("task"):
+        assert (task, roots) == (task, "1")
+        assert int(steps) >= 50
+        assert int(runs) == 3 * machines
+        assert re.fullmatch("`[0-9a-f]{16}`", root)
