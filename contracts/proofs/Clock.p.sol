@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+pragma solidity ^0.8.30;
+
+import {Clock, Clocks} from "../src/Clock.sol";
+import {Duration, Timestamp} from "../src/Time.sol";
+
+/// @notice Nobody but the owner of a clock can use it up.
+contract ClockProof {
+    using Clocks for Clock;
+
+    function check_aMoveCostsExactlyItsOwnDelay(uint64 remaining, uint64 started, uint64 current) external pure {
+        if (started == 0 || current < started || uint256(started) + remaining > type(uint64).max) return;
+        Clock memory standing = Clock({remaining: Duration.wrap(remaining), startedAt: Timestamp.wrap(0)});
+        // A standing clock is never out, whenever somebody asks.
+        assert(!standing.isOut(Timestamp.wrap(current)));
+        Clock memory running = standing.start(Timestamp.wrap(started));
+        // The instant of the deadline is the owner's.
+        assert(running.isOut(Timestamp.wrap(current)) == (current - started > remaining));
+        if (running.isOut(Timestamp.wrap(current))) return;
+        Clock memory stopped = running.stop(Timestamp.wrap(current));
+        assert(Duration.unwrap(stopped.remaining) == remaining - (current - started));
+        assert(!stopped.isRunning());
+    }
+}
