@@ -12,7 +12,7 @@ from roundlog.adjudication import program_root
 from roundlog.arithmetic import FULL_BITS
 from roundlog.capture import Task, capture
 from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
-from roundlog.microbatch import peak_bytes
+from roundlog.microbatch import peak_bytes, samples_of
 from roundlog.operators import Inexact, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.text import MAX_TEXT_BYTES
@@ -39,7 +39,7 @@ class Limits:
     memory_bytes: int = 16 << 30
     """State (three times: before, after, being written), data, and the peak of one step."""
     micro_batches: int = 1
-    """Into how many parts an auditor will cut every batch."""
+    """Into how many parts an auditor will cut every batch; where there are fewer samples, into so many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +128,7 @@ def _read(directory: Path, limits: Limits) -> Job:
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
     state_bytes = sum(kind.nbytes for kind in program.states.values())
     data_bytes = sum(kind.nbytes for kind in (*dataset_types.values(), *schedule_types.values()))
-    need = 3 * state_bytes + data_bytes + step_bytes(program, spec, limits.micro_batches)
+    need = 3 * state_bytes + data_bytes + step_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
     if need > limits.memory_bytes:
         raise JobError(
             f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+import roundlog.auditor
+import roundlog.replay
+import torch
 from roundlog.commitments import state_root
 from roundlog.job import Job
+from roundlog.microbatch import MicrobatchExecutor
+from roundlog.rounding import Rounding
+from roundlog.run import Run
 from roundlog.storage import load_tensors
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.demo.dishonest import (
@@ -15,6 +24,7 @@ from tiebreak.demo.dishonest import (
     cheating,
     silenced,
 )
+from tiebreak.roles import evidence
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, conv_task, linear_task
@@ -61,6 +71,36 @@ def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(
 
 def test_a_poisoned_batch_is_found_at_exactly_its_step(world: World) -> None:
     poisoned_batch(world, 7)
+
+
+def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game(
+    quick_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no whole batch in memory at any time: neither when it audits nor when it replays what is disputed."""
+    whole: list[Path] = []
+
+    class Watched(Run):
+        def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
+            if not isinstance(self.executor, MicrobatchExecutor):
+                whole.append(self.directory)
+            return super().step(step, states, rounding)
+
+    for module in (roundlog.auditor, roundlog.replay, evidence):
+        monkeypatch.setattr(module, "Run", Watched)
+    world = quick_world
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
+    station = world.station("auditor")
+    # More parts than there are samples: one sample at a time.
+    station = replace(station, limits=replace(station.limits, micro_batches=1000))
+    auditor = AuditorRole(station, world.job)
+    world.run(trainer, auditor)
+    again = AuditorRole(station, world.job)  # a killed one, which reads its audit again
+    world.run(trainer, again, world.referee())
+    assert disputed(world) == divmod(7, 3)
+    assert world.game().outcome is Outcome.CHALLENGER_WON
+    theirs = [path for path in whole if path.is_relative_to(station.directory)]
+    assert whole and not theirs
 
 
 @pytest.mark.parametrize("step", [0, 14])

@@ -105,6 +105,7 @@ def run_auditor(
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
+    micro_batches: options.MicroBatches = 1,
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     directory: Directory = None,
     poll: Poll = 2.0,
@@ -132,7 +133,7 @@ def run_auditor(
 
     options.use_threads(threads)
     accepted = terms.policy(trust_referee, least_clock, most_bond)
-    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
+    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted, micro_batches)
     play("auditor", place, make, poll, json)
 
 
@@ -179,10 +180,12 @@ class Place:
         directory: Path | None,
         max_memory: int,
         policy: Policy | None = None,
+        micro_batches: int = 1,
     ) -> None:
         self._network = (chain, contract, confirmations)
         self._keystore, self._store = keystore, store
-        self._directory, self._max_memory, self._policy = directory, max_memory, policy
+        self._directory, self._policy = directory, policy
+        self._max_memory, self._micro_batches = max_memory, micro_batches
         self._opened: tuple[VerificationGame, LocalAccount] | None = None
 
     def contract(self) -> tuple[VerificationGame, LocalAccount]:
@@ -211,7 +214,7 @@ class Place:
             sender=Sender(contract.node, signer),
             store=network.open_content(self._store),
             directory=directory,
-            limits=Limits(memory_bytes=self._max_memory),
+            limits=Limits(memory_bytes=self._max_memory, micro_batches=self._micro_batches),
             policy=self._policy or Policy(),
             notify=teller.tell if teller is not None else ignore,
         )

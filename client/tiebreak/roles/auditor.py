@@ -9,6 +9,7 @@ import torch
 from roundlog import auditor as auditing
 from roundlog import job as engine
 from roundlog.batches import BatchSource
+from roundlog.microbatch import samples_of
 from roundlog.run import Run
 
 from tiebreak.chain.records import Job, JobStatus, Outcome, Phase, Side
@@ -166,7 +167,13 @@ class AuditorRole(JobRole):
         job = fetch_job(self.station, posted, room)
         challenged = self.station.contract.game(mine[0]).levels[0].roots[Side.CHALLENGER]
         for run_dir in (room / "alone", room / "audit"):
-            found = Evidence.recall(job, run_dir, batches=self.batches(job), device=self._device)
+            found = Evidence.recall(
+                job,
+                run_dir,
+                batches=self.batches(job),
+                device=self._device,
+                micro_batches=self._micro_batches(job),
+            )
             if found is not None and (evidence := self.alter(found)).claim.root == challenged:
                 self._evidence = evidence
         return self._evidence is not None
@@ -189,6 +196,9 @@ class AuditorRole(JobRole):
         self.notify_job(What.COMPUTED, "the claim seems wrong: auditing again without the trainer's log")
         return self._execute(job, room / "alone", None)
 
+    def _micro_batches(self, job: engine.Job) -> int:
+        return min(self.station.limits.micro_batches, samples_of(job.program))
+
     def _execute(self, job: engine.Job, run_dir: Path, log_dir: Path | None) -> Evidence:
         auditor = auditing.Auditor(
             job,
@@ -199,6 +209,7 @@ class AuditorRole(JobRole):
             keep_every=self._keep_every,
             device=self._device,
             on_step=self.on_step(self.job, job.spec.steps, "auditing" if log_dir else "auditing without a log"),
+            micro_batches=self._micro_batches(job),
         )
         try:
             result = auditor.run()
@@ -213,6 +224,13 @@ class AuditorRole(JobRole):
         except RUN_ENDS as error:
             self.notify_job(What.COMPUTED, f"the run has no end: {error}")
             roots = padded(Run(job, run_dir, batches=self.batches(job)).recorded_roots(), job)
-        evidence = Evidence(job, run_dir, roots, batches=self.batches(job), device=self._device)
+        evidence = Evidence(
+            job,
+            run_dir,
+            roots,
+            batches=self.batches(job),
+            device=self._device,
+            micro_batches=self._micro_batches(job),
+        )
         self.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{evidence.claim.root.hex()}")
         return evidence

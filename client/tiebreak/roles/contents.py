@@ -63,7 +63,8 @@ def fetch_job(station: Station, posted: Job, room: Path) -> engine.Job:
 
 def _read_job(station: Station, posted: Job, directory: Path) -> engine.Job:
     try:
-        job = engine.Job.read(directory, engine.Limits(memory_bytes=station.limits.memory_bytes))
+        limits = engine.Limits(memory_bytes=station.limits.memory_bytes, micro_batches=station.limits.micro_batches)
+        job = engine.Job.read(directory, limits)
     except engine.JobError as error:
         raise Refused(str(error)) from error
     if spec_hash(job.spec, posted.spec.referee) != posted.spec_hash:

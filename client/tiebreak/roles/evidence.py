@@ -29,7 +29,7 @@ class Evidence:
     """What a party knows about a run that it has executed in `run_dir`.
 
     `state_roots`: one an interval, `NO_STATE` from the interval on in which the run ends early. `batches` as in the
-    run: None for what the spec prescribes."""
+    run: None for what the spec prescribes; `micro_batches`: into how many parts they are cut, to the same bits."""
 
     def __init__(
         self,
@@ -39,11 +39,13 @@ class Evidence:
         *,
         batches: BatchSource | None = None,
         device: torch.device | str = "cpu",
+        micro_batches: int = 1,
     ) -> None:
         self.job = job
         self.run_dir = run_dir
         self._batches = batches
         self._device = device
+        self._micro_batches = micro_batches
         self._known: dict[Place, Leaves] = {(): Leaves(state_roots)}
 
     @classmethod
@@ -54,12 +56,13 @@ class Evidence:
         *,
         batches: BatchSource | None = None,
         device: torch.device | str = "cpu",
+        micro_batches: int = 1,
     ) -> Evidence | None:
         """The evidence of a run that was executed to its end; None if it was not."""
         roots = Run(job, run_dir, batches=batches).recorded_roots()
         if len(roots) < job.spec.intervals:
             return None
-        return cls(job, run_dir, roots, batches=batches, device=device)
+        return cls(job, run_dir, roots, batches=batches, device=device, micro_batches=micro_batches)
 
     @property
     def claim(self) -> Leaves:
@@ -76,11 +79,24 @@ class Evidence:
 
     def state_before(self, step: int) -> list[torch.Tensor]:
         """The state before a step, executed again from the newest kept checkpoint. Raises one of RUN_ENDS."""
-        return replay_state(self.job, self.run_dir, step, batches=self._batches, device=self._device)
+        return replay_state(
+            self.job,
+            self.run_dir,
+            step,
+            batches=self._batches,
+            device=self._device,
+            micro_batches=self._micro_batches,
+        )
 
     def _step_roots(self, interval: int) -> list[bytes]:
         """The state roots after every step of an interval."""
-        run = Run(self.job, self.run_dir, batches=self._batches, device=self._device)
+        run = Run(
+            self.job,
+            self.run_dir,
+            batches=self._batches,
+            device=self._device,
+            micro_batches=self._micro_batches,
+        )
         size = self.job.spec.interval
         wanted = range(interval * size, (interval + 1) * size)
         done, states = run.newest(interval)

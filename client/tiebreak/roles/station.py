@@ -25,6 +25,8 @@ class Limits:
     log_bytes: int = 16 << 30
     memory_bytes: int = 16 << 30
     """States, data and intermediate values of one job."""
+    micro_batches: int = 1
+    """Into how many parts an auditor cuts every batch; where there are fewer samples, into so many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

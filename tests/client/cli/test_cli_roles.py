@@ -11,6 +11,9 @@ from cli_world import Chain, Run, Trained, refused
 from roundlog.arithmetic import MachineError
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.cli import quantities, terms
+from tiebreak.roles import auditor
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.notices import Progress
 from tiebreak.roles.policy import Policy
 
 CUSTOMER, TRAINER, REFEREE = (devnet_account(number).address for number in (0, 1, 3))
@@ -97,3 +100,21 @@ def test_a_trusted_referee_has_to_be_an_address(run: Run, chain: Chain) -> None:
     for role in ("trainer", "auditor"):
         words = (role, "run", "--job", 1, "--trust-referee", "0x12")
         refused(run(*words, env=chain.environment(1)), "the trusted referee 0x12 is not an address")
+
+
+def test_an_auditor_cuts_batches_as_it_is_told(
+    run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+
+    class Watched(AuditorRole):
+        def step(self) -> Progress:
+            found.append(self.station.limits.micro_batches)
+            return Progress(finished=True)
+
+    monkeypatch.setattr(auditor, "AuditorRole", Watched)
+    job = post(run, chain, trained, places, REFEREE)
+    for words in ((), ("--micro-batches", "3")):
+        result = run("auditor", "run", "--job", job, *words, *places, env=chain.environment(1))
+        assert result.exit_code == 0, result.stderr
+    assert found == [1, 3]
