@@ -1,9 +1,9 @@
 """Chains of exact elementwise operators in one pass over memory.
 
-A tape is a list of instructions on registers of `BLOCK` elements. For one block of the output after the other, inputs
-are loaded into registers, all instructions run on them while they are in the cache, and results are stored: an
-elementwise chain of any length costs one read of its inputs and one write of its outputs. FP32 and bool (as 1.0 and
-0.0) share the registers.
+A tape is a list of instructions on registers of `BLOCK` elements. For one block of the output after the other, all
+instructions run while it is in the cache: an elementwise chain of any length costs one read of its inputs and one
+write of its outputs. Registers of FP32 inputs and outputs that lie as the output does are that memory itself; broadcast
+inputs and bool (as 1.0 and 0.0) are converted on the way.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Tape:
     instructions: npt.NDArray[np.int64]
     """[n, 6]: code, destination, three sources (those that the code has), and a Check."""
     outputs: npt.NDArray[np.int64]
-    """Registers whose content is stored."""
+    """Registers whose content is the result; none of them an input, each once."""
     registers: int
 
 
@@ -100,42 +100,38 @@ pointer_to: Any = _pointer
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _load(register: Any, address: int, kind: int, inner: int, count: int, first: int, length: int, size: int) -> None:
-    """Element i of the output reads element (i // inner) % count of the input."""
-    if kind == BOOL:
-        flags = carray(pointer_to(address), count, np.uint8)
-        for j in range(length):
-            register[j] = np.float32(flags[((first + j) // inner) % count])
-        return
-    x = carray(pointer_to(address), count, np.float32)
-    if count == 1:
-        for j in range(length):
-            register[j] = x[0]
-    elif count == size:
-        for j in range(length):
-            register[j] = x[first + j]
-    elif inner == 1:
+def _load(register: Any, x: Any, inner: int, count: int, first: int, length: int) -> None:
+    """Element i of the output reads element (i // inner) % count of x."""
+    # Slices, because an index that might be negative keeps the compiler from using vector instructions.
+    j = 0
+    if inner == 1:
         at = first % count
-        j = 0
         while j < length:
             run = min(length - j, count - at)
+            target, source = register[j : j + run], x[at : at + run]
             for k in range(run):
-                register[j + k] = x[at + k]
+                target[k] = np.float32(source[k])
             j += run
             at = 0
     else:
-        j = 0
         while j < length:
             i = first + j
             run = min(length - j, inner - i % inner)
-            v = x[(i // inner) % count]
+            v = np.float32(x[(i // inner) % count])
+            target = register[j : j + run]
             for k in range(run):
-                register[j + k] = v
+                target[k] = v
             j += run
 
 
+@njit(inline="always")
+def _floats(address: int, n: int) -> Any:
+    return carray(pointer_to(address), n, np.float32)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def _run(code: int, d: Any, a: Any, b: Any, c: Any, n: int) -> None:
+def _run(code: int, to: int, of_a: int, of_b: int, of_c: int, n: int) -> None:
+    d, a, b, c = _floats(to, n), _floats(of_a, n), _floats(of_b, n), _floats(of_c, n)
     one, zero = np.float32(1.0), np.float32(0.0)
     if code == ADD:
         for j in range(n):
@@ -187,7 +183,9 @@ def _run(code: int, d: Any, a: Any, b: Any, c: Any, n: int) -> None:
             d[j] = one - a[j]
     elif code == WHERE:
         for j in range(n):
-            d[j] = b[j] if a[j] != zero else c[j]
+            # Both are read: a read that depends on a condition is no vector instruction.
+            yes, no = b[j], c[j]
+            d[j] = yes if a[j] != zero else no
     else:
         for j in range(n):
             d[j] = a[j]
@@ -215,43 +213,62 @@ def _blocks(
     stop: int,
 ) -> None:
     space = np.empty((registers, BLOCK), dtype=np.float32)
-    words = space.view(np.int32)
     limit = np.float32(np.finfo(np.float32).max)
+    # Where a register lies: FP32 memory that has the output's order is read and written where it is.
+    place = np.empty(registers, dtype=np.int64)
+    step = np.zeros(registers, dtype=np.int64)
+    for r in range(registers):
+        place[r] = space[r].ctypes.data
     for slot in range(len(inputs)):
         address, kind, inner, count = inputs[slot]
-        if count == 1:
-            _load(space[slot], address, kind, inner, count, 0, BLOCK, size)
+        if kind == F32 and inner == 1 and count == size:
+            place[slot], step[slot] = address, 4
+    for slot in range(len(outputs)):
+        r, address, kind = outputs[slot]
+        if kind == F32:
+            place[r], step[r] = address, 4
     for block in range(start, stop):
         first = block * BLOCK
         length = min(BLOCK, size - first)
         for slot in range(len(inputs)):
             address, kind, inner, count = inputs[slot]
-            if count != 1:
-                _load(space[slot], address, kind, inner, count, first, length, size)
+            if step[slot] or (count == 1 and block > start):
+                continue
+            if count == 1:
+                inner = BLOCK
+            if kind == BOOL:
+                _load(space[slot], carray(pointer_to(address), count, np.uint8), inner, count, first, length)
+            else:
+                _load(space[slot], carray(pointer_to(address), count, np.float32), inner, count, first, length)
         for t in range(len(instructions)):
             code, d, a, b, c, check = instructions[t]
-            _run(code, space[d], space[a], space[b], space[c], length)
+            to, of_a = place[d] + step[d] * first, place[a] + step[a] * first
+            of_b, of_c = place[b] + step[b] * first, place[c] + step[c] * first
+            _run(code, to, of_a, of_b, of_c, length)
             if check != UNCHECKED:
                 # As integers, magnitudes compare like the numbers, and infinities and NaN come last.
                 largest = np.int32(0)
+                words = carray(pointer_to(to), length, np.int32)
                 for j in range(length):
-                    largest = max(largest, words[d, j] & _MAGNITUDE)
+                    largest = max(largest, words[j] & _MAGNITUDE)
                 if largest >= _INFINITY and (
                     check == FINITE
-                    or _is_new(space[d], space[a], space[a] if SQRT <= code <= FLOOR else space[b], length, limit)
+                    or _is_new(
+                        _floats(to, length),
+                        _floats(of_a, length),
+                        _floats(of_a if SQRT <= code <= FLOOR else of_b, length),
+                        length,
+                        limit,
+                    )
                 ):
                     finite[0] = 0
         for slot in range(len(outputs)):
-            register_number, address, kind = outputs[slot]
-            register = space[register_number]
+            r, address, kind = outputs[slot]
             if kind == BOOL:
-                flags = carray(pointer_to(address), size, np.uint8)
+                flags = carray(pointer_to(address), size, np.uint8)[first : first + length]
+                register = space[r]
                 for j in range(length):
-                    flags[first + j] = np.uint8(register[j] != np.float32(0.0))
-            else:
-                y = carray(pointer_to(address), size, np.float32)
-                for j in range(length):
-                    y[first + j] = register[j]
+                    flags[j] = np.uint8(register[j] != np.float32(0.0))
 
 
 def play(tape: Tape, inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int64], size: int) -> bool:
@@ -259,7 +276,7 @@ def play(tape: Tape, inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int6
 
     inputs: int64[i, 4], a row an input register: address, kind, inner, count; output element e reads input element
     (e // inner) % count. outputs: int64[o, 3]: register, address, kind. All memory is the caller's, contiguous, and
-    has to outlive the call. Returns False if a check failed."""
+    has to outlive the call; no two outputs are one register. Returns False if a check failed."""
     finite = np.ones(1, dtype=np.int64)
     blocks = -(-size // BLOCK)
     in_parts(
