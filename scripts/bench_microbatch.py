@@ -2,16 +2,17 @@
 
     .venv/bin/python scripts/bench_microbatch.py [--json FILE]
 
-Every figure is measured in a process of its own: how far its resident memory (ru_maxrss) rises during two steps, over
-what it had when the program was captured; what libraries and compiled loops take on first use is part of it. "planned"
-is the upper bound that a reader's memory limit goes by. Times are CPU seconds of the second step.
+Every figure is measured in a process of its own: how far its resident memory rises during two steps (VmHWM, set back
+before them), over what it had when the job was captured and a small one of the same kind had run, so that libraries are
+loaded and loops compiled. "planned" is the upper bound that a reader's memory limit goes by. Times are CPU seconds of
+the second step.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import torch
 from roundlog.batches import Batches
 from roundlog.capture import Task
 from roundlog.examples.gpt import Block
+from roundlog.examples.logistic import logistic
 from roundlog.executor import Executor
 from roundlog.job import Job
 from roundlog.microbatch import MicrobatchExecutor, peak_bytes
@@ -59,11 +61,11 @@ def task_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> T
     )
 
 
-def gpt() -> Task:
-    return task_of(GPT(), torch.randint(0, 1000, (16, 64)), torch.randint(0, 1000, (16, 64)), 16)
+def gpt(batch: int = 16) -> Task:
+    return task_of(GPT(), torch.randint(0, 1000, (batch, 64)), torch.randint(0, 1000, (batch, 64)), batch)
 
 
-def vgg(norm: bool = False) -> Task:
+def vgg(batch: int = 32, norm: bool = False) -> Task:
     layers: list[nn.Module] = []
     width = 3
     for wide in (32, 64, 128):
@@ -72,36 +74,43 @@ def vgg(norm: bool = False) -> Task:
             width = wide
         layers.append(nn.MaxPool2d(2))
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 16, 10))
-    return task_of(model, torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,)), 32)
+    return task_of(model, torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,)), batch)
 
 
-def logistic() -> Task:
-    return task_of(nn.Linear(1024, 2), torch.randn(4096, 1024), torch.randint(0, 2, (4096,)), 4096)
-
-
-TASKS: dict[str, Callable[[], Task]] = {
+TASKS: dict[str, Callable[[int], Task]] = {
     "gpt": gpt,
     "vgg": vgg,
-    "vgg with batch norm": lambda: vgg(True),
-    "logistic regression": logistic,
+    "vgg with batch norm": lambda batch: vgg(batch, True),
+    "logistic regression": lambda batch: logistic(rows=2 * batch, steps=2, interval=2, batch_size=batch),
+}
+TASKS["logistic regression, large batch"] = TASKS["logistic regression"]
+BATCH = {
+    "gpt": 16,
+    "vgg": 32,
+    "vgg with batch norm": 32,
+    "logistic regression": 2048,
+    "logistic regression, large batch": 32768,
 }
 
 
-def measure(name: str, count: int) -> dict[str, float]:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    job = Job.from_task(TASKS[name]())
+def status(name: str) -> int:
+    """Bytes, of this process. Not ru_maxrss: a child begins with its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def two_steps(job: Job, count: int) -> float:
+    """CPU seconds of the second."""
     batches, rounding = Batches(job.dataset, job.spec), Follower.of_nobody(job.spec.log_guard)
+    cpu = 0.0
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
         executor = MicrobatchExecutor(job.program, count, Path(directory)) if count > 1 else Executor(job.program)
         states = list(job.initial.values())
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        cpu = 0.0
         for step in range(2):
             started = time.process_time()
             inputs = StepInputs(
                 states=states,
-                data=batches.load(step),
+                data=batches.load(step) if count == 1 else batches.load_lazily(step, torch.device("cpu")),
                 schedule=job.schedule[step],
                 seed=job.spec.seed,
                 step=step,
@@ -109,8 +118,20 @@ def measure(name: str, count: int) -> dict[str, float]:
             )
             states = executor.run(inputs, rounding).states
             cpu = time.process_time() - started
-    rise = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    return {"rise": rise, "planned": peak_bytes(job.program, count), "cpu": cpu}
+    return cpu
+
+
+def measure(name: str, count: int) -> dict[str, float]:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    job = Job.from_task(TASKS[name](BATCH[name]))
+    two_steps(Job.from_task(TASKS[name](2)), min(count, 2))
+    # What the small one has given back.
+    ctypes.CDLL(None).malloc_trim(0)
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    cpu = two_steps(job, count)
+    return {"rise": status("VmHWM") - before, "planned": peak_bytes(job.program, count), "cpu": cpu}
 
 
 def main() -> None:

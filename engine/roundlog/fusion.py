@@ -8,6 +8,7 @@ still put off in *another* group are computed first, so groups never wait for ea
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -89,10 +90,15 @@ def deaths(program: Program, steps: list[Step]) -> list[list[int]]:
     return result
 
 
-def peak_bytes(program: Program) -> int:
+def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
     """Bytes that one step needs at its worst moment, beside the state, fused or one operator after the other: an
-    upper bound, for CPU kernels, with views counted as copies."""
+    upper bound, for CPU kernels, with views counted as copies. more: what operators, by index, need beside their own
+    workspace."""
     nodes = program.nodes
+
+    def needs(index: int) -> int:
+        return workspace(program, index) + (more or {}).get(index, 0)
+
     steps = plan(program)
     alive = peak = 0
     for item, dead in zip(steps, deaths(program, steps), strict=True):
@@ -103,10 +109,10 @@ def peak_bytes(program: Program) -> int:
             one_by_one = sum(nodes[index].type.nbytes for index in item.nodes)
             beside = copies * 4 * nodes[item.nodes[0]].type.numel + one_by_one
         else:
-            made, beside = nodes[item].type.nbytes, workspace(program, item)
+            made, beside = nodes[item].type.nbytes, needs(item)
         peak = max(peak, alive + made + beside)
         alive += made - sum(nodes[value].type.nbytes for value in dead)
-    return max(peak, program.peak_bytes(lambda index: workspace(program, index)))
+    return max(peak, program.peak_bytes(needs))
 
 
 class _Planner:

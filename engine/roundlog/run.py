@@ -101,7 +101,8 @@ class Run:
             raise RunError(f"keep_every is {keep_every}: keep a checkpoint every 1 or more intervals")
         self.job = job
         self.directory = directory
-        self.batches = batches or Batches(job.dataset, job.spec)
+        self._batches = batches
+        self._prescribed = Batches(job.dataset, job.spec)
         self.keep_every = keep_every
         self.device = _usable(device)
         self.on_step = on_step
@@ -217,7 +218,7 @@ class Run:
         started = time.perf_counter()
         inputs = StepInputs(
             states=states,
-            data=[field.to(self.device) for field in self.batches.load(step)],
+            data=self._data(step),
             schedule=self.job.schedule[step].to(self.device),
             seed=self.job.spec.seed,
             step=step,
@@ -231,6 +232,13 @@ class Run:
         if self.on_step is not None:
             self.on_step(StepEvent(step, result.loss, time.perf_counter() - started))
         return result.states
+
+    def _data(self, step: int) -> Sequence[torch.Tensor]:
+        if self._batches is not None:
+            return [field.to(self.device) for field in self._batches.load(step)]
+        if isinstance(self.executor, MicrobatchExecutor):
+            return self._prescribed.load_lazily(step, self.device)
+        return [field.to(self.device) for field in self._prescribed.load(step)]
 
 
 def _usable(device: torch.device | str) -> torch.device:

@@ -60,6 +60,30 @@ def double_double(total: F64, errors: F64, magnitude: F64, terms: int) -> tuple[
     return high, low, (2.0 * terms) * UNIT_F64 * magnitude
 
 
+class RunningSums:
+    """Sums whose terms come in parts."""
+
+    def __init__(self, count: int) -> None:
+        self._total, self._errors, self._magnitude = (np.zeros(count) for _ in range(3))
+        self._parts = 0
+
+    def add(self, total: F64, errors: F64, magnitude: F64) -> None:
+        """One part of every sum, as `roundlog.kernels.summing` has taken it."""
+        t = self._total + total
+        v = t - self._total
+        # TwoSum (Knuth): t + error = the two sums exactly.
+        error = (self._total - (t - v)) + (total - v)
+        self._total = t
+        self._errors += error + errors
+        self._magnitude += np.abs(error) + magnitude
+        self._parts += 1
+
+    def rounded(self, terms: int, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
+        """As `round_sums_of`; terms: of all parts together. An error is added up with at most so many others, and with
+        two more a part."""
+        return round_sums_of(self._total, self._errors, self._magnitude, terms + 2 * self._parts, bits)
+
+
 def round_double_double(high: F64, low: F64, error: F64, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
     """Round high + low to `bits` bits, and say which rows are undecided: where a rounding boundary lies within
     `error`. What is not finite is undecided."""
@@ -99,10 +123,20 @@ _SCALE_BITS = 298
 
 def round_exact_sum(terms: F64, bits: int = FULL_BITS) -> np.float32:
     """One sum, in integers: every term is a multiple of 2^-298."""
+    return round_scaled_sum(scaled_sum(terms), bits)
+
+
+def scaled_sum(terms: F64) -> int:
+    """One exact sum, times 2^298."""
     total = 0
     for term in terms.tolist():
         numerator, denominator = term.as_integer_ratio()
         total += numerator << (_SCALE_BITS - (denominator.bit_length() - 1))
+    return total
+
+
+def round_scaled_sum(total: int, bits: int = FULL_BITS) -> np.float32:
+    """What `scaled_sum` gives, or a sum of several, rounded to `bits` bits."""
     return round_scaled_integer(total, -_SCALE_BITS, bits)
 
 

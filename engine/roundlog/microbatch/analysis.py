@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd
 
-from roundlog.microbatch.layout import Layout, on_axis, regrouped
-from roundlog.microbatch.rules import Needs, needs
+from roundlog.microbatch.layout import Layout, Samples, on_axis, regrouped
+from roundlog.microbatch.rules import PARTS, Needs, needs
+from roundlog.microbatch.summing import parts_of
 from roundlog.operators import Inexact, Kind, operator
 from roundlog.operators.registry import integer
 from roundlog.program import Node, Program, TensorType
@@ -36,6 +37,9 @@ class Analysis:
     """The sweep of a sliced value, the stage of a whole one."""
     cheap: list[bool]
     """Sliced values that stage 0 computes as a whole, too, if someone needs them so."""
+    parts: dict[int, tuple[Samples, ...]]
+    """Whole values that are sums over the samples, and are taken part by part -> the samples of every part. Their
+    `needs` are those of a part."""
     last: int
     """The last stage: it stores the state."""
 
@@ -57,19 +61,25 @@ def samples_of(program: Program) -> int:
     return size if size > 1 else program.batch_size
 
 
-def analyse(program: Program) -> Analysis:
-    """A checked program, of at least two samples."""
+def analyse(program: Program, micro_batches: int) -> Analysis:
+    """A checked program, of at least two samples, for that many micro-batches."""
     batch = samples_of(program)
     layouts, wanted = _layouts(program, batch)
     _slice_what_only_slices_need(program, layouts, wanted)
     cheap = _cheap(program, layouts)
+    parts = _parts(program, layouts, wanted, cheap, batch, micro_batches)
     when: list[int] = []
-    found = Analysis(batch=batch, layouts=layouts, needs=wanted, when=when, cheap=cheap, last=0)
+    found = Analysis(batch=batch, layouts=layouts, needs=wanted, when=when, cheap=cheap, parts=parts, last=0)
     for index, node in enumerate(program.nodes):
         waits = [0]
         for value, need in zip(node.inputs, wanted[index], strict=True):
-            as_computed = need is not None and need == layouts[value]
-            waits.append(when[value] if as_computed else found.whole_from(value))
+            if index in parts:
+                # Slices of what is there before the step can be had at any time.
+                waits.append(0 if _is_source(program, value) else when[value] + 1)
+            elif need is not None and need == layouts[value]:
+                waits.append(when[value])
+            else:
+                waits.append(found.whole_from(value))
         when.append(max(waits))
     last = max(turn if layout is None else turn + 1 for turn, layout in zip(when, layouts, strict=True))
     for index, node in enumerate(program.nodes):
@@ -103,8 +113,52 @@ def _layouts(program: Program, batch: int) -> tuple[list[Layout | None], list[Ne
                 if best is None or cost < best[0]:
                     best = (cost, layout, found)
         layouts.append(best[1] if best else None)
-        wanted.append(best[2] if best else (None,) * len(node.inputs))
+        wanted.append(best[2] if best else _needs_of_parts(node, types, own))
     return layouts, wanted
+
+
+def _needs_of_parts(node: Node, types: list[TensorType], own: list[Layout | None]) -> Needs:
+    """Those of a sum over samples that are there as it needs them; of everything else, whole inputs."""
+    if node.op in PARTS and node.type.numel and all(kind.numel for kind in types):
+        for found in PARTS[node.op](node, types, tuple(own)):
+            if all(have in (None, need) for have, need in zip(own, found, strict=True)):
+                return found
+    return (None,) * len(node.inputs)
+
+
+def _parts(
+    program: Program,
+    layouts: list[Layout | None],
+    wanted: list[Needs],
+    cheap: list[bool],
+    batch: int,
+    micro_batches: int,
+) -> dict[int, tuple[Samples, ...]]:
+    """The sums that are taken part by part, of those that could be. The others need whole inputs."""
+    found: dict[int, tuple[Samples, ...]] = {}
+    for index, node in enumerate(program.nodes):
+        if layouts[index] is not None or not any(wanted[index]):
+            continue
+        types = [program.nodes[value].type for value in node.inputs]
+        there = all(
+            layouts[value] == need or _is_source(program, value)
+            for value, need in zip(node.inputs, wanted[index], strict=True)
+        )
+        # What is computed as a whole at once anyway would make them wait for a sweep.
+        waits = [cheap[value] for value in node.inputs if not _is_source(program, value)]
+        if there and not (waits and all(waits)):
+            parts = parts_of(node, types, wanted[index], batch, micro_batches)
+        else:
+            parts = None
+        if parts is None:
+            wanted[index] = (None,) * len(node.inputs)
+        else:
+            found[index] = parts
+    return found
+
+
+def _is_source(program: Program, value: int) -> bool:
+    return operator(program.nodes[value].op).kind == Kind.SOURCE
 
 
 def _candidates(node: Node, own: list[Layout | None], types: list[TensorType], batch: int) -> set[Layout]:

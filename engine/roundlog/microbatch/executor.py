@@ -13,17 +13,17 @@ import torch
 from roundlog.arithmetic import FULL_BITS
 from roundlog.executor import Executor, NonFiniteError, StepResult
 from roundlog.microbatch.analysis import Analysis, analyse, samples_of
+from roundlog.microbatch.layout import Samples, ranges
 from roundlog.microbatch.scratch import Scratch
 from roundlog.microbatch.stages import Part, cut, part_of
+from roundlog.microbatch.summing import summation, terms_of
 from roundlog.microbatch.values import Reads, Values
 from roundlog.operators import Inexact, StepInputs, check, operator
 from roundlog.operators.narrow import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
+from roundlog.operators.summation import InParts
 from roundlog.program import Program, ProgramError
 from roundlog.rounding import Follower, Window
-
-Samples = tuple[int, int]
-"""first <= s < last."""
 
 
 def micro_batches_of(program: Program, count: int) -> list[Samples]:
@@ -31,7 +31,7 @@ def micro_batches_of(program: Program, count: int) -> list[Samples]:
     batch = samples_of(program)
     if not 1 <= count <= batch:
         raise ProgramError(f"{batch} samples cannot be cut into {count} micro-batches: choose 1 to {batch}")
-    return [(batch * i // count, batch * (i + 1) // count) for i in range(count)]
+    return ranges(batch, count)
 
 
 class MicrobatchExecutor:
@@ -48,7 +48,7 @@ class MicrobatchExecutor:
         self.program = program
         self._bits = bits
         self._samples = micro_batches_of(program, micro_batches)
-        self._analysis = analyse(program)
+        self._analysis = analyse(program, micro_batches)
         self._cut = cut(program, self._analysis)
         self._parts: dict[tuple[int, int], tuple[Part, Executor]] = {}
         self._scratch = Scratch(
@@ -92,7 +92,9 @@ class MicrobatchExecutor:
         """A stage (samples is None), or a sweep's turn of these samples."""
         part, executor = self._part(time, samples)
         last = time == len(self._cut.members) - 1
-        inputs = values.inputs(Reads(values, part.reads, samples))
+        inputs = values.inputs(
+            Reads(values, part.reads, samples, lambda index: self._sum(index, part, values, rounding))
+        )
 
         def pass_on(slot: int, value: torch.Tensor) -> None:
             values.keep(part.passes_on[slot], samples, value)
@@ -109,6 +111,31 @@ class MicrobatchExecutor:
             if samples is not None:
                 element = _window(self.program, self._analysis, index, samples).whole_one(element)
             raise NonFiniteError(self.program, inputs.step, index, element, error.value) from None
+
+    def _sum(self, index: int, part: Part, values: Values, rounding: Follower) -> torch.Tensor:
+        """A sum over the batch, part by part. Raises NonFiniteError, of the running part of the step."""
+        node, analysis = self.program.nodes[index], self._analysis
+
+        parts = analysis.parts[index]
+        largest = max(last - first for first, last in parts)
+        # Read into the same memory again and again: it would be in pieces soon.
+        inputs = [
+            (value, need, values.memory(value, need, largest))
+            for value, need in zip(node.inputs, analysis.needs[index], strict=True)
+            if need is not None
+        ]
+
+        def read(number: int) -> list[torch.Tensor]:
+            return [values.slice(value, need, parts[number], memory) for value, need, memory in inputs]
+
+        terms = terms_of(node, [self.program.nodes[value].type for value in node.inputs])
+        in_parts = InParts(summation(node), terms, len(parts), read)
+        result, finite = rounding.round(index, in_parts, (), node.attributes)
+        if not finite:
+            element = int((~result.isfinite()).reshape(-1).nonzero()[0])
+            value = float(result.reshape(-1)[element])
+            raise NonFiniteError(part.program, values.step, part.original.index(index), element, value)
+        return result
 
     def _part(self, time: int, samples: Samples | None) -> tuple[Part, Executor]:
         size = self._analysis.batch if samples is None else samples[1] - samples[0]

@@ -10,6 +10,14 @@ import torch
 from roundlog.program import Node, TensorType
 from roundlog.rounding import Window
 
+Samples = tuple[int, int]
+"""first <= s < last."""
+
+
+def ranges(batch: int, count: int) -> list[Samples]:
+    """So many nearly equal parts of a batch."""
+    return [(batch * i // count, batch * (i + 1) // count) for i in range(count)]
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

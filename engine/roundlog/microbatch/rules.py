@@ -8,7 +8,7 @@ right.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from roundlog.microbatch.layout import Layout, on_axis, regrouped
@@ -119,6 +119,39 @@ def _planes(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | Non
     """max_pool_index works in every plane by itself."""
     return (wanted,) if wanted.axis < 2 else None
 
+
+def _sum_parts(node: Node, inputs: list[TensorType], own: Needs) -> Iterator[Needs]:
+    if own[0] is not None and own[0].axis in ints(node.attributes, "dims"):
+        yield (own[0],)
+
+
+def _scatter_add_parts(node: Node, inputs: list[TensorType], own: Needs) -> Iterator[Needs]:
+    for layout in own:
+        if layout is not None and layout.axis == integer(node.attributes, "dim"):
+            yield (layout, layout)
+
+
+def _matmul_parts(node: Node, inputs: list[TensorType], own: Needs) -> Iterator[Needs]:
+    rank = len(node.type.shape)
+    for layout, axis in zip(own, (rank - 1, rank - 2), strict=True):
+        if layout is not None and layout.axis == axis:
+            yield replace(layout, axis=rank - 1), replace(layout, axis=rank - 2)
+
+
+def _samples_of_both(node: Node, inputs: list[TensorType], own: Needs) -> Iterator[Needs]:
+    for layout in own:
+        if layout is not None and layout.axis == 0:
+            yield (layout, layout)
+
+
+PARTS: dict[str, Callable[[Node, list[TensorType], Needs], Iterator[Needs]]] = {
+    "sum": _sum_parts,
+    "scatter_add": _scatter_add_parts,
+    "matmul": _matmul_parts,
+    "conv2d_grad_weight": _samples_of_both,
+}
+"""Of inputs that are there in the layouts `own`, the layouts under which *the operator is the sum of what it is of the
+parts*: those of a sum along the axis of the samples."""
 
 RULES: dict[str, Rule] = {
     "reshape": _reshape,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
 import torch
@@ -41,13 +42,16 @@ class Scratch:
             written = os.pwrite(self._file.fileno(), data, at)
             data, at = data[written:], at + written
 
-    def read(self, value: int, first: int, last: int) -> torch.Tensor:
-        """The part that samples first <= s < last own, as it was written. Raises OSError."""
+    def read(self, value: int, first: int, last: int, memory: torch.Tensor | None = None) -> torch.Tensor:
+        """The part that samples first <= s < last own, as it was written. memory: of the value's dtype, flat; where to
+        put it. Raises OSError."""
         kind, layout = self._values[value]
         shape = layout.sliced(kind.shape, last - first)
         unfolded = layout.unfolded(shape)
         axis = layout.axis + 1
-        ordered = torch.empty((unfolded[axis], *unfolded[:axis], *unfolded[axis + 1 :]), dtype=kind.dtype.torch_dtype)
+        if memory is None:
+            memory = torch.empty(prod(shape), dtype=kind.dtype.torch_dtype)
+        ordered = memory[: prod(shape)].view(unfolded[axis], *unfolded[:axis], *unfolded[axis + 1 :])
         data = ordered.numpy().data.cast("B")
         at = self._offsets[value] + first * (kind.nbytes // self._batch)
         while len(data):

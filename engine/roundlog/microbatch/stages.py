@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from roundlog.microbatch.analysis import Analysis
 from roundlog.microbatch.layout import Layout, sliced_node, sliced_type
 from roundlog.operators import Kind, operator
-from roundlog.program import Node, Program
+from roundlog.program import Node, Program, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Part:
     original: tuple[int, ...]
     """The value of the whole program that each of its values is, or is a slice of."""
     reads: tuple[tuple[int, Layout | None], ...]
-    """By `data` slot: which value is read, and in which slices (None: as a whole)."""
+    """By `data` slot: which value is read, and in which slices (None: as a whole, or summed part by part)."""
     passes_on: tuple[int, ...]
     """By `store` slot: which value is passed on. Empty for the last stage."""
 
@@ -119,6 +119,9 @@ class _Builder:
                 wanted = self._analysis.needs[index]
                 inputs = tuple(map(self._input, node.inputs, wanted))
                 self._known[index, layout] = self._add(sliced_node(node, layout, self._samples, inputs), index)
+            elif index in self._analysis.parts:
+                # Not computed here, but there when it is asked for, as if it were read.
+                self._known[index, None] = self._read(index, None, node.type)
             else:
                 inputs = tuple(self._input(value, None) for value in node.inputs)
                 whole = Node(node.op, inputs, node.attributes, node.type, node.source)
@@ -157,9 +160,12 @@ class _Builder:
         whole_ones = ("constant", "schedule", "iota") if self._sweeps else ("constant", "schedule", "iota", "state")
         if need is None and node.op in whole_ones:
             return self._add(Node(node.op, (), node.attributes, node.type, node.source), value)
+        return self._read(value, need, sliced_type(node.type, need, self._samples))
+
+    def _read(self, value: int, need: Layout | None, kind: TensorType) -> int:
         slot = len(self._reads)
         self._reads.append((value, need))
-        return self._add(Node("data", (), {"slot": slot}, sliced_type(node.type, need, self._samples)), value)
+        return self._add(Node("data", (), {"slot": slot}, kind), value)
 
     def _add(self, node: Node, original: int) -> int:
         self._nodes.append(node)

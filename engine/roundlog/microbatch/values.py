@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import overload
 
 import torch
 
+from roundlog.batches import LazyBatch
 from roundlog.microbatch.analysis import Analysis
-from roundlog.microbatch.layout import Layout
+from roundlog.microbatch.layout import Layout, Samples, sliced_type
 from roundlog.microbatch.scratch import Scratch
 from roundlog.operators import Source, StepInputs, operator
 from roundlog.operators.registry import integer
@@ -26,11 +27,15 @@ class Values:
         self._inputs = inputs
         self._whole: dict[int, torch.Tensor] = {}
 
+    @property
+    def step(self) -> int:
+        return self._inputs.step
+
     def inputs(self, data: Sequence[torch.Tensor]) -> StepInputs:
         """What a part runs on: the step's inputs, with these tensors for its `data` slots."""
         return replace(self._inputs, data=data)
 
-    def keep(self, value: int, samples: tuple[int, int] | None, tensor: torch.Tensor) -> None:
+    def keep(self, value: int, samples: Samples | None, tensor: torch.Tensor) -> None:
         """A value, or these samples' slice of it. Raises OSError."""
         if samples is None:
             self._whole[value] = tensor
@@ -42,6 +47,10 @@ class Values:
         for value in values:
             del self._whole[value]
 
+    def is_to_be_summed(self, value: int) -> bool:
+        """Whether it is a sum that is taken part by part, and has not been passed on."""
+        return value in self._analysis.parts and value not in self._whole
+
     def whole(self, value: int) -> torch.Tensor:
         """All of a value. Raises OSError."""
         if value in self._whole:
@@ -52,13 +61,23 @@ class Values:
             return op.load(node.attributes, node.type, self._inputs)
         return self._scratch.read(value, 0, self._analysis.batch).to(self._inputs.device)
 
-    def slice(self, value: int, layout: Layout, samples: tuple[int, int]) -> torch.Tensor:
-        """What these samples own of a value, under that layout. Raises OSError."""
+    def memory(self, value: int, layout: Layout, samples: int) -> torch.Tensor:
+        """Flat memory on the CPU for slices of so many samples."""
+        kind = sliced_type(self._program.nodes[value].type, layout, samples)
+        return torch.empty(kind.numel, dtype=kind.dtype.torch_dtype)
+
+    def slice(self, value: int, layout: Layout, samples: Samples, memory: torch.Tensor | None = None) -> torch.Tensor:
+        """What these samples own of a value, under that layout. memory: see `memory`; where it may be put. Raises
+        OSError."""
         first, last = samples
         node = self._program.nodes[value]
         shape = node.type.shape
         if value in self._scratch and layout == self._analysis.layouts[value]:
-            return self._scratch.read(value, first, last).to(self._inputs.device)
+            return self._scratch.read(value, first, last, memory).to(self._inputs.device)
+        data = self._inputs.data
+        if node.op == "data" and layout.axis == 0 and isinstance(data, LazyBatch):
+            positions = layout.part(torch.arange(shape[0]), first, last)
+            return data.samples(integer(node.attributes, "slot"), positions, memory)
         if node.op == "uniform" and prod(shape[: layout.axis]) * layout.outer == 1:
             stream, inner = integer(node.attributes, "stream"), prod(shape[layout.axis + 1 :])
             sliced = layout.sliced(shape, last - first)
@@ -71,9 +90,14 @@ class Reads(Sequence[torch.Tensor]):
     """The `data` slots of a part. A value is loaded when it is asked for, since the part may need it late."""
 
     def __init__(
-        self, values: Values, reads: Sequence[tuple[int, Layout | None]], samples: tuple[int, int] | None
+        self,
+        values: Values,
+        reads: Sequence[tuple[int, Layout | None]],
+        samples: Samples | None,
+        summed: Callable[[int], torch.Tensor],
     ) -> None:
-        self._values, self._reads, self._samples = values, reads, samples
+        """summed: a sum over the batch that stands nowhere yet, part by part."""
+        self._values, self._reads, self._samples, self._summed = values, reads, samples, summed
 
     def __len__(self) -> int:
         return len(self._reads)
@@ -89,6 +113,6 @@ class Reads(Sequence[torch.Tensor]):
             return [self[position] for position in range(*slot.indices(len(self)))]
         value, layout = self._reads[slot]
         if layout is None:
-            return self._values.whole(value)
+            return self._summed(value) if self._values.is_to_be_summed(value) else self._values.whole(value)
         assert self._samples is not None
         return self._values.slice(value, layout, self._samples)

@@ -24,6 +24,7 @@ from roundlog.operators.registry import (
     operator,
     workspace,
 )
+from roundlog.operators.summation import Summation
 
 __all__ = [
     "REGISTRY",
@@ -33,6 +34,7 @@ __all__ = [
     "Operator",
     "Source",
     "StepInputs",
+    "Summation",
     "check",
     "check_narrow",
     "compute_narrow",

@@ -8,6 +8,7 @@ adds the products up, in whatever order, errs by at most gamma_K * sum |a_k b_k|
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import reduce
 from math import prod
 
@@ -32,12 +33,12 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
-from roundlog.operators.terms import block_of, blocked_gamma, blocks, check_terms, exact_bytes
+from roundlog.operators.summation import Measures, Shapes, Summation
+from roundlog.operators.terms import block_of, blocked_gamma, blocks, check_terms, exact_bytes, parts_keep_chain
 from roundlog.program import DType, ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Contraction(Inexact):
@@ -89,16 +90,23 @@ class Contraction(Inexact):
     def _exact_by_reads(
         self, a: torch.Tensor, b: torch.Tensor, attributes: Attributes, elements: Index, bits: int
     ) -> npt.NDArray[np.float32]:
+        # Once for all blocks.
+        a, b = a.contiguous(), b.contiguous()
         shapes = (tuple(a.shape), tuple(b.shape))
-        flat_a, flat_b = a.reshape(-1).numpy(), b.reshape(-1).numpy()
         values = np.zeros(len(elements), dtype=np.float32)
         block = block_of(self.terms(shapes, attributes))
         for start in range(0, len(elements), block):
-            ia, ib = self.reads(shapes, attributes, elements[start : start + block])
-            products = flat_a[ia].astype(np.float64) * flat_b[ib].astype(np.float64)
-            products[(ia < 0) | (ib < 0)] = 0.0
+            products = self.listed([a, b], attributes, elements[start : start + block])
             values[start : start + block] = round_sums(products, bits)
         return values
+
+    def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
+        """float64[n, K]: the products that the chosen elements are sums of, exactly; inputs on the CPU."""
+        a, b = (x.contiguous().reshape(-1).numpy() for x in inputs)
+        ia, ib = self.reads((tuple(inputs[0].shape), tuple(inputs[1].shape)), attributes, elements)
+        products: F64 = a[ia].astype(np.float64) * b[ib].astype(np.float64)
+        products[(ia < 0) | (ib < 0)] = 0.0
+        return products
 
 
 def blocked_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -111,19 +119,19 @@ def blocked_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def row_norms(x: torch.Tensor) -> torch.Tensor:
-    """f32[..., K] -> f64[...]: Euclidean norms over the last axis. FP32 inputs cannot overflow FP64."""
+    """f32[..., K] -> f64[...]: Euclidean norms over the last axis."""
+    return row_energies(x).sqrt_()
+
+
+def row_energies(x: torch.Tensor) -> torch.Tensor:
+    """f32[..., K] -> f64[...]: sums of squares over the last axis. FP32 inputs cannot overflow FP64."""
     if x.device.type != "cpu":
         norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
-        return norm
+        return norm.square_()
     if x.ndim >= 2 and not x.is_contiguous() and x.mT.is_contiguous():
-        return column_norms(x.mT)
+        return column_energies(x.mT)
     flat = x.contiguous().reshape(prod(x.shape[:-1]), x.shape[-1])
-    return torch.from_numpy(square_rows(flat.numpy())).sqrt_().reshape(x.shape[:-1])
-
-
-def column_norms(x: torch.Tensor) -> torch.Tensor:
-    """f32[..., K, B] -> f64[..., B]: Euclidean norms over the last axis but one."""
-    return column_energies(x).sqrt_()
+    return torch.from_numpy(square_rows(flat.numpy())).reshape(x.shape[:-1])
 
 
 def column_energies(x: torch.Tensor) -> torch.Tensor:
@@ -131,13 +139,13 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
     if x.device.type != "cpu":
         return x.to(torch.float64).square().sum(-2)
     if not x.is_contiguous() and x.mT.is_contiguous():
-        return row_norms(x.mT).square()
+        return row_energies(x.mT)
     flat = x.contiguous().reshape(prod(x.shape[:-2]), *x.shape[-2:])
     return torch.from_numpy(square_columns(flat.numpy())).reshape(*x.shape[:-2], x.shape[-1])
 
 
 @register
-class MatMul(Contraction):
+class MatMul(Contraction, Summation):
     """matmul(a, b): a[.., M, K] @ b[.., K, N] for matrices, or for batches [B, M, K] @ [B, K, N]. FP32."""
 
     name = "matmul"
@@ -158,8 +166,22 @@ class MatMul(Contraction):
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         a, b = inputs
-        rows = row_norms(a).reshape(-1) * blocked_gamma(a.shape[-1])
-        return ProductBound(rows, column_norms(b).reshape(prod(b.shape[:-2]), b.shape[-1]))
+        return self.bound_of((row_energies(a), column_energies(b)), a.shape[-1])
+
+    def bound_of(self, measures: Measures, terms: int) -> Bound:
+        rows, columns = (energy.sqrt() for energy in measures)
+        columns = columns.reshape(prod(columns.shape[:-1]), columns.shape[-1])
+        return ProductBound(rows.reshape(-1) * blocked_gamma(terms), columns)
+
+    def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
+        a, b = inputs
+        return blocked_product(a, b), (row_energies(a), column_energies(b))
+
+    def measured(self, part: Types, output: TensorType) -> int:
+        return sum(kind.numel for kind in part) // max(part[0].shape[-1], 1)
+
+    def keeps_bound(self, parts: Sequence[int]) -> bool:
+        return parts_keep_chain(parts)
 
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
         a, b = inputs

@@ -4,7 +4,7 @@ convolutions may be FFT or Winograd algorithms, which keep no elementwise bound.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from math import prod
 from typing import ClassVar
@@ -18,7 +18,15 @@ from roundlog.kernels import patches
 from roundlog.kernels.patch_sums import sum_forward, sum_input, sum_weight
 from roundlog.operators import convolving
 from roundlog.operators.bound import Bound, ProductBound
-from roundlog.operators.contraction import F64, Contraction, Index, Shapes, blocked_product, column_energies, row_norms
+from roundlog.operators.contraction import (
+    F64,
+    Contraction,
+    Index,
+    blocked_product,
+    column_energies,
+    row_energies,
+    row_norms,
+)
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import (
     Attributes,
@@ -29,7 +37,8 @@ from roundlog.operators.registry import (
     need_attributes,
     register,
 )
-from roundlog.operators.terms import blocked_gamma
+from roundlog.operators.summation import Measures, Shapes, Summation
+from roundlog.operators.terms import blocked_gamma, parts_keep_chain
 from roundlog.program import ProgramError, TensorType
 
 Shape = tuple[int, ...]
@@ -127,10 +136,10 @@ def _plain_convolution() -> AbstractContextManager[None]:
     return manager
 
 
-def _channel_norms(x: torch.Tensor) -> torch.Tensor:
+def _channel_energies(x: torch.Tensor) -> torch.Tensor:
     """f32[N, C, H, W] -> f64[C]."""
     n, channels = x.shape[:2]
-    return row_norms(x.reshape(n, channels, prod(x.shape[2:]))).square().sum(0).sqrt_()
+    return row_energies(x.reshape(n, channels, prod(x.shape[2:]))).sum(0)
 
 
 def _taps(*sizes: int) -> tuple[Index, ...]:
@@ -281,7 +290,7 @@ class Conv2dGradInput(_Convolution):
 
 
 @register
-class Conv2dGradWeight(_Convolution):
+class Conv2dGradWeight(_Convolution, Summation):
     """conv2d_grad_weight(g, x; stride, padding, dilation, groups, size): the gradient of conv2d with respect to w of
     kernel height and width `size`: w[o, c, i, j] = the sum over (n, p, q) of the products of g and x that belong
     together. FP32."""
@@ -321,13 +330,35 @@ class Conv2dGradWeight(_Convolution):
         return blocked_product(gradients, columns.mT).reshape(w)
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        terms = self.terms((tuple(inputs[0].shape), tuple(inputs[1].shape)), attributes)
+        return self.bound_of(self._measures(inputs, attributes), terms)
+
+    def _measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+        """The energies of the channels of g, and of everything that a tap reads of a channel of x: where maps are
+        small, some taps read nothing but padding. f64[O] and f64[groups, C/groups * I * J]."""
         g, x = inputs
-        groups = integer(attributes, "groups")
-        # Tap by tap: where maps are small, some taps read nothing but padding.
         energy = column_energies(x.reshape(1, x.shape[0], prod(x.shape[1:]))).reshape(1, *x.shape[1:])
-        of_x = self.columns(energy, tuple(y.shape[2:]), attributes).sum(-1).sqrt_()
-        count = g.shape[0] * g.shape[2] * g.shape[3]
-        return ProductBound(_channel_norms(g) * blocked_gamma(count), of_x.reshape(groups, -1))
+        of_x = self.columns(energy, ints(attributes, "size"), attributes).sum(-1)
+        return _channel_energies(g), of_x.reshape(integer(attributes, "groups"), -1)
+
+    def bound_of(self, measures: Measures, terms: int) -> Bound:
+        of_g, of_x = (energy.sqrt() for energy in measures)
+        return ProductBound(of_g * blocked_gamma(terms), of_x)
+
+    def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
+        g, x = inputs
+        if g.device.type == "cpu":
+            y = convolving.weight_sums(g, x, self._convolved(inputs, attributes))
+        else:
+            y = self.approximate(inputs, attributes)
+        return y, self._measures(inputs, attributes)
+
+    def measured(self, part: Types, output: TensorType) -> int:
+        g, x = part
+        return g.shape[1] + x.shape[1] * prod(output.shape[2:])
+
+    def keeps_bound(self, parts: Sequence[int]) -> bool:
+        return parts_keep_chain(parts)
 
     panels = staticmethod(convolving.to_weight)
     kernel = staticmethod(sum_weight)

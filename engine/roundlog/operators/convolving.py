@@ -4,6 +4,7 @@ letters are the same."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -174,7 +175,36 @@ def to_weight(
     """The gradient of w and what is marked in it."""
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     out = torch.empty((shape.outputs, inner, *(int(size) for size in shape.geometry[2:4])), dtype=torch.float32)
-    cut, found = blocks(shape.samples * shape.places), []
+    terms = inner * shape.taps
+    found = [
+        mark_product(
+            y.numpy(),
+            bound.rows[outputs].numpy(),
+            np.ascontiguousarray(bound.columns[outputs.start // each, rows].numpy())[None],
+            interval_factor(scale),
+            out.view(-1).numpy(),
+            first=outputs.start * terms + rows.start,
+            pitch=terms,
+        )
+        for outputs, rows, y in _weight_panels(g, x, shape)
+    ]
+    return out, Marked.collect(found)
+
+
+def weight_sums(g: torch.Tensor, x: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """The gradient of w, f64."""
+    inner = shape.channels // shape.groups
+    out = torch.empty((shape.outputs, inner * shape.taps), dtype=torch.float64)
+    for outputs, rows, y in _weight_panels(g, x, shape):
+        out[outputs, rows] = y
+    return out.reshape(shape.outputs, inner, *(int(size) for size in shape.geometry[2:4]))
+
+
+def _weight_panels(g: torch.Tensor, x: torch.Tensor, shape: Shape) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """The gradient of w as [O, C/groups * I * J], panel by panel: which rows (those of a group), which columns, and
+    their sums in the scratch buffer y."""
+    inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
+    cut = blocks(shape.samples * shape.places)
     terms = inner * shape.taps
     size = max(1, PANEL // max(cut[0][1], each))
     for group in range(shape.groups):
@@ -186,15 +216,4 @@ def to_weight(
                 write_columns(of_g, shape.outputs, shape.identity(), 0, start, stop, a.numpy())
                 write_columns(of_x, shape.channels, shape.geometry, row, start, stop, b.numpy())
                 y = multiply(a, b.T, start == 0)
-            found.append(
-                mark_product(
-                    y.numpy(),
-                    bound.rows[group * each : (group + 1) * each].numpy(),
-                    np.ascontiguousarray(bound.columns[group : group + 1, row : row + rows].numpy()),
-                    interval_factor(scale),
-                    out.view(-1).numpy(),
-                    first=group * each * terms + row,
-                    pitch=terms,
-                )
-            )
-    return out, Marked.collect(found)
+            yield slice(group * each, (group + 1) * each), slice(row, row + rows), y

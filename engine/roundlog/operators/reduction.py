@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
@@ -10,12 +11,12 @@ import torch
 from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels.reducing import sum_columns, sum_rows
+from roundlog.kernels.summing import sum_terms
 from roundlog.operators.bound import Bound, FullBound
 from roundlog.operators.movement import check_range
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    Inexact,
     Kind,
     Tensors,
     Types,
@@ -27,6 +28,7 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
+from roundlog.operators.summation import F64, Index, Measures, Shapes, Summation
 from roundlog.operators.terms import SLACK, block_of, check_terms, exact_bytes, gamma
 from roundlog.program import DType, ProgramError, TensorType
 
@@ -36,7 +38,7 @@ def reduced(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @register
-class Sum(Inexact):
+class Sum(Summation):
     """sum(x, dims): the sum over those axes, which stay as axes of size 1. FP32."""
 
     name = "sum"
@@ -62,10 +64,21 @@ class Sum(Inexact):
         return self.evaluate(inputs, attributes)[1]
 
     def evaluate(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Bound]:
-        x, dims = inputs[0], ints(attributes, "dims")
-        total, magnitude = self._both(x, dims)
-        count = prod(x.shape[dim] for dim in dims)
-        return total, FullBound(magnitude.reshape(-1) * gamma(count))
+        total, measures = self.part(inputs, attributes)
+        return total, self.bound_of(measures, self.terms([tuple(inputs[0].shape)], attributes))
+
+    def terms(self, shapes: Shapes, attributes: Attributes) -> int:
+        return prod(shapes[0][dim] for dim in ints(attributes, "dims"))
+
+    def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
+        total, magnitude = self._both(inputs[0], ints(attributes, "dims"))
+        return total, (magnitude,)
+
+    def measured(self, part: Types, output: TensorType) -> int:
+        return output.numel
+
+    def bound_of(self, measures: Measures, terms: int) -> Bound:
+        return FullBound(measures[0].reshape(-1) * gamma(terms))
 
     @staticmethod
     def _both(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,16 +110,37 @@ class Sum(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
+        values = [
+            round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.cpu().numpy())
+        ]
+        return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values])).to(elements.device)
+
+    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+        return _sums_listed(self, inputs, attributes, elements)
+
+    def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         x, dims = inputs[0], ints(attributes, "dims")
         kept = [dim for dim in range(x.ndim) if dim not in dims]
-        outputs, terms = (prod(x.shape[dim] for dim in part) for part in (kept, dims))
-        rows = x.permute((*kept, *dims)).reshape(outputs, terms)
-        values = np.zeros(len(elements), dtype=np.float32)
-        block = block_of(terms)
-        for start in range(0, len(elements), block):
-            chosen = rows[elements[start : start + block]]
-            values[start : start + block] = round_sums(chosen.cpu().numpy().astype(np.float64), bits)
-        return torch.from_numpy(values).to(x.device)
+        rows = x.permute((*kept, *dims))
+        where = np.unravel_index(elements, [x.shape[dim] for dim in kept]) if kept else (np.zeros_like(elements),)
+        chosen = (rows if kept else rows[None])[tuple(torch.from_numpy(axis).to(x.device) for axis in where)]
+        terms: F64 = (
+            chosen.reshape(len(elements), self.terms([tuple(x.shape)], attributes)).cpu().numpy().astype(np.float64)
+        )
+        return terms
+
+
+def _blocks_listed(operator: Summation, inputs: Tensors, attributes: Attributes, elements: Index) -> Iterator[F64]:
+    """`Summation.listed`, so many elements at a time that they need little memory."""
+    block = block_of(operator.terms([tuple(x.shape) for x in inputs], attributes))
+    for start in range(0, len(elements), block):
+        yield operator.listed(inputs, attributes, elements[start : start + block])
+
+
+def _sums_listed(operator: Summation, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+    sums = [sum_terms(listed) for listed in _blocks_listed(operator, inputs, attributes, elements)]
+    total, errors, magnitude = (np.concatenate([np.zeros(0), *(one[i] for one in sums)]) for i in range(3))
+    return total, errors, magnitude
 
 
 def _both_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,7 +150,7 @@ def _both_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor
 
 
 @register
-class ScatterAdd(Inexact):
+class ScatterAdd(Summation):
     """scatter_add(x, index, dim, size): the sum of all x[.., i, ..] with index[.., i, ..] = j stands at [.., j, ..] of
     the output, whose axis dim has `size` elements. index broadcasts to x, and 0 <= index < size (checked at run
     time). The gradient of gather, take and max pooling. FP32."""
@@ -149,11 +183,26 @@ class ScatterAdd(Inexact):
         return self._scatter(x.to(torch.float64), index, dim, size)
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        return self.bound_of(self._measures(inputs, attributes), inputs[0].shape[integer(attributes, "dim")])
+
+    def terms(self, shapes: Shapes, attributes: Attributes) -> int:
+        return shapes[0][integer(attributes, "dim")]
+
+    def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
+        return self.approximate(inputs, attributes), self._measures(inputs, attributes)
+
+    def _measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+        """The sums of magnitudes, and how many terms each has."""
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")
         one = torch.ones((), dtype=torch.float64, device=x.device).expand(index.shape)
-        count = self._scatter(one, index, dim, size)
-        magnitude = self._scatter(x.abs().to(torch.float64), index, dim, size)
+        return self._scatter(x.abs().to(torch.float64), index, dim, size), self._scatter(one, index, dim, size)
+
+    def measured(self, part: Types, output: TensorType) -> int:
+        return 2 * output.numel
+
+    def bound_of(self, measures: Measures, terms: int) -> Bound:
+        magnitude, count = measures
         d = magnitude * (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)
         return FullBound(d.reshape(-1))
 
@@ -166,24 +215,30 @@ class ScatterAdd(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
+        values = [
+            round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.cpu().numpy())
+        ]
+        return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values])).to(elements.device)
+
+    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+        return _sums_listed(self, inputs, attributes, elements)
+
+    def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")
-        # Lines along `dim`: x and index as [line, position], the output as [line, j].
-        outer = [s for d, s in enumerate(x.shape) if d != dim]
-        lines = x.movedim(dim, -1).reshape(prod(outer), x.shape[dim])
-        indices = index.expand(x.shape).movedim(dim, -1).reshape(prod(outer), x.shape[dim])
-        where = torch.unravel_index(elements, (*x.shape[:dim], size, *x.shape[dim + 1 :]))
-        target = where[dim]
-        line = torch.zeros_like(target)
-        for d, size_d in zip([d for d in range(x.ndim) if d != dim], outer, strict=True):
-            line = line * size_d + where[d]
-        values = np.zeros(len(elements), dtype=np.float32)
-        block = block_of(x.shape[dim])
-        for start in range(0, len(elements), block):
-            part = slice(start, start + block)
-            chosen = torch.where(indices[line[part]] == target[part, None], lines[line[part]], 0.0)
-            values[part] = round_sums(chosen.cpu().numpy().astype(np.float64), bits)
-        return torch.from_numpy(values).to(x.device)
+        where = [
+            torch.from_numpy(axis).to(x.device)
+            for axis in np.unravel_index(elements, (*x.shape[:dim], size, *x.shape[dim + 1 :]))
+        ]
+        target = where.pop(dim)[:, None]
+        # Whole lines along `dim`, without what is placed elsewhere.
+        if where:
+            line = tuple(where)
+            values, indices = x.movedim(dim, -1)[line], index.expand(x.shape).movedim(dim, -1)[line]
+        else:
+            values, indices = x[None], index[None]
+        terms: F64 = torch.where(indices == target, values, 0.0).cpu().numpy().astype(np.float64)
+        return terms
 
 
 class Extreme(Direct):

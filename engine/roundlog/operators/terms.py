@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.program import ProgramError
 
@@ -35,12 +37,23 @@ def blocks(terms: int) -> list[tuple[int, int]]:
     return [(terms * i // count, terms * (i + 1) // count) for i in range(count)]
 
 
+def chain(terms: int) -> int:
+    """One more than the additions that a term can go through in a sum that is taken block by block, each by any kernel,
+    and the blocks' sums one after the other: those of its block, and one for every further block."""
+    count = max(1, -(-terms // BLOCK_TERMS))
+    return -(-terms // count) + count - 1
+
+
 def blocked_gamma(terms: int, more: int = 0) -> float:
-    """`gamma` of a sum that is taken block by block, each by any kernel, and the blocks' sums one after the other: a
-    term goes through the additions of its block, through one for every further block, and through `more` others.
-    With SLACK, for bounds made of norms."""
-    cut = blocks(terms)
-    return gamma(max(stop - start for start, stop in cut) + len(cut) - 1 + more) * SLACK
+    """`gamma` of a sum that is taken block by block, and of whose additions a term goes through `more` others. With
+    SLACK, for bounds made of norms."""
+    return gamma(chain(terms) + more) * SLACK
+
+
+def parts_keep_chain(parts: Sequence[int]) -> bool:
+    """Whether in no sum that is taken part by part, each of so many terms and block by block, a term goes through more
+    additions than in the sum that is taken as a whole."""
+    return max(map(chain, parts)) + len(parts) - 1 <= chain(sum(parts))
 
 
 EXACT_TERMS = 1 << 19

@@ -218,7 +218,10 @@ def make(seed: int, operators: int = 40) -> Made:
         assert found is not None
         if kind.dtype == DType.I64:
             maker.small.add(found)
-    while len(maker.nodes) < operators:
+    # Most attempts add an operator or more; a program that cannot grow any further is one, too.
+    for _ in range(10 * operators):
+        if len(maker.nodes) >= operators:
+            break
         maker.grow()
     read = {value for node in maker.nodes for value in node.inputs}
     stored = [

@@ -36,13 +36,14 @@ def check_all_cuts(seed: int, directory: Path) -> None:
 
 
 def test_random_programs_give_the_same_bits_in_every_number_of_micro_batches(tmp_path: Path) -> None:
-    for seed in range(12):
+    for seed in range(40):
         check_all_cuts(seed, tmp_path)
 
 
 @pytest.mark.slow
 def test_many_more_random_programs_do(tmp_path: Path) -> None:
-    for seed in range(12, 300):
+    """Half a minute on one core: a program has at most 600 elements a value and six samples."""
+    for seed in range(40, 300):
         check_all_cuts(seed, tmp_path)
 
 
@@ -52,7 +53,7 @@ def test_the_random_programs_cut_every_operator_that_has_a_rule_and_wait_for_sum
     stages: set[int] = set()
     for seed in range(60):
         program = make(seed).program
-        found = analyse(program)
+        found = analyse(program, 2)
         sliced.update(node.op for node, layout in zip(program.nodes, found.layouts, strict=True) if layout)
         stages.add(found.last)
     assert sliced >= set(rules.RULES)

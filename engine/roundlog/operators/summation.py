@@ -1,0 +1,128 @@
+"""Sums that can be taken part by part: over the samples of a batch, a few at a time (docs/numerics.md).
+
+The terms of a sum are shared out among parts. A part's FP64 sum comes from the operator's own kernel, and so do the
+*measures* that its bound is made of, sums themselves; those of all parts are added up. The bound is that of the whole
+sum, whatever the parts. What it leaves in doubt is decided by the double-double sums of all parts, and where even those
+straddle, by integers.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from roundlog.arithmetic import FULL_BITS
+from roundlog.arithmetic.sums import RunningSums, round_scaled_sum, scaled_sum
+from roundlog.operators.bound import Bound
+from roundlog.operators.registry import Attributes, Inexact, Tensors, Types
+from roundlog.operators.terms import block_of
+from roundlog.program import TensorType
+
+Index = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+Measures = tuple[torch.Tensor, ...]
+Shapes = Sequence[tuple[int, ...]]
+
+EXACT_SUMS = 1 << 12
+"""Sums that are taken in integers at once, over all parts: they are read again for every so many."""
+
+
+class Summation(Inexact):
+    """An operator whose every output is a sum, and whose inputs can be cut along an axis over which it runs. Applied to
+    a part of its inputs, it gives the sum of that part of the terms."""
+
+    @abstractmethod
+    def terms(self, shapes: Shapes, attributes: Attributes) -> int:
+        """The length of the sum, padding included."""
+
+    @abstractmethod
+    def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
+        """(the approximation, the measures), FP64, in memory of their own."""
+
+    @abstractmethod
+    def bound_of(self, measures: Measures, terms: int) -> Bound:
+        """The bound of a sum of so many terms, by its measures."""
+
+    def keeps_bound(self, parts: Sequence[int]) -> bool:
+        """Whether approximations of parts of so many terms, added up one after the other, come within the bound of the
+        whole: always, where that holds for any order."""
+        return True
+
+    @abstractmethod
+    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+        """The chosen elements of the output as `roundlog.kernels.summing` sums; inputs on the CPU."""
+
+    @abstractmethod
+    def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
+        """float64[n, K]: the terms of the chosen elements, exactly; inputs on the CPU."""
+
+    @abstractmethod
+    def measured(self, part: Types, output: TensorType) -> int:
+        """How many numbers the measures are."""
+
+    def part_workspace(self, part: Types, attributes: Attributes, output: TensorType) -> int:
+        """Bytes that a sum part by part needs beside one part of its inputs (the largest) and its output: what a part
+        needs, and the sums of all."""
+        return self.workspace(part, attributes, output) + 8 * (output.numel + 2 * self.measured(part, output))
+
+
+class InParts(Inexact):
+    """A summation whose inputs are read part by part, as one operator without inputs."""
+
+    name = "in parts"
+
+    def __init__(self, operator: Summation, terms: int, count: int, read: Callable[[int], list[torch.Tensor]]) -> None:
+        """terms: of the whole sum. count: of the parts. read: the inputs of one part; called again and again, so that
+        no more than one part is in memory at any time."""
+        self._operator, self._terms, self._count, self._read = operator, terms, count, read
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        return declared
+
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return self.evaluate(inputs, attributes)[0]
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        return self.evaluate(inputs, attributes)[1]
+
+    def evaluate(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Bound]:
+        total, measures = self._operator.part(self._read(0), attributes)
+        for number in range(1, self._count):
+            y, more = self._operator.part(self._read(number), attributes)
+            total.add_(y)
+            for sum_of_all, measure in zip(measures, more, strict=True):
+                sum_of_all.add_(measure)
+        return total, self._operator.bound_of(measures, self._terms)
+
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
+        chosen = elements.cpu().numpy()
+        sums = RunningSums(len(chosen))
+        for number in range(self._count):
+            sums.add(*self._operator.sums(self._on_cpu(number), attributes, chosen))
+        values, undecided = sums.rounded(self._terms, bits)
+        (rest,) = np.nonzero(undecided)
+        for start in range(0, len(rest), EXACT_SUMS):
+            some = rest[start : start + EXACT_SUMS]
+            values[some] = self._by_integers(attributes, chosen[some], bits)
+        return torch.from_numpy(values).to(elements.device)
+
+    def _by_integers(self, attributes: Attributes, elements: Index, bits: int) -> npt.NDArray[np.float32]:
+        totals = [0] * len(elements)
+        block = block_of(self._terms)
+        for number in range(self._count):
+            part = self._on_cpu(number)
+            for start in range(0, len(elements), block):
+                listed = self._operator.listed(part, attributes, elements[start : start + block])
+                for position, terms in enumerate(listed, start):
+                    totals[position] += scaled_sum(terms)
+            del part
+        return np.array([round_scaled_sum(total, bits) for total in totals], dtype=np.float32)
+
+    def _on_cpu(self, number: int) -> list[torch.Tensor]:
+        return [x.cpu() for x in self._read(number)]

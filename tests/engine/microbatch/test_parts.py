@@ -1,0 +1,276 @@
+"""Sums over the batch taken part by part: the bound of the whole, and the same bits, whatever the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from random_programs import make
+from roundlog.arithmetic import sums
+from roundlog.auditor import Auditor
+from roundlog.capture import Task
+from roundlog.executor import NonFiniteError
+from roundlog.job import Job
+from roundlog.microbatch import summing
+from roundlog.microbatch.analysis import analyse
+from roundlog.microbatch.layout import ranges
+from roundlog.operators import Summation, operator, terms
+from roundlog.operators.summation import InParts
+from roundlog.rounding import Follower, Recorder
+from roundlog.trainer import Trainer
+from tasks import classify, conv_task, linear_task
+from test_random_programs import bits, check_all_cuts
+from torch import nn
+
+CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "size": (3, 3)}
+STRIDED = {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2), "groups": 2, "size": (2, 3)}
+
+CASES: dict[str, tuple[str, dict[str, object], list[tuple[tuple[int, ...], int]]]] = {
+    # name: operator, attributes, and for every input its shape and the axis of the samples
+    "matmul": ("matmul", {}, [((7, 40), 1), ((40, 5), 0)]),
+    "long matmul": ("matmul", {}, [((3, 1100), 1), ((1100, 4), 0)]),
+    "matmul of batches": ("matmul", {}, [((2, 3, 40), 2), ((2, 40, 5), 1)]),
+    "kernel's gradient": ("conv2d_grad_weight", CONV, [((8, 4, 5, 6), 0), ((8, 3, 5, 6), 0)]),
+    "strided, in groups": ("conv2d_grad_weight", STRIDED, [((6, 4, 3, 4), 0), ((6, 6, 7, 6), 0)]),
+    "sum": ("sum", {"dims": (0,)}, [((30, 11), 0)]),
+    "sum of all": ("sum", {"dims": (0, 1, 2)}, [((4, 12, 3), 1)]),
+    "sum around an axis": ("sum", {"dims": (0, 2)}, [((12, 5, 7), 0)]),
+    "scatter_add": ("scatter_add", {"dim": 0, "size": 4}, [((24, 3), 0), ((24, 1), 0)]),
+    "scatter_add, one axis": ("scatter_add", {"dim": 0, "size": 4}, [((24,), 0), ((24,), 0)]),
+    "scatter_add inside": ("scatter_add", {"dim": 1, "size": 3}, [((3, 24, 2), 1), ((3, 24, 2), 1)]),
+}
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def whole_numbers(x: torch.Tensor) -> torch.Tensor:
+    """Zeros and ties among the sums, all of them exact in FP64."""
+    return x.round()
+
+
+def cancelling(x: torch.Tensor) -> torch.Tensor:
+    """Terms of all sizes, between which nothing is left in FP64."""
+    return (x * 2.0 ** torch.randint(-60, 61, x.shape)).float()
+
+
+def tiny(x: torch.Tensor) -> torch.Tensor:
+    return x * 2.0**-80
+
+
+DRAWS = [plain, whole_numbers, cancelling, tiny]
+
+
+def drawn(name: str, draw: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Summation, dict[str, object], list]:
+    op_name, attributes, shapes = CASES[name]
+    op = operator(op_name)
+    assert isinstance(op, Summation)
+    torch.manual_seed(len(name) + DRAWS.index(draw))
+    inputs = [draw(torch.randn(shape)) for shape, _ in shapes]
+    if op_name == "scatter_add":
+        inputs[1] = torch.randint(0, 4 if "inside" not in name else 3, shapes[1][0])
+    # The second half of a sum undoes the first, nearly.
+    if draw is cancelling and op_name != "scatter_add":
+        shape, axis = shapes[0]
+        half = shape[axis] // 2
+        inputs[0].narrow(axis, half, half).copy_(-inputs[0].narrow(axis, 0, half))
+        if len(inputs) > 1:
+            other = shapes[1][1]
+            inputs[1].narrow(other, half, half).copy_(inputs[1].narrow(other, 0, half))
+    return op, attributes, inputs
+
+
+def in_parts(name: str, op: Summation, attributes: dict[str, object], inputs: list, count: int) -> InParts:
+    shapes = CASES[name][2]
+    cut = ranges(shapes[0][0][shapes[0][1]], count)
+
+    def read(number: int) -> list[torch.Tensor]:
+        first, last = cut[number]
+        return [x.narrow(axis, first, last - first) for x, (_, axis) in zip(inputs, shapes, strict=True)]
+
+    return InParts(op, op.terms([tuple(x.shape) for x in inputs], attributes), len(cut), read)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_part_gives_the_bound_and_the_bits_of_the_whole(name: str, draw) -> None:
+    op, attributes, inputs = drawn(name, draw)
+    y, bound = op.evaluate(inputs, attributes)
+    everything = torch.arange(y.numel())
+    right = op.exact(inputs, attributes, everything)
+    size = CASES[name][2][0][0][CASES[name][2][0][1]]
+    for count in {2, 3, size // 2, size}:
+        cut = in_parts(name, op, attributes, inputs, count)
+        assert torch.equal(bits(cut.exact((), attributes, everything)), bits(right))
+        parts = [op.terms([tuple(x.shape) for x in cut._read(i)], attributes) for i in range(count)]
+        if not op.keeps_bound(parts):
+            assert "long" in name
+            continue
+        again, same = cut.evaluate((), attributes)
+        d = bound.whole(y)
+        assert torch.allclose(same.whole(again), d, rtol=1e-12, atol=0)
+        for element in range(0, y.numel(), 1 + y.numel() // 20):
+            (listed,) = op.listed(inputs, attributes, np.array([element]))
+            error = Fraction(float(again.reshape(-1)[element])) - sum(map(Fraction, listed.tolist()))
+            assert abs(error) <= Fraction(float(d.reshape(-1)[element]))
+        rounded, finite = Follower.of_nobody(4).round(0, cut, (), attributes)
+        assert finite and torch.equal(bits(rounded).reshape(-1), bits(right))
+        # By the log of the whole, without a wrong word about it.
+        recorder = Recorder(4)
+        recorder.round(0, op, inputs, attributes)
+        follower = Follower(4, 0.0, np.random.default_rng(1))
+        follower.follow(0, recorder.take())
+        followed, _ = follower.round(0, cut, (), attributes)
+        assert torch.equal(bits(followed).reshape(-1), bits(right))
+        assert follower.findings == []
+
+
+@pytest.mark.parametrize("draw", [plain, cancelling])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("width", [32, 25])
+def test_what_double_double_leaves_undecided_is_decided_by_integers_over_all_parts(
+    name: str, draw, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, attributes, inputs = drawn(name, draw)
+    y = op.approximate(inputs, attributes)
+    elements = torch.arange(y.numel()).flip(0)
+    right = op.exact(inputs, attributes, elements, width)
+    monkeypatch.setattr("roundlog.operators.summation.EXACT_SUMS", 3)
+    decided = sums.round_sums_of
+
+    def nothing_is_decided(*given: object) -> tuple[object, object]:
+        values, undecided = decided(*given)  # type: ignore[arg-type]
+        return np.full_like(values, np.nan), np.ones_like(undecided)
+
+    monkeypatch.setattr(sums, "round_sums_of", nothing_is_decided)
+    found = in_parts(name, op, attributes, inputs, 3).exact((), attributes, elements, width)
+    assert torch.equal(bits(found), bits(right))
+
+
+def test_an_error_that_parts_have_taken_is_not_lost() -> None:
+    """A tie of 1 and its neighbour, and on one side of it or the other what no FP64 sum of the two can hold."""
+    terms = np.array([[1.0, 2.0**-24, -(2.0**-60), 2.0**-200], [1.0, 2.0**-24, 2.0**-60, -(2.0**-200)]])
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
+        running = sums.RunningSums(2)
+        for column in order:
+            running.add(terms[:, column], np.zeros(2), np.zeros(2))
+        values, undecided = running.rounded(4)
+        assert not undecided.any()
+        assert values.tolist() == [1.0, 1 + 2.0**-23]
+    assert [float(sums.round_scaled_sum(sums.scaled_sum(row))) for row in terms] == [1.0, 1 + 2.0**-23]
+
+
+def depth(count: int) -> int:
+    """Additions that a term goes through in a sum of so many, block by block: by trying, not by the formula."""
+    blocks = terms.blocks(count)
+    most = 0
+    for number, (start, stop) in enumerate(blocks):
+        # Its kernel may add a block up term by term; the block's sum is then added to those before, or those to it.
+        most = max(most, (stop - start - 1) + (len(blocks) - number if number else len(blocks) - 1))
+    return most
+
+
+def test_parts_are_only_accepted_where_no_term_goes_through_more_additions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms, "BLOCK_TERMS", 8)
+    accepted = refused = 0
+    for whole in range(1, 60):
+        # Where the first block is not one of the longest, the formula counts one more.
+        assert depth(whole) <= terms.chain(whole) - 1 <= depth(whole) + 1
+        for count in range(1, whole + 1):
+            parts = [last - first for first, last in ranges(whole, count)]
+            # All others are added to the first part's sum.
+            deepest = max(depth(part) + (count - max(number, 1)) for number, part in enumerate(parts))
+            keeps = terms.parts_keep_chain(parts)
+            assert not keeps or deepest <= terms.chain(whole) - 1
+            accepted, refused = accepted + keeps, refused + (not keeps)
+    assert accepted > 200 and refused > 200
+    for name in ("matmul", "conv2d_grad_weight"):
+        op = operator(name)
+        assert isinstance(op, Summation) and op.keeps_bound([5, 3]) and not op.keeps_bound([1] * 59)
+
+
+@pytest.fixture
+def always_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a sum can be taken part by part, even if that needs more memory."""
+    monkeypatch.setattr(summing, "bytes_in_parts", lambda *given: -1)
+
+
+def test_random_programs_sum_to_the_same_bits(always_in_parts: None, tmp_path: Path) -> None:
+    summed: set[str] = set()
+    for seed in range(360, 390):
+        program = make(seed).program
+        summed.update(program.nodes[index].op for index in analyse(program, 2).parts)
+        check_all_cuts(seed, tmp_path)
+    assert {"sum", "matmul", "scatter_add", "conv2d_grad_weight"} <= summed
+
+
+def logistic_task() -> Task:
+    torch.manual_seed(5)
+    model = nn.Linear(6, 2)
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(2500, 6), "y": torch.randint(0, 2, (2500,))},
+        batch_size=1250,
+        steps=2,
+        interval=1,
+        seed=3,
+    )
+
+
+JOBS = {
+    "batch norm": lambda: Job.from_task(conv_task(steps=2, interval=1)),
+    "linear": lambda: Job.from_task(linear_task(steps=2, interval=1)),
+    "logistic": lambda: Job.from_task(logistic_task()),
+    "fewer bits": lambda: Job.from_task(logistic_task(), bits=26),
+}
+
+
+@pytest.mark.parametrize("block", [512, 16])
+@pytest.mark.parametrize("name", JOBS)
+def test_audits_come_to_the_same_root(
+    name: str, block: int, always_in_parts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terms, "BLOCK_TERMS", block)
+    job = JOBS[name]()
+    assert analyse(job.program, 2).parts
+    result = Trainer(job, tmp_path / "trained").run()
+    for count in (2, 3, 5):
+        for log in (None, result.log_dir):
+            run_dir = tmp_path / f"{count} {log is None}"
+            audit = Auditor(job, run_dir, log_dir=log, verify_log=0.3, micro_batches=count).run()
+            assert audit.state_roots == result.state_roots
+            assert audit.findings == []
+
+
+def test_a_sum_that_overflows_in_parts_is_named_as_for_the_whole_batch(always_in_parts: None, tmp_path: Path) -> None:
+    model = nn.Linear(3, 1, bias=False)
+    x = torch.ones(6, 3)
+    x[:, 1] = 1e38
+
+    def loss(m: nn.Module, batch) -> torch.Tensor:
+        return (m(batch["x"] * 0.0) + batch["x"].sum(0)[1:].sum()).sum()
+
+    task = Task(
+        model=model,
+        loss=loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": x},
+        batch_size=6,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    job = Job.from_task(task)
+    messages = set()
+    for count in (1, 2, 6):
+        with pytest.raises(NonFiniteError) as caught:
+            Auditor(job, tmp_path / f"{count}", micro_batches=count).run()
+        messages.add(str(caught.value))
+    assert len(messages) == 1 and "(sum, test_parts.py:" in messages.pop()
