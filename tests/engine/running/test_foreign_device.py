@@ -21,18 +21,21 @@ CHILD = "import sys, test_foreign_device; sys.exit(test_foreign_device.work(*sys
 
 
 def work(job_dir: str, run_dir: str, log_dir: str) -> None:
-    """Train, audit twice and replay on the device, in a process of its own: PyTorch knows the device for good."""
+    """Train, audit three times and replay on the device, in a process of its own: PyTorch knows the device for good."""
     foreign_device.install()
     job, room = Job.read(Path(job_dir)), Path(run_dir)
     with foreign_device.foreign():
         trained = Trainer(job, room / "trained", device=foreign_device.NAME).run()
         by_log = Auditor(job, room / "by log", log_dir=Path(log_dir), verify_log=0.5, device=foreign_device.NAME).run()
         alone = Auditor(job, room / "alone", device=foreign_device.NAME).run()
+        cut = Auditor(
+            job, room / "cut", log_dir=Path(log_dir), verify_log=0.5, device=foreign_device.NAME, micro_batches=2
+        ).run()
         steps = replay_interval(job, room / "trained", 1, device=foreign_device.NAME)
         before = replay_state(job, room / "trained", 3, device=foreign_device.NAME)
         verdict = referee_step(job, before, 3, room / "referee", device=foreign_device.NAME)
-    found = [by_log.findings, by_log.unreadable]
-    roots = [run.checkpoint_root.hex() for run in (trained, by_log, alone)]
+    found = [by_log.findings, by_log.unreadable, cut.findings, cut.unreadable]
+    roots = [run.checkpoint_root.hex() for run in (trained, by_log, alone, cut)]
     replayed = [root.hex() for root in (*steps, verdict)]
     print(json.dumps({"roots": roots, "found": found, "replayed": replayed, "log": str(trained.log_dir)}))
 
@@ -52,8 +55,8 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
     there = json.loads(child(CHILD, str(tmp_path / "job"), str(tmp_path / "there"), str(here.log_dir)))
-    assert there["roots"] == [here.checkpoint_root.hex()] * 3
-    assert there["found"] == [[], []]
+    assert there["roots"] == [here.checkpoint_root.hex()] * 4
+    assert there["found"] == [[], [], [], []]
     # And the other way round: the CPU follows the device's log.
     audit = Auditor(job, tmp_path / "audit", log_dir=Path(there["log"]), verify_log=1.0).run()
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])

@@ -1,0 +1,132 @@
+"""Captured draws are functions of (seed, step, stream), by the formulas that the rules state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod, tau
+
+import numpy as np
+import pytest
+import torch
+from roundlog.batches import Batches
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.operators import StepInputs
+from roundlog.rounding import Recorder
+from torch import nn
+
+SEED = 77
+
+
+class Draws(nn.Module):
+    """Leaves what it draws in a buffer, where a test can see it."""
+
+    drawn: torch.Tensor
+
+    def __init__(self, draw: Callable[[], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.ones(2))
+        self.draw = draw
+        self.register_buffer("drawn", torch.zeros_like(draw()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.drawn.copy_(self.draw())
+        return (x * self.weight).sum()
+
+
+def task_of(draw: Callable[[], torch.Tensor]) -> Task:
+    model = Draws(draw)
+    return Task(
+        model=model,
+        loss=lambda m, batch: m(batch["x"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        dataset={"x": torch.ones(4, 2)},
+        batch_size=2,
+        steps=3,
+        interval=1,
+        seed=SEED,
+    )
+
+
+def drawn(draw: Callable[[], torch.Tensor], step: int) -> np.ndarray:
+    job = Job.from_task(task_of(draw))
+    inputs = StepInputs(
+        states=list(job.initial.values()),
+        data=Batches(job.dataset, job.spec).load(step),
+        schedule=job.schedule[step],
+        seed=job.spec.seed,
+        step=step,
+        device=torch.device("cpu"),
+    )
+    states = Executor(job.program).run(inputs, Recorder(4)).states
+    return dict(zip(job.program.state_names, states, strict=True))["buffer/drawn"].numpy()
+
+
+def uniform(step: int, stream: int, shape: tuple[int, ...]) -> np.ndarray:
+    """By NumPy's Philox, and in FP64: multiples of 2^-24."""
+    words = np.random.Philox(key=[SEED, step * 2**32 + stream]).random_raw((prod(shape) + 1) // 2)
+    halves = words.view(np.uint32)[: prod(shape)]
+    return ((halves >> 8) * 2.0**-24).reshape(shape)
+
+
+def f32(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32).astype(np.float64)
+
+
+def normal(step: int, shape: tuple[int, ...], first: int = 0) -> np.ndarray:
+    """Box and Muller's, rounded after every operator."""
+    u, v = uniform(step, first, shape), uniform(step, first + 1, shape)
+    u[u == 0] = 2.0**-25
+    radius = f32(np.sqrt(f32(-2 * f32(np.log(u)))))
+    return f32(radius * f32(np.cos(f32(f32(np.array(tau)) * v))))
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_randn_is_box_and_mullers(step: int) -> None:
+    found = drawn(lambda: torch.randn(30, 7), step)
+    assert found.tolist() == normal(step, (30, 7)).tolist()
+    assert abs(found.mean()) < 0.2 and abs(found.std() - 1) < 0.2
+
+
+def test_normal_numbers_are_scaled_and_shifted() -> None:
+    found = drawn(lambda: torch.empty(50).normal_(3.0, 0.25), 1)
+    assert found.tolist() == f32(3 + f32(0.25 * normal(1, (50,)))).tolist()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "draw"),
+    [
+        (0, 10, lambda: torch.randint(10, (40, 3))),
+        (-7, 5, lambda: torch.randint(-7, 5, (40, 3))),
+        (3, 4, lambda: torch.randint(3, 4, (40, 3))),
+        (0, 65536, lambda: torch.randint(65536, (40, 3))),
+        (2, 9, lambda: torch.randint_like(torch.zeros(40, 3, dtype=torch.int64), 2, 9)),
+        (0, 6, lambda: torch.randint(6, (40, 3), dtype=torch.int32).long()),
+    ],
+    ids=["below ten", "negative", "one number", "the most", "like", "int32"],
+)
+def test_integers_are_uniform_numbers_rounded_down(low: int, high: int, draw: Callable[[], torch.Tensor]) -> None:
+    found = drawn(draw, 1)
+    assert found.dtype == np.int64
+    assert found.tolist() == (low + np.floor(uniform(1, 0, (40, 3)) * (high - low))).tolist()
+
+
+def test_more_integers_than_can_be_counted_are_refused() -> None:
+    with pytest.raises(CaptureError, match="draws from 65537 integers: up to 65536 are supported"):
+        capture(task_of(lambda: torch.randint(65537, (4,))))
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_permutation_is_the_order_of_uniform_numbers(step: int) -> None:
+    found = drawn(lambda: torch.randperm(50), step)
+    assert sorted(found.tolist()) == list(range(50))
+    assert found.tolist() == np.argsort(uniform(step, 0, (50,)), kind="stable").tolist()
+
+
+def test_every_draw_has_a_stream_of_its_own() -> None:
+    found = drawn(lambda: torch.stack([torch.randn(9), torch.randint(5, (9,)).float(), torch.randn(9)]), 1)
+    assert found[0].tolist() == normal(1, (9,)).tolist()
+    assert found[1].tolist() == np.floor(uniform(1, 2, (9,)) * 5).tolist()
+    assert found[2].tolist() == normal(1, (9,), first=3).tolist()
