@@ -129,7 +129,8 @@ class Context(ABC):
 
 
 def storage(dtype: torch.dtype) -> DType:
-    """How a program holds values of a dtype: 32-bit integers as int64. Raises ProgramError for any other."""
+    """How a program holds values of a dtype: 32-bit integers as int64, which do not wrap around where PyTorch's do.
+    Raises ProgramError for any other."""
     return DType.I64 if dtype == torch.int32 else DType.of(dtype)
 
 
