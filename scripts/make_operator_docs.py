@@ -35,9 +35,10 @@ Written by `scripts/make_operator_docs.py` from the registry and the table of ru
 Every value of a program is the output of one of these. Their names are the closed set that trainers, auditors and the
 contract know; anything else is refused.
 
-Values are f32, int64 or bool, and so are a job's data and state: parameters, buffers and datasets of other types are refused.
-What a model computes in int32 on its way (`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is held as int64:
-the same numbers, except that where int32 would overflow and wrap around, a program goes on with the number itself.
+Values are f32, int64 or bool, and so are a job's data and state: parameters, buffers and datasets of other types are
+refused. What a model computes in int32 on its way (`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is
+held as int64: the same numbers, except that where int32 would overflow and wrap around, a program goes on with the
+number itself.
 """
 
 LOWERED = """## What PyTorch operators become
