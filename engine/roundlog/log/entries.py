@@ -1,7 +1,7 @@
 """What a log says about one step, in memory."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,17 @@ class Entries:
     def empty(cls) -> "Entries":
         """No entries."""
         return cls(np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint32))
+
+    def until(self, lasts: Iterable[int]) -> Iterator["Entries"]:
+        """The entries up to and with the first of these indices, those after it up to the second, and so on; lasts is
+        increasing."""
+        start = values = 0
+        for last in lasts:
+            stop = int(np.searchsorted(self.indices, last, side="right"))
+            decisions = self.decisions[start:stop]
+            count = int((decisions == Decision.VALUE).sum())
+            yield Entries(self.indices[start:stop], decisions, self.values[values : values + count])
+            start, values = stop, values + count
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -25,8 +25,8 @@ class Marked:
     d: torch.Tensor
     """f64[n]: its bound."""
 
-    def of(self, chosen: torch.Tensor) -> Marked:
-        """Some of them: chosen is a mask, or ascending positions."""
+    def of(self, chosen: torch.Tensor | slice) -> Marked:
+        """Some of them: chosen is a mask, ascending positions, or a range of them."""
         return Marked(self.indices[chosen], self.y[chosen], self.d[chosen])
 
     @staticmethod

@@ -73,14 +73,20 @@ class Direct(Operator):
         """The value. May be a view of an input: values are never written to."""
 
 
+MARKED_BYTES = 64
+"""An index, a value and its bound, twice while they are collected, and a decision: what deciding them needs beside that
+is bounded, because it is done some at a time."""
+
+
 class Inexact(Operator):
     """An operator whose FP64 kernel comes within a known distance of the mathematical value."""
 
     kind = Kind.INEXACT
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
-        """Bytes that the kernel needs beside inputs and output: FP64 copies of them, and what they are rounded to."""
-        return 8 * (sum(kind.numel for kind in inputs) + 2 * output.numel)
+        """Bytes that the operator needs beside inputs and output: FP64 copies of them, what they are rounded to, and
+        what is known of ambiguous elements, if all of them are."""
+        return 8 * (sum(kind.numel for kind in inputs) + 2 * output.numel) + MARKED_BYTES * output.numel
 
     @abstractmethod
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:

@@ -7,7 +7,7 @@ exactly. Whatever is found wrong is reported, and the right value used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
-from roundlog.rounding.resolve import AUDITOR_REACH, certify, ends, give_up, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, certify, ends, give_up, pieces, resolve
 from roundlog.rounding.window import Window
 
 
@@ -77,22 +77,29 @@ class Follower:
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
         if give_up(rounded, near):
             return rounded, False
-        low, high = ends(near, bits=self.bits)
-        doubtful = low != high
-        marked = near.of(doubtful)
-        if self._log is None or self.given_up:
-            values = low
-            values[doubtful] = resolve(operator, inputs, attributes, marked, self.bits)
-        else:
+        parts = pieces(near)
+        logs: Iterable[Entries | None] = [None] * len(parts)
+        if self._log is not None and not self.given_up:
             entries = self._log.get(index, Entries.empty())
-            logged = _unpack(entries if window is None else window.entries(entries), near.indices.device)
-            self._check_certain(index, near.of(~doubtful), low[~doubtful], marked, logged)
-            values = low.clone()
-            if len(marked.indices):
-                candidates = low[doubtful], high[doubtful]
-                values[doubtful] = self._decide(index, operator, inputs, attributes, marked, candidates, logged)
-        rounded.view(-1)[near.indices] = values
-        return rounded, bool(values.isfinite().all())
+            entries = entries if window is None else window.entries(entries)
+            self._report_astray(index, near, entries)
+            logs = entries.until(int(some.indices[-1]) for some in parts)
+        finite = True
+        for some, log in zip(parts, logs, strict=True):
+            low, high = ends(some, bits=self.bits)
+            doubtful = low != high
+            marked = some.of(doubtful)
+            if log is None:
+                low[doubtful] = resolve(operator, inputs, attributes, marked, self.bits)
+            else:
+                logged = _unpack(log, near.indices.device)
+                self._check_certain(index, some.of(~doubtful), low[~doubtful], logged)
+                if len(marked.indices):
+                    candidates = low[doubtful], high[doubtful]
+                    low[doubtful] = self._decide(index, operator, inputs, attributes, marked, candidates, logged)
+            rounded.view(-1)[some.indices] = low
+            finite &= bool(low.isfinite().all())
+        return rounded, finite
 
     def _decide(
         self,
@@ -128,15 +135,19 @@ class Follower:
         result[rest] = right
         return result
 
-    def _check_certain(
-        self, index: int, certain: Marked, values: torch.Tensor, marked: Marked, logged: _Logged
-    ) -> None:
-        """Entries for elements that are certain here: near a boundary they must agree with it, elsewhere they must
-        not be."""
+    def _report_astray(self, index: int, near: Marked, entries: Entries) -> None:
+        """Entries for elements that are nowhere near a boundary must not be."""
+        indices = near.indices.cpu().numpy()
+        place = np.searchsorted(indices, entries.indices)
+        there = place < len(indices)
+        there[there] = indices[place[there]] == entries.indices[there]
+        astray = torch.from_numpy(entries.indices[~there])
+        self._report(index, astray, FindingKind.FORGED, "it is not near a rounding boundary")
+
+    def _check_certain(self, index: int, certain: Marked, values: torch.Tensor, logged: _Logged) -> None:
+        """Entries for elements that are certain here, near a boundary: they must agree with it."""
         if not len(logged.indices):
             return
-        known = torch.isin(logged.indices, certain.indices) | torch.isin(logged.indices, marked.indices)
-        self._report(index, logged.indices[~known], FindingKind.FORGED, "it is not near a rounding boundary")
         found, decision, value = logged.at(certain.indices)
         low, high = ends(certain, self.guard + AUDITOR_REACH, self.bits)
         says_high, by_value = decision == int(Decision.UP), decision == int(Decision.VALUE)

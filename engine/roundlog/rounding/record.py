@@ -10,7 +10,7 @@ from roundlog.arithmetic import FULL_BITS, adjacent
 from roundlog.log import Decision, Entries, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import TRAINER_REACH, certify, ends, give_up, resolve
+from roundlog.rounding.resolve import TRAINER_REACH, certify, ends, give_up, pieces, resolve
 
 
 class Recorder:
@@ -44,15 +44,19 @@ class Recorder:
             return rounded, True
         if give_up(rounded, marked):
             return rounded, False
-        values = resolve(operator, inputs, attributes, marked, self.bits)
-        rounded.view(-1)[marked.indices] = values
-        two = adjacent(*ends(marked, self.guard + TRAINER_REACH, self.bits), self.bits)
-        upper = ends(marked, self.guard, self.bits)[1]
-        decision = torch.where(values == upper, int(Decision.UP), int(Decision.DOWN))
-        decision = torch.where(two, decision, int(Decision.VALUE))
+        decisions, by_value, finite = [], [], True
+        for some in pieces(marked):
+            values = resolve(operator, inputs, attributes, some, self.bits)
+            rounded.view(-1)[some.indices] = values
+            two = adjacent(*ends(some, self.guard + TRAINER_REACH, self.bits), self.bits)
+            upper = ends(some, self.guard, self.bits)[1]
+            decision = torch.where(values == upper, int(Decision.UP), int(Decision.DOWN))
+            decisions.append(torch.where(two, decision, int(Decision.VALUE)).to(torch.uint8).cpu().numpy())
+            by_value.append(values[~two].cpu().numpy().view(np.uint32))
+            finite &= bool(values.isfinite().all())
         self.entries[index] = Entries(
             indices=marked.indices.cpu().numpy(),
-            decisions=decision.to(torch.uint8).cpu().numpy(),
-            values=values[~two].cpu().numpy().view(np.uint32),
+            decisions=np.concatenate(decisions),
+            values=np.concatenate(by_value),
         )
-        return rounded, bool(values.isfinite().all())
+        return rounded, finite

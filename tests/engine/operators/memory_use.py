@@ -1,19 +1,21 @@
 """Print, for operators on inputs that leave every element ambiguous, the memory that they declare and the memory that
-they take: one JSON list of [label, declared, taken], bytes beside the inputs.
+they take, recorded or followed: one JSON list of [label, declared, taken], bytes beside the inputs.
 
 Taken is the process's peak of resident memory (Linux: /proc/self/status, reset by /proc/self/clear_refs)."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from roundlog.operators import REGISTRY, Inexact
 from roundlog.program import DType, TensorType
-from roundlog.rounding import Recorder
+from roundlog.rounding import Follower, Recorder
 
 Case = tuple[str, str, list[torch.Tensor], dict[str, object]]
 
@@ -38,6 +40,12 @@ def cases(scale: int = 1) -> Iterator[Case]:
     plane = (1, 1, 1 << 11, len(x) >> 11)
     yield "a kernel's gradient", "conv2d_grad_weight", [y.reshape(plane), x.reshape(plane)], {**PLAIN, "size": (1, 1)}
     row = torch.cat([x[:4096] * y[:4096], x[-4096:] * y[-4096:]])
+    ties = torch.ones((1 << 21) // scale, 2)
+    ties[:, 1] = 2.0**-24
+    yield "ties", "sum", [ties], {"dims": (1,)}
+    rows, columns = torch.rand(1024, 8) + 1, torch.randn(8, (1 << 11) // scale)
+    rows[:, 4:], columns[4:] = rows[:, :4], -columns[:4]
+    yield "products that cancel", "matmul", [rows, columns], {}
     yield "many sums", "sum", [row.expand(512 // scale, -1).contiguous()], {"dims": (1,)}
 
 
@@ -52,11 +60,18 @@ def measure(case: Case) -> tuple[str, int, int]:
     assert isinstance(operator, Inexact)
     kinds = [TensorType(tuple(x.shape), DType.of(x.dtype)) for x in inputs]
     output = operator.infer(kinds, attributes, kinds[0])  # type: ignore[arg-type]
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
-    Recorder(4).round(0, operator, inputs, attributes)  # type: ignore[arg-type]
-    taken = _status("VmHWM") - before
+    recorder, follower = Recorder(4), Follower(4, 0.05, np.random.default_rng(1))
+    taken = 0
+    for rounding in (recorder, follower):
+        gc.collect()
+        # What has been given back does not count as there.
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        rounding.round(0, operator, inputs, attributes)  # type: ignore[arg-type]
+        taken = max(taken, _status("VmHWM") - before)
+        if rounding is recorder:
+            follower.follow(0, recorder.take())
     return label, operator.workspace(kinds, attributes, output) + output.nbytes, taken  # type: ignore[arg-type]
 
 

@@ -16,5 +16,7 @@ def test_no_operator_takes_more_memory_than_it_declares() -> None:
     measured = json.loads(subprocess.run(script, check=True, capture_output=True, text=True, timeout=300).stdout)
     taken = {label: bytes_taken for label, _, bytes_taken in measured}
     assert {label: declared for label, declared, bytes_taken in measured if bytes_taken > declared} == {}
+    # Where every element is marked: the output, and an index, a value and its bound of each.
+    assert taken["ties"] > 28 << 21 and taken["products that cancel"] > 28 << 21
     # 2^22 terms: the written out indices, products and integers, not just a copy in FP64.
     assert taken["one long dot product"] > 24 << 22
