@@ -45,7 +45,7 @@ from roundlog.plain import PlainTraining
 from roundlog.trainer import Trainer
 
 _TEXT = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
-_DECIDED_HERE = ("ATEN_", "MKL_", "ONEDNN_", "OMP_", "NUMBA_")
+_DECIDED_HERE = ("ATEN_", "MKL_", "ONEDNN_", "OMP_", "OPENBLAS_", "NUMBA_")
 _VERIFIED = 0.25
 _PAGE = """# One root on every machine
 
@@ -81,17 +81,31 @@ class Machine:
         return kept | threads | dict(self.variables)
 
 
+_AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_CBWR": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
+_OLD = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}
+
 MACHINES: dict[str, Machine] = {
     "native": Machine(2, {}),
     "native, one thread": Machine(1, {}),
-    "AVX2": Machine(2, {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
-    "AVX2, one thread": Machine(1, {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
-    "compatible": Machine(
-        1, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    "AVX2": Machine(2, _AVX2),
+    "AVX2, one thread": Machine(1, _AVX2),
+    "compatible": Machine(1, {**_OLD, "ONEDNN_MAX_CPU_ISA": "SSE41"}),
+    "SSE4.2": Machine(
+        2,
+        {
+            "ATEN_CPU_CAPABILITY": "default",
+            "MKL_CBWR": "SSE4_2",
+            "OPENBLAS_CORETYPE": "Nehalem",
+            "ONEDNN_MAX_CPU_ISA": "SSE41",
+        },
     ),
-    "SSE4.2": Machine(2, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
-    "native, compatible BLAS": Machine(1, {"MKL_CBWR": "COMPATIBLE"}),
-    "generic": Machine(2, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "NUMBA_CPU_NAME": "generic"}),
+    "native, compatible BLAS": Machine(1, {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}),
+    "generic": Machine(2, {**_OLD, "NUMBA_CPU_NAME": "generic"}),
     "CUDA": Machine(1, {}, device="cuda"),
 }
 

@@ -12,6 +12,7 @@ from roundlog.arithmetic import FULL_BITS, check_machine
 from roundlog.finiteness import surely_finite
 from roundlog.fusion import Group, compute, deaths, plan
 from roundlog.kernels.reducing import all_finite
+from roundlog.kernels.threads import own_threads
 from roundlog.operators import (
     Direct,
     Inexact,
@@ -90,6 +91,16 @@ class Executor:
         if inputs.device not in self._checked:
             check_machine(inputs.device)
             self._checked.add(inputs.device)
+        with own_threads():
+            return self._run(inputs, rounding, observe, pass_on)
+
+    def _run(
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        observe: Callable[[int, torch.Tensor], None] | None,
+        pass_on: Callable[[int, torch.Tensor], None] | None,
+    ) -> StepResult:
         # The fused tape computes in FP32.
         if observe is not None or inputs.device.type != "cpu" or self._bits != FULL_BITS:
             return self._one_by_one(inputs, rounding, observe, pass_on)

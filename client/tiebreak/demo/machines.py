@@ -6,7 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_DECIDED_HERE = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_DECIDED_HERE = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "OPENBLAS_CORETYPE",
+    "ONEDNN_MAX_CPU_ISA",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,11 @@ class Machine:
 A = Machine("machine A", "this CPU with all its vector instructions, two threads", {"OMP_NUM_THREADS": "2"})
 B = Machine(
     "machine B",
-    "no vector instructions beyond the baseline, MKL's compatible code, one thread",
-    {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"},
+    "no vector instructions beyond the baseline, the oldest code of MKL and OpenBLAS, one thread",
+    {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+        "OPENBLAS_CORETYPE": "Prescott",
+        "OMP_NUM_THREADS": "1",
+    },
 )

@@ -1,17 +1,26 @@
 """Work split over torch's number of threads. numba's own parallel loops may not be entered from two threads at once,
-and an auditor beside a trainer in one process would do that."""
+and an auditor beside a trainer in one process would do that. All heavy work runs on these threads, products included:
+a library's threads beside them, which wait in a loop for more to do, would take the processors away from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import lru_cache
-from itertools import pairwise
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from itertools import count, pairwise
+from typing import Any
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 MIN_ELEMENTS = 1 << 17
 """Below this, handing out work costs more than it saves."""
+
+_OWN = threading.local()
+"""`busy`: whether this thread is one of several that share a task."""
 
 
 @lru_cache(maxsize=1)
@@ -19,20 +28,124 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="roundlog-kernel")
 
 
-def in_parts(work: Callable[[int, int], None], items: int, elements: int) -> None:
-    """Call work(start, stop) for ranges that cover range(items), `elements` being the size of the whole task.
-    `work` has to release the GIL. Raises what a part raises."""
-    threads = min(torch.get_num_threads(), items, max(1, elements // MIN_ELEMENTS))
-    if threads <= 1:
-        if items:
-            work(0, items)
-        return
-    edges = [items * i // threads for i in range(threads + 1)]
-    parts = [_pool().submit(work, a, b) for a, b in pairwise(edges[1:])]
+def threads_for(items: int, elements: int) -> int:
+    """How many threads a task of so many items is worth, `elements` being the size of the whole task."""
+    if getattr(_OWN, "busy", False):
+        return 1
+    return max(1, min(_TORCH.threads or torch.get_num_threads(), items, elements // MIN_ELEMENTS))
+
+
+def _share(works: list[Callable[[], None]]) -> None:
+    """Run all of these at once, one here. Raises what one of them raises."""
+    parts = [_pool().submit(work) for work in works[1:]]
     try:
-        work(edges[0], edges[1])
+        works[0]()
     finally:
         # Whatever happens here, memory that the others write to has to outlive them.
         wait(parts)
     for part in parts:
         part.result()
+
+
+def in_parts(work: Callable[[int, int], None], items: int, elements: int) -> None:
+    """Call work(start, stop) for ranges that cover range(items), `elements` being the size of the whole task.
+    `work` has to release the GIL. Raises what a part raises."""
+    threads = threads_for(items, elements)
+    if threads <= 1:
+        if items:
+            work(0, items)
+        return
+    edges = [items * i // threads for i in range(threads + 1)]
+    _share([lambda a=a, b=b: work(a, b) for a, b in pairwise(edges)])  # type: ignore[misc]
+
+
+def one_by_one(work: Callable[[int], None], items: int, elements: int) -> None:
+    """Call work(i) for every i < items, whichever thread is free taking the next one; what a call starts in its turn
+    stays on its thread, matrix products of numpy included. Raises what a call raises."""
+    threads = threads_for(items, elements)
+    following = count()
+
+    def some() -> None:
+        before = getattr(_OWN, "busy", False)
+        _OWN.busy = True
+        try:
+            # `next` is one bytecode, so no two threads get the same number.
+            while (item := next(following)) < items:
+                work(item)
+        finally:
+            _OWN.busy = before
+
+    with _BLAS.on_one_thread():
+        _share([some] * threads)
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """While this lasts, the kernels' threads are the only ones: torch and numpy compute on the thread that calls them.
+    The kernels use as many as torch was set to. Both settings are the process's."""
+    with _TORCH.on_one_thread(), _BLAS.on_one_thread():
+        yield
+
+
+class _Library(ABC):
+    """A library with threads of its own, and how many users need it to do without."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+
+    @abstractmethod
+    def rest(self) -> None:
+        """Make the setting."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Take it back."""
+
+    @contextmanager
+    def on_one_thread(self) -> Iterator[None]:
+        """The first user makes the setting, the last one takes it back."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self.rest()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self.resume()
+
+
+class _Torch(_Library):
+    threads = 0
+    """What torch was set to; 0 while it is not resting."""
+
+    def rest(self) -> None:
+        self.threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def resume(self) -> None:
+        torch.set_num_threads(self.threads)
+        self.threads = 0
+
+
+class _Blas(_Library):
+    """numpy's."""
+
+    @cached_property
+    def _libraries(self) -> list[Any]:
+        return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+    def rest(self) -> None:
+        self._before = [library.get_num_threads() for library in self._libraries]
+        for library in self._libraries:
+            library.set_num_threads(1)
+
+    def resume(self) -> None:
+        for library, threads in zip(self._libraries, self._before, strict=True):
+            library.set_num_threads(threads)
+
+
+_TORCH, _BLAS = _Torch(), _Blas()

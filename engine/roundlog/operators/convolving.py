@@ -1,11 +1,12 @@
 """Convolutions of FP32 numbers and their gradients on the CPU, panel by panel: windows written out, multiplied, rounded
-and marked while they are in the cache. What they compute and how well is said in `roundlog.operators.convolution`; the
-letters are the same."""
+and marked while they are in the cache, every panel by one thread. What they compute and how well is said in
+`roundlog.operators.convolution`; the letters are the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -13,9 +14,10 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.marking import mark_product
+from roundlog.kernels.marking import Near, mark_product
 from roundlog.kernels.patches import add_columns, write_columns
 from roundlog.kernels.scratch import scratch
+from roundlog.kernels.threads import in_parts, one_by_one, threads_for
 from roundlog.operators.bound import ProductBound
 from roundlog.operators.marking import Marked
 from roundlog.operators.terms import blocks
@@ -23,6 +25,7 @@ from roundlog.operators.terms import blocks
 PANEL = 1 << 19
 """FP64 elements of one panel of columns, or of the output: 4 MiB."""
 
+F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 
@@ -57,10 +60,22 @@ class Shape:
         """Whether every output position reads the input position of the same number: 1 x 1, stride 1, no padding."""
         return self.taps == 1 and tuple(self.geometry[6:10]) == (1, 1, 0, 0)
 
+    @property
+    def work(self) -> int:
+        """What the multiplications cost, in elements that are read and written."""
+        return self.samples * self.places * self.outputs * (self.channels // self.groups) * self.taps // 16
+
     def identity(self) -> I64:
         """The geometry of the convolution that writes the positions of g itself as columns."""
-        p, q = self.geometry[4:6]
-        return np.array([p, q, 1, 1, p, q, 1, 1, 0, 0, 1, 1], dtype=np.int64)
+        return _lines(self.places)
+
+    def flattened(self) -> Shape:
+        """The same, with a plain one's images as single lines, which are written out in long runs."""
+        return replace(self, geometry=_lines(self.places)) if self.plain else self
+
+
+def _lines(places: int) -> I64:
+    return np.array([1, places, 1, 1, 1, places, 1, 1, 0, 0, 1, 1], dtype=np.int64)
 
 
 def flat(x: torch.Tensor, from_channel: int) -> npt.NDArray[np.float32]:
@@ -69,12 +84,36 @@ def flat(x: torch.Tensor, from_channel: int) -> npt.NDArray[np.float32]:
     return memory[from_channel * prod(x.shape[2:]) :]
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, first: bool) -> torch.Tensor:
+def _multiply(a: F64, b: F64, first: bool) -> F64:
     """a[M, K] @ b[K, N] into the scratch buffer y, or added to what is there."""
-    y = scratch("y", a.shape[0], b.shape[1])
-    if first:
-        return torch.mm(a, b, out=y)
-    return y.add_(torch.mm(a, b, out=scratch("t", a.shape[0], b.shape[1])))
+    y = scratch("y", a.shape[0], b.shape[1]).numpy()
+    # What is not finite is found where outputs are marked.
+    with np.errstate(all="ignore"):
+        if first:
+            np.matmul(a, b, out=y)
+        else:
+            product = scratch("t", *y.shape).numpy()
+            np.matmul(a, b, out=product)
+            np.add(y, product, out=y)
+    return y
+
+
+def _widened(w: torch.Tensor) -> F64:
+    """f32[O, ...] -> f64[O, K], in memory that all panels share."""
+    source = w.contiguous().reshape(len(w), -1).numpy()
+    wide = scratch("shared", *source.shape).numpy()
+
+    def rows(start: int, stop: int) -> None:
+        wide[start:stop] = source[start:stop]
+
+    in_parts(rows, len(wide), wide.size)
+    return wide
+
+
+def _even(size: int, parts: int) -> list[tuple[int, int]]:
+    """range(size) in so many nearly equal parts, none of them empty."""
+    parts = max(1, min(size, parts))
+    return list(pairwise(size * i // parts for i in range(parts + 1)))
 
 
 def _panels(samples: int, places: int, size: int) -> list[tuple[int, int]]:
@@ -93,33 +132,42 @@ def forward(
     """g and what is marked in it."""
     p, q = (int(size) for size in shape.geometry[4:6])
     out = torch.empty((shape.samples, shape.outputs, p, q), dtype=torch.float32)
+    shape = shape.flattened()
     inner, each, places = shape.channels // shape.groups, shape.outputs // shape.groups, shape.places
-    cut, found = blocks(inner * shape.taps), []
+    cut, positions = blocks(inner * shape.taps), shape.samples * places
     columns = bound.columns.reshape(shape.samples, shape.groups, places).numpy()
-    wide = scratch("a", shape.outputs, inner * shape.taps).copy_(w.reshape(shape.outputs, -1))
-    for group in range(shape.groups):
-        source = flat(x, group * inner)
+    wide, rows, target = _widened(w), bound.rows.numpy(), out.view(-1).numpy()
+    sources = [flat(x, group * inner) for group in range(shape.groups)]
+    size = max(256, PANEL // max(cut[0][1], each))
+    threads = threads_for(positions, shape.work)
+    if threads > shape.groups:
+        size = min(size, -(-positions // threads))
+    panels = [(group, *panel) for group in range(shape.groups) for panel in _panels(shape.samples, places, size)]
+    found: list[Near] = []
+
+    def panel(number: int) -> None:
+        group, first, last = panels[number]
         outputs = slice(group * each, (group + 1) * each)
-        for first, last in _panels(shape.samples, places, max(256, PANEL // max(cut[0][1], each))):
-            for start, stop in cut:
-                b = scratch("b", stop - start, last - first)
-                write_columns(source, shape.channels, shape.geometry, start, first, last, b.numpy())
-                y = multiply(wide[outputs, start:stop], b, start == 0)
-            n, place = divmod(first, places)
-            limits = columns[:, group].reshape(-1)[None, first:last]
-            found.append(
-                mark_product(
-                    y.numpy(),
-                    bound.rows[outputs].numpy(),
-                    np.ascontiguousarray(limits),
-                    interval_factor(scale),
-                    out.view(-1).numpy(),
-                    first=(n * shape.outputs + group * each) * places + place,
-                    pitch=places,
-                    run=min(places, last - first),
-                    skip=shape.outputs * places,
-                )
+        for start, stop in cut:
+            b = scratch("b", stop - start, last - first).numpy()
+            write_columns(sources[group], shape.channels, shape.geometry, start, first, last, b)
+            y = _multiply(wide[outputs, start:stop], b, start == 0)
+        n, place = divmod(first, places)
+        found.append(
+            mark_product(
+                y,
+                rows[outputs],
+                np.ascontiguousarray(columns[:, group].reshape(-1)[None, first:last]),
+                interval_factor(scale),
+                target,
+                first=(n * shape.outputs + group * each) * places + place,
+                pitch=places,
+                run=min(places, last - first),
+                skip=shape.outputs * places,
             )
+        )
+
+    one_by_one(panel, len(panels), shape.work)
     return out, Marked.collect(found)
 
 
@@ -130,42 +178,51 @@ def to_input(
     height, width = (int(size) for size in shape.geometry[:2])
     out = torch.empty((shape.samples, shape.channels, height, width), dtype=torch.float32)
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
-    cut, found = blocks(each), []
+    cut, identity = blocks(each), shape.identity()
     columns = bound.columns.reshape(shape.samples, shape.groups, shape.image).numpy()
-    wide = scratch("a", shape.outputs, inner * shape.taps).copy_(w.reshape(shape.outputs, -1))
+    wide, limits, target = _widened(w), bound.rows.numpy(), out.view(-1).numpy()
+    sources = [flat(g, group * each) for group in range(shape.groups)]
     some = max(1, PANEL // max(1, shape.places * max(shape.taps, min(each, cut[0][1]))))
-    for group in range(shape.groups):
-        source = flat(g, group * each)
-        for n in range(0, shape.samples, some):
-            samples = min(some, shape.samples - n)
-            positions = n * shape.places, (n + samples) * shape.places
-            batch = max(1, PANEL // (samples * max(shape.places * shape.taps, shape.image)))
-            for c in range(0, inner, batch):
-                channels = min(batch, inner - c)
-                rows = slice(c * shape.taps, (c + channels) * shape.taps)
-                for start, stop in cut:
-                    b = scratch("b", stop - start, positions[1] - positions[0])
-                    write_columns(source, shape.outputs, shape.identity(), start, *positions, b.numpy())
-                    a = wide[group * each + start : group * each + stop, rows]
-                    y = multiply(a.T, b, start == 0)
-                if not shape.plain:
-                    image = scratch("t", channels, samples * shape.image).zero_()
-                    add_columns(y.numpy(), samples, shape.geometry, image.numpy())
-                    y = image
-                channel = group * inner + c
-                found.append(
-                    mark_product(
-                        y.numpy(),
-                        bound.rows[channel : channel + channels].numpy(),
-                        np.ascontiguousarray(columns[n : n + samples, group]).reshape(1, -1),
-                        interval_factor(scale),
-                        out.view(-1).numpy(),
-                        first=(n * shape.channels + channel) * shape.image,
-                        pitch=shape.image,
-                        run=shape.image,
-                        skip=shape.channels * shape.image,
-                    )
+    threads = threads_for(shape.samples, shape.work)
+    if threads > shape.groups:
+        some = min(some, -(-shape.samples // threads))
+    panels = [
+        (group, n, min(n + some, shape.samples)) for group in range(shape.groups) for n in range(0, shape.samples, some)
+    ]
+    found: list[Near] = []
+
+    def panel(number: int) -> None:
+        group, n, last = panels[number]
+        samples = last - n
+        b = scratch("b", each, samples * shape.places).numpy()
+        write_columns(sources[group], shape.outputs, identity, 0, n * shape.places, last * shape.places, b)
+        of_positions = np.ascontiguousarray(columns[n:last, group]).reshape(1, -1)
+        several = samples * max(shape.places * shape.taps, shape.image) * inner
+        for c, end in _even(inner, -(-several // PANEL)):
+            for start, stop in cut:
+                a = wide[group * each + start : group * each + stop, c * shape.taps : end * shape.taps]
+                y = _multiply(a.T, b[start:stop], start == 0)
+            if not shape.plain:
+                image = scratch("t", end - c, samples * shape.image).numpy()
+                image.fill(0.0)
+                add_columns(y, samples, shape.geometry, image)
+                y = image
+            channel = group * inner + c
+            found.append(
+                mark_product(
+                    y,
+                    limits[channel : channel + end - c],
+                    of_positions,
+                    interval_factor(scale),
+                    target,
+                    first=(n * shape.channels + channel) * shape.image,
+                    pitch=shape.image,
+                    run=shape.image,
+                    skip=shape.channels * shape.image,
                 )
+            )
+
+    one_by_one(panel, len(panels), shape.work)
     return out, Marked.collect(found)
 
 
@@ -176,18 +233,23 @@ def to_weight(
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     out = torch.empty((shape.outputs, inner, *(int(size) for size in shape.geometry[2:4])), dtype=torch.float32)
     terms = inner * shape.taps
-    found = [
-        mark_product(
-            y.numpy(),
-            bound.rows[outputs].numpy(),
-            np.ascontiguousarray(bound.columns[outputs.start // each, rows].numpy())[None],
-            interval_factor(scale),
-            out.view(-1).numpy(),
-            first=outputs.start * terms + rows.start,
-            pitch=terms,
+    limits, columns, target = bound.rows.numpy(), bound.columns.numpy(), out.view(-1).numpy()
+    found: list[Near] = []
+
+    def mark(outputs: slice, rows: slice, y: F64) -> None:
+        found.append(
+            mark_product(
+                y,
+                limits[outputs],
+                np.ascontiguousarray(columns[outputs.start // each, rows])[None],
+                interval_factor(scale),
+                target,
+                first=outputs.start * terms + rows.start,
+                pitch=terms,
+            )
         )
-        for outputs, rows, y in _weight_panels(g, x, shape)
-    ]
+
+    _weight_panels(g, x, shape, mark)
     return out, Marked.collect(found)
 
 
@@ -195,25 +257,50 @@ def weight_sums(g: torch.Tensor, x: torch.Tensor, shape: Shape) -> torch.Tensor:
     """The gradient of w, f64."""
     inner = shape.channels // shape.groups
     out = torch.empty((shape.outputs, inner * shape.taps), dtype=torch.float64)
-    for outputs, rows, y in _weight_panels(g, x, shape):
-        out[outputs, rows] = y
+
+    def keep(outputs: slice, rows: slice, y: F64) -> None:
+        out.numpy()[outputs, rows] = y
+
+    _weight_panels(g, x, shape, keep)
     return out.reshape(shape.outputs, inner, *(int(size) for size in shape.geometry[2:4]))
 
 
-def _weight_panels(g: torch.Tensor, x: torch.Tensor, shape: Shape) -> Iterator[tuple[slice, slice, torch.Tensor]]:
-    """The gradient of w as [O, C/groups * I * J], panel by panel: which rows (those of a group), which columns, and
-    their sums in the scratch buffer y."""
+def _weight_panels(g: torch.Tensor, x: torch.Tensor, shape: Shape, use: Callable[[slice, slice, F64], None]) -> None:
+    """The gradient of w as [O, C/groups * I * J], panel by panel: `use` takes which rows (those of a group), which
+    columns, and their sums, and is called from several threads. A thread has some columns for itself or, where there
+    are few of them and many positions to sum over, some of the positions."""
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
-    cut = blocks(shape.samples * shape.places)
-    terms = inner * shape.taps
-    size = max(1, PANEL // max(cut[0][1], each))
-    for group in range(shape.groups):
-        of_g, of_x = flat(g, group * each), flat(x, group * inner)
-        for row in range(0, terms, size):
-            rows = min(size, terms - row)
-            for start, stop in cut:
-                a, b = scratch("a", each, stop - start), scratch("b", rows, stop - start)
-                write_columns(of_g, shape.outputs, shape.identity(), 0, start, stop, a.numpy())
-                write_columns(of_x, shape.channels, shape.geometry, row, start, stop, b.numpy())
-                y = multiply(a, b.T, start == 0)
-            yield slice(group * each, (group + 1) * each), slice(row, row + rows), y
+    shape = shape.flattened()
+    cut, identity, terms = blocks(shape.samples * shape.places), shape.identity(), inner * shape.taps
+    sources = [(flat(g, group * each), flat(x, group * inner)) for group in range(shape.groups)]
+    threads = threads_for(shape.outputs * terms, shape.work)
+    if shape.groups >= threads or each * terms > 2 * PANEL or len(cut) < 2 * threads:
+        parts = -(-terms // max(1, PANEL // max(cut[0][1], each)))
+        panels, shares = _even(terms, -(-parts // threads) * threads), [(0, len(cut))]
+    else:
+        panels, shares = [(0, terms)], _even(len(cut), threads)
+    tasks = [(group, *panel, *share) for group in range(shape.groups) for panel in panels for share in shares]
+    # Added up in the same order on every run, so that a run writes the same log again.
+    sums: list[F64] = [np.empty(0)] * len(tasks)
+
+    def task(number: int) -> None:
+        group, row, end, first, last = tasks[number]
+        of_g, of_x = sources[group]
+        for start, stop in cut[first:last]:
+            a, b = scratch("a", each, stop - start).numpy(), scratch("b", end - row, stop - start).numpy()
+            write_columns(of_g, shape.outputs, identity, 0, start, stop, a)
+            write_columns(of_x, shape.channels, shape.geometry, row, start, stop, b)
+            y = _multiply(a, b.T, start == cut[first][0])
+        if len(shares) == 1:
+            use(slice(group * each, (group + 1) * each), slice(row, end), y)
+        else:
+            # A thread that takes two shares needs its scratch memory for the second one.
+            sums[number] = y.copy()
+
+    one_by_one(task, len(tasks), shape.work)
+    if len(shares) > 1:
+        for group in range(shape.groups):
+            total, *others = sums[group * len(shares) : (group + 1) * len(shares)]
+            for more in others:
+                np.add(total, more, out=total)
+            use(slice(group * each, (group + 1) * each), slice(0, terms), total)

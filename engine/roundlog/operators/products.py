@@ -1,78 +1,165 @@
-"""Matrix products of FP32 numbers on the CPU, panel by panel: widened, multiplied, rounded and marked while they are in
-the cache. What they compute and how well is said in `roundlog.operators.contraction`."""
+"""Matrix products of FP32 numbers on the CPU, part by part: widened, multiplied, rounded and marked while they are in
+the cache, every part by one thread. What they compute and how well is said in `roundlog.operators.contraction`."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.marking import mark_product
+from roundlog.kernels.marking import Near, mark_product
 from roundlog.kernels.scratch import scratch
+from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.widening import dense, widen
 from roundlog.operators.marking import Marked
 from roundlog.operators.terms import blocked_gamma, blocks
 
+F64 = npt.NDArray[np.float64]
+
 PANEL = 1 << 19
 """FP64 elements of one panel of the output, and of the operand that it is made of: 4 MiB each."""
+
+SHARED = 1 << 23
+"""FP64 elements up to which an operand that all panels share is widened once, and not again for every panel: 64 MiB."""
 
 
 def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Marked]:
     """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it."""
     a, b = dense(a), dense(b)
     (batches, rows, terms), columns = a.shape, b.shape[2]
-    out = torch.empty((batches, rows, columns), dtype=torch.float32)
-    flat = out.view(-1).numpy()
-    cut = blocks(terms)
-    factor, gamma = interval_factor(scale), blocked_gamma(terms)
-    by_rows = rows >= columns
-    # Whole batches if there are several, else panels of the larger side.
+    threads = threads_for(batches * rows * columns, batches * rows * columns * terms // 16)
     if batches > 1:
-        size = max(1, PANEL // max(rows * columns, (rows + columns) * terms))
-        panels = [(first, min(first + size, batches)) for first in range(0, batches, size)]
-    else:
-        longer, shorter = max(rows, columns), min(rows, columns)
-        # Never narrower than what a matrix kernel needs to run at full speed.
-        size = max(256, PANEL // max(shorter, min(terms, cut[0][1])))
-        count = -(-longer // size)
-        panels = [(longer * i // count, longer * (i + 1) // count) for i in range(count)]
-    row_energy, column_energy = np.zeros(batches * rows), np.zeros(batches * columns)
-    found = []
-    wide_a = wide_b = torch.empty(0)
-    for number, (first, last) in enumerate(panels):
-        in_batch, in_rows, in_columns = slice(None), slice(None), slice(None)
-        if batches > 1:
-            in_batch = slice(first, last)
-        elif by_rows:
-            in_rows = slice(first, last)
+        return _by_batches(a, b, scale, threads)
+    if rows * columns <= 2 * PANEL and len(blocks(terms)) >= 2 * threads:
+        return _by_terms(a, b, scale, threads)
+    return _by_panels(a, b, scale, threads)
+
+
+def _cut(size: int, parts: int, threads: int) -> list[tuple[int, int]]:
+    """range(size) in nearly equal parts, as many for every thread."""
+    parts = min(size, -(-parts // threads) * threads)
+    return list(pairwise(size * i // parts for i in range(parts + 1)))
+
+
+def _multiply(wide_a: torch.Tensor, wide_b: torch.Tensor, first: bool) -> F64:
+    """[B, P, K] @ [B, K, Q] in the scratch buffer y, or added to what is there."""
+    shape = wide_a.shape[0], wide_a.shape[1], wide_b.shape[2]
+    y = scratch("y", *shape).numpy()
+    # What is not finite is found where outputs are marked.
+    with np.errstate(all="ignore"):
+        if first:
+            np.matmul(wide_a.numpy(), wide_b.numpy(), out=y)
         else:
-            in_columns = slice(first, last)
-        # Energies are taken once: those of the operand that is widened again for every panel, with the first panel.
-        of_rows = row_energy[first * rows : last * rows] if batches > 1 else row_energy[in_rows]
-        of_columns = column_energy[first * columns : last * columns] if batches > 1 else column_energy[in_columns]
-        again_a, again_b = batches == 1 and not by_rows and number > 0, batches == 1 and by_rows and number > 0
-        for position, (start, stop) in enumerate(cut):
-            if not again_a or len(cut) > 1:
-                spare = np.zeros_like(of_rows) if again_a else of_rows
-                wide_a = widen("a", a[in_batch, in_rows, start:stop], spare, -1)
-            if not again_b or len(cut) > 1:
-                spare = np.zeros_like(of_columns) if again_b else of_columns
-                wide_b = widen("b", b[in_batch, start:stop, in_columns], spare, -2)
-            shape = (wide_a.shape[0], wide_a.shape[1], wide_b.shape[2])
-            y = scratch("y" if position == 0 else "t", *shape)
-            if shape[0] == 1:
-                torch.mm(wide_a[0], wide_b[0], out=y[0])
-            else:
-                torch.bmm(wide_a, wide_b, out=y)
-            if position > 0:
-                y = scratch("y", *shape).add_(y)
-        norms = np.sqrt(of_rows) * gamma, np.sqrt(of_columns).reshape(shape[0], -1)
-        lines = y.view(-1, shape[2]).numpy()
-        if batches > 1:
-            near = mark_product(lines, *norms, factor, flat, first=first * rows * columns)
-        elif by_rows:
-            near = mark_product(lines, *norms, factor, flat, first=first * columns)
-        else:
-            near = mark_product(lines, *norms, factor, flat, first=first, pitch=columns)
-        found.append(near)
+            product = scratch("t", *shape).numpy()
+            np.matmul(wide_a.numpy(), wide_b.numpy(), out=product)
+            np.add(y, product, out=y)
+    return y
+
+
+def _by_batches(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
+    (batches, rows, terms), columns = a.shape, b.shape[2]
+    out = torch.empty((batches, rows, columns), dtype=torch.float32)
+    flat, factor, gamma = out.view(-1).numpy(), interval_factor(scale), blocked_gamma(terms)
+    size = max(1, PANEL // max(rows * columns, (rows + columns) * terms))
+    panels = _cut(batches, -(-batches // size), threads)
+    found: list[Near] = []
+
+    def panel(number: int) -> None:
+        first, last = panels[number]
+        row_energy, column_energy = np.zeros((last - first) * rows), np.zeros((last - first) * columns)
+        for start, stop in blocks(terms):
+            wide_a = widen("a", a[first:last, :, start:stop], row_energy, -1)
+            wide_b = widen("b", b[first:last, start:stop], column_energy, -2)
+            y = _multiply(wide_a, wide_b, start == 0)
+        found.append(
+            mark_product(
+                y.reshape(-1, columns),
+                np.sqrt(row_energy) * gamma,
+                np.sqrt(column_energy).reshape(-1, columns),
+                factor,
+                flat,
+                first=first * rows * columns,
+            )
+        )
+
+    one_by_one(panel, len(panels), out.numel() * terms // 16)
     return out, Marked.collect(found)
+
+
+def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
+    """Panels of the longer side of the output."""
+    (_, rows, terms), columns = a.shape, b.shape[2]
+    out = torch.empty((1, rows, columns), dtype=torch.float32)
+    flat, factor, gamma = out.view(-1).numpy(), interval_factor(scale), blocked_gamma(terms)
+    cut, by_rows = blocks(terms), rows >= columns
+    longer, shorter = max(rows, columns), min(rows, columns)
+    # Never narrower than what a matrix kernel needs to run at full speed, if the threads do not need it.
+    size = max(256, PANEL // max(shorter, min(terms, cut[0][1])))
+    panels = _cut(longer, -(-longer // size), threads)
+    found: list[Near] = []
+    kept, kept_energy = None, np.zeros(shorter)
+    if shorter * terms <= SHARED:
+        kept = widen("shared", b, kept_energy, -2) if by_rows else widen("shared", a, kept_energy, -1)
+
+    def panel(number: int) -> None:
+        first, last = panels[number]
+        own, other = np.zeros(last - first), kept_energy if kept is not None else np.zeros(shorter)
+        for start, stop in cut:
+            if by_rows:
+                wide_a = widen("a", a[:, first:last, start:stop], own, -1)
+                wide_b = kept[:, start:stop] if kept is not None else widen("b", b[:, start:stop], other, -2)
+            else:
+                wide_a = kept[:, :, start:stop] if kept is not None else widen("a", a[:, :, start:stop], other, -1)
+                wide_b = widen("b", b[:, start:stop, first:last], own, -2)
+            y = _multiply(wide_a, wide_b, start == 0)
+        row_energy, column_energy = (own, other) if by_rows else (other, own)
+        found.append(
+            mark_product(
+                y[0],
+                np.sqrt(row_energy) * gamma,
+                np.sqrt(column_energy)[None],
+                factor,
+                flat,
+                first=first * columns if by_rows else first,
+                pitch=columns,
+            )
+        )
+
+    one_by_one(panel, len(panels), out.numel() * terms // 16)
+    return out, Marked.collect(found)
+
+
+def _by_terms(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
+    """Long sums for a small output: every thread adds up some of the blocks, so each operand is widened once."""
+    (_, rows, terms), columns = a.shape, b.shape[2]
+    out = torch.empty((1, rows, columns), dtype=torch.float32)
+    cut = blocks(terms)
+    shares = _cut(len(cut), threads, threads)
+    sums: list[F64] = [np.empty(0)] * len(shares)
+    row_energy, column_energy = np.zeros((len(shares), rows)), np.zeros((len(shares), columns))
+
+    def share(number: int) -> None:
+        first, last = shares[number]
+        for position in range(first, last):
+            start, stop = cut[position]
+            wide_a = widen("a", a[:, :, start:stop], row_energy[number], -1)
+            wide_b = widen("b", b[:, start:stop], column_energy[number], -2)
+            y = _multiply(wide_a, wide_b, position == first)
+        # A thread that takes two shares needs its scratch memory for the second one.
+        sums[number] = y[0].copy() if len(shares) > 1 else y[0]
+
+    one_by_one(share, len(shares), out.numel() * terms // 16)
+    total = sums[0]
+    for more in sums[1:]:
+        np.add(total, more, out=total)
+    near = mark_product(
+        total,
+        np.sqrt(row_energy.sum(axis=0)) * blocked_gamma(terms),
+        np.sqrt(column_energy.sum(axis=0))[None],
+        interval_factor(scale),
+        out.view(-1).numpy(),
+    )
+    return out, Marked.collect([near])

@@ -2,8 +2,9 @@
 
     python kernel_profile.py FILE THREADS
 
-For every inexact operator: `NAME.y` f64, `NAME.d` f64 and `NAME.r`, the f32 after certified rounding; for every exact
-one `NAME.v`. The profile is set by the environment before the process starts; nothing can change it afterwards.
+For every inexact operator: `NAME.y` f64, `NAME.d` f64, `NAME.p` f64, what `certify` rounds (the CPU computes it panel
+by panel), and `NAME.r`, the f32 after certified rounding; for every exact one `NAME.v`. The profile is set by the
+environment before the process starts; nothing can change it afterwards.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ def main() -> None:
         y = operator.approximate(inputs, attributes)
         results[f"{label}.y"] = y.numpy()
         results[f"{label}.d"] = operator.bound(inputs, attributes, y).whole(y).numpy()
+        # So wide an interval that every element is marked.
+        results[f"{label}.p"] = operator.certify(inputs, attributes, 2.0**60)[1].y.numpy()
         results[f"{label}.r"] = recorder.round(0, operator, inputs, attributes)[0].numpy()
     for label, name, inputs, attributes in exact():
         operator = REGISTRY[name]

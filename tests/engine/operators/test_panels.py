@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
+from roundlog.kernels import threads
 from roundlog.operators import Inexact, convolving, operator, products, terms
 from roundlog.rounding import Recorder
+
+
+@pytest.fixture(params=[1, 3])
+def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """So many threads, which get a share of the smallest task."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "MIN_ELEMENTS", 1)
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
 
 SHAPES = {
     "wide": ((1, 37, 50), (1, 50, 900)),
@@ -38,8 +52,13 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("scale", [1.0, 4.0])
-def test_panels_and_blocks_round_correctly(name: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared", [0, 1 << 23])
+@pytest.mark.usefixtures("shared_out")
+def test_panels_and_blocks_round_correctly(
+    name: str, scale: float, shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products, "PANEL", 4000)
+    monkeypatch.setattr(products, "SHARED", shared)
     monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
     left, right = SHAPES[name]
@@ -91,6 +110,7 @@ WINDOWS = {
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("panel", [200, 3000, 1 << 19])
+@pytest.mark.usefixtures("shared_out")
 def test_convolutions_in_panels_round_correctly(name: str, panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolving, "PANEL", panel)
     monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
@@ -128,3 +148,34 @@ def test_a_tap_that_reads_nothing_but_padding_is_in_no_doubt() -> None:
     taps = {int(index) % 9 for index in marked.indices}
     assert taps <= {4}
     assert not rounded[:, :, 0, 0].any() and rounded[:, :, 1, 1].all()
+
+
+def test_work_is_handed_out_once_and_only_there_where_it_is_wanted(shared_out: int) -> None:
+    done, nested = [], []
+
+    def work(item: int) -> None:
+        done.append(item)
+        # What a task starts in its turn stays on its thread.
+        assert threads.threads_for(100, 100) == 1
+        assert torch.get_num_threads() == 1
+        threads.in_parts(lambda start, stop: nested.append((start, stop)), 7, 1 << 30)
+
+    with threads.own_threads():
+        assert threads.threads_for(100, 100) == shared_out
+        threads.one_by_one(work, 50, 50)
+    assert sorted(done) == list(range(50))
+    assert nested == [(0, 7)] * 50
+    assert torch.get_num_threads() == shared_out
+    assert threads.threads_for(100, 100) == shared_out
+
+
+def test_a_task_that_fails_ends_the_work_and_leaves_the_settings_as_they_were(shared_out: int) -> None:
+    def work(item: int) -> None:
+        if item == 5:
+            raise ValueError(str(item))
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="5"), threads.own_threads():
+            threads.one_by_one(work, 50, 50)
+        assert torch.get_num_threads() == shared_out
+        assert threads.threads_for(100, 100) == shared_out

@@ -10,9 +10,24 @@ PROFILES = {
     "native": {},
     "one thread": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
     "two threads": {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
-    "old": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"},
-    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
-    "sse": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "SSE4_2"},
+    "old": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+        "OPENBLAS_CORETYPE": "Prescott",
+        "OMP_NUM_THREADS": "1",
+    },
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_CBWR": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+    },
+    "sse": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "SSE4_2",
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+    },
 }
 
 WORKER = Path(__file__).with_name("worker.py")
