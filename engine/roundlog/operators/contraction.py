@@ -23,7 +23,7 @@ from roundlog.kernels.summing import sum_products
 from roundlog.kernels.widening import storage_of
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.marking import Marked
-from roundlog.operators.products import certify_product
+from roundlog.operators.products import PANEL, certify_product, sum_product
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -175,6 +175,10 @@ class MatMul(Contraction, Summation):
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
+        small = a.ndim == 2 and a.shape[0] * b.shape[1] <= 2 * PANEL
+        if small and a.device.type == "cpu" and a.numel() and b.numel():
+            y, *energies = sum_product(a, b)
+            return y, tuple(energies)
         return blocked_product(a, b), (row_energies(a), column_energies(b))
 
     def measured(self, part: Types, output: TensorType) -> int:

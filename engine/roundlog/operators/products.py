@@ -133,9 +133,35 @@ def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> 
 
 
 def _by_terms(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
-    """Long sums for a small output: every thread adds up some of the blocks, so each operand is widened once."""
+    """Long sums for a small output."""
     (_, rows, terms), columns = a.shape, b.shape[2]
     out = torch.empty((1, rows, columns), dtype=torch.float32)
+    total, row_energy, column_energy = _sum_by_terms(a, b, threads)
+    near = mark_product(
+        total,
+        np.sqrt(row_energy) * blocked_gamma(terms),
+        np.sqrt(column_energy)[None],
+        interval_factor(scale),
+        out.view(-1).numpy(),
+    )
+    return out, Marked.collect([near])
+
+
+def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """a: f32[M, K], b: f32[K, N], on the CPU, nothing empty, M N small. Returns the product in FP64, and the sums of
+    squares of the rows of a and of the columns of b: f64[M, N], f64[M], f64[N], in memory of their own."""
+    rows, terms = a.shape
+    columns = b.shape[1]
+    threads = threads_for(rows * columns, rows * columns * terms // 16)
+    y, row_energy, column_energy = _sum_by_terms(dense(a[None]), dense(b[None]), threads)
+    # The sum of a single share lies in scratch memory.
+    return torch.from_numpy(y.copy()), torch.from_numpy(row_energy), torch.from_numpy(column_energy)
+
+
+def _sum_by_terms(a: torch.Tensor, b: torch.Tensor, threads: int) -> tuple[F64, F64, F64]:
+    """The product of a: [1, M, K] and b: [1, K, N], and both energies. Every thread adds up some of the blocks, so each
+    operand is widened once."""
+    (_, rows, terms), columns = a.shape, b.shape[2]
     cut = blocks(terms)
     shares = _cut(len(cut), threads, threads)
     sums: list[F64] = [np.empty(0)] * len(shares)
@@ -151,15 +177,8 @@ def _by_terms(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> t
         # A thread that takes two shares needs its scratch memory for the second one.
         sums[number] = y[0].copy() if len(shares) > 1 else y[0]
 
-    one_by_one(share, len(shares), out.numel() * terms // 16)
+    one_by_one(share, len(shares), rows * columns * terms // 16)
     total = sums[0]
     for more in sums[1:]:
         np.add(total, more, out=total)
-    near = mark_product(
-        total,
-        np.sqrt(row_energy.sum(axis=0)) * blocked_gamma(terms),
-        np.sqrt(column_energy.sum(axis=0))[None],
-        interval_factor(scale),
-        out.view(-1).numpy(),
-    )
-    return out, Marked.collect([near])
+    return total, row_energy.sum(axis=0), column_energy.sum(axis=0)
