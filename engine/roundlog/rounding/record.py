@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from roundlog.arithmetic import FULL_BITS, adjacent
+from roundlog.arithmetic import FULL_BITS
 from roundlog.log import Decision, Entries, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import TRAINER_REACH, certify, ends, give_up, pieces, resolve
+from roundlog.rounding.resolve import certify, give_up, judge, pieces, resolved
 
 
 class Recorder:
@@ -46,14 +46,14 @@ class Recorder:
             return rounded, False
         decisions, by_value, finite = [], [], True
         for some in pieces(marked):
-            values = resolve(operator, inputs, attributes, some, self.bits)
-            rounded.view(-1)[some.indices] = values
-            two = adjacent(*ends(some, self.guard + TRAINER_REACH, self.bits), self.bits)
-            upper = ends(some, self.guard, self.bits)[1]
-            decision = torch.where(values == upper, int(Decision.UP), int(Decision.DOWN))
-            decisions.append(torch.where(two, decision, int(Decision.VALUE)).to(torch.uint8).cpu().numpy())
-            by_value.append(values[~two].cpu().numpy().view(np.uint32))
-            finite &= bool(values.isfinite().all())
+            judged = judge(some, self.guard, self.bits)
+            right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, self.bits)
+            rounded.view(-1)[some.indices] = right
+            values, upper, two = (part.cpu().numpy() for part in (right, judged.upper, judged.two))
+            decision = np.where(values == upper, np.uint8(Decision.UP), np.uint8(Decision.DOWN))
+            decisions.append(np.where(two, decision, np.uint8(Decision.VALUE)))
+            by_value.append(values[~two].view(np.uint32))
+            finite &= bool(np.isfinite(values).all())
         self.entries[index] = Entries(
             indices=marked.indices.cpu().numpy(),
             decisions=np.concatenate(decisions),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS, round_interval
+from roundlog.arithmetic import FULL_BITS, adjacent, round_interval
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.deciding import ends as ends_by_kernel
+from roundlog.kernels.deciding import judge as judge_by_kernel
 from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked, mark_by_reference
 from roundlog.operators.registry import Attributes, Tensors
@@ -59,12 +61,51 @@ def ends(marked: Marked, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[tor
     return torch.from_numpy(low), torch.from_numpy(high)
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a trainer needs to know of every marked element, to resolve it and to write it down."""
+
+    low: torch.Tensor
+    """f32[n]: y - d, rounded."""
+    doubtful: torch.Tensor
+    """bool[n]: y - d and y + d round to different numbers."""
+    upper: torch.Tensor
+    """f32[n]: y + guard d, rounded."""
+    two: torch.Tensor
+    """bool[n]: (guard + TRAINER_REACH) d holds a single boundary."""
+
+
+def judge(marked: Marked, guard: float, bits: int = FULL_BITS) -> Judged:
+    """All of it in one loop where there is a kernel for it."""
+    far = guard + TRAINER_REACH
+    if marked.y.device.type != "cpu" or bits != FULL_BITS:
+        low, high = ends(marked, bits=bits)
+        return Judged(low, low != high, ends(marked, guard, bits)[1], adjacent(*ends(marked, far, bits), bits))
+    factors = (interval_factor(scale) for scale in (1.0, guard, far))
+    parts = judge_by_kernel(marked.y.numpy(), marked.d.numpy(), *factors)
+    low, upper, doubtful, two = (torch.from_numpy(part) for part in parts)
+    return Judged(low, doubtful, upper, two)
+
+
 def resolve(
     operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, bits: int = FULL_BITS
 ) -> torch.Tensor:
     """f32[n]: the correct rounding of every marked element. Only those within d itself need the exact value."""
     low, high = ends(marked, bits=bits)
-    ambiguous = (low != high).nonzero().squeeze(1)
+    return resolved(operator, inputs, attributes, marked, low, low != high, bits)
+
+
+def resolved(
+    operator: Inexact,
+    inputs: Tensors,
+    attributes: Attributes,
+    marked: Marked,
+    low: torch.Tensor,
+    doubtful: torch.Tensor,
+    bits: int = FULL_BITS,
+) -> torch.Tensor:
+    """low, with the correct roundings in place of those that are doubtful."""
+    ambiguous = doubtful.nonzero().squeeze(1)
     if len(ambiguous):
         low[ambiguous] = operator.exact(inputs, attributes, marked.indices[ambiguous], bits)
     return low
