@@ -8,8 +8,9 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, round_function
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.marking import mark_flat
+from roundlog.kernels.marking import Near, mark_flat
 from roundlog.kernels.scratch import scratch
+from roundlog.kernels.threads import one_by_one
 from roundlog.operators.bound import Bound, RelativeBound
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import (
@@ -32,7 +33,7 @@ ABSOLUTE_BOUND = 2.0**-1000
 """Where FP64 itself underflows, far below anything that FP32 can see."""
 
 
-_BLOCK = 1 << 17
+_BLOCK = 1 << 16
 """Elements that are widened, computed and rounded while they are in the cache."""
 
 
@@ -56,9 +57,11 @@ class Function(Inexact):
         if x.device.type != "cpu" or not x.numel():
             return super().certify(inputs, attributes, scale)
         rounded = torch.empty(x.shape, dtype=torch.float32)
-        source, out, factor, found = x.reshape(-1), rounded.view(-1).numpy(), interval_factor(scale), []
-        for first in range(0, x.numel(), _BLOCK):
-            last = min(first + _BLOCK, x.numel())
+        source, out, factor = x.reshape(-1), rounded.view(-1).numpy(), interval_factor(scale)
+        found: list[Near] = []
+
+        def block(number: int) -> None:
+            first, last = number * _BLOCK, min((number + 1) * _BLOCK, len(source))
             y = scratch("y", last - first)
             y.copy_(source[first:last])
             type(self).function(y, out=y)
@@ -68,6 +71,9 @@ class Function(Inexact):
                     y.numpy(), None, factor, target, first=first, relative=RELATIVE_BOUND, absolute=ABSOLUTE_BOUND
                 )
             )
+
+        # A function costs about eight times what reading its argument does.
+        one_by_one(block, -(-len(source) // _BLOCK), 8 * len(source))
         return rounded, Marked.collect(found)
 
     def exact(
