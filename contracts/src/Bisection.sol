@@ -17,9 +17,10 @@ struct Children {
 
 /// @notice A search for the leftmost leaf in which two trees differ.
 struct Bisection {
-    /// The two sides' nodes at the place that the search has reached, by Side. They always differ.
+    /// The two sides' nodes at the place that the search has reached, by Side. They always differ. While the search goes on only the
+    /// mover's is kept, because the other's follows from its children.
     Node[2] nodes;
-    /// The children of the node of the side that waits, already revealed. Zero once a leaf is reached.
+    /// The children of the node of the side that waits, already revealed. Meaningless once `height` is zero.
     Children revealed;
     /// The leftmost leaf below the place; the disputed leaf once `height` is zero.
     uint64 index;
@@ -48,9 +49,9 @@ library Bisections {
     /// @notice Starts a search between two different roots, by Side. `revealed` holds the trainer's children already, so the challenger
     ///         moves first.
     function begin(Bisection storage self, Node[2] memory roots, uint8 height) internal {
-        self.nodes = roots;
-        self.height = height;
-        self.turn = Side.CHALLENGER;
+        self.nodes[uint8(Side.CHALLENGER)] = roots[uint8(Side.CHALLENGER)];
+        if (height == 0) self.nodes[uint8(Side.TRAINER)] = roots[uint8(Side.TRAINER)];
+        (self.index, self.height, self.turn) = (0, height, Side.CHALLENGER);
     }
 
     /// @notice One move.
@@ -58,30 +59,39 @@ library Bisections {
     /// @param next the children of the mover's node at the place to which the search descends; both zero when that is a leaf
     /// @return goLeft whether the search went left
     function advance(Bisection storage self, Children calldata opened, Children calldata next) internal returns (bool goLeft) {
-        uint8 height = self.height;
+        (uint64 index, uint8 height, Side mover) = (self.index, self.height, self.turn);
         if (height == 0) revert NothingToBisect();
-        Side mover = self.turn;
         requireChildren(self.nodes[uint8(mover)], opened);
 
         // INVARIANT: the nodes above differ, so at least one half does; taking the left one whenever it differs makes everything to
         // the left of the place equal in both trees, which is what "agreed" means for the leaf before the disputed one.
-        goLeft = opened.left != self.revealed.left;
+        Node theirs = self.revealed.left;
+        goLeft = opened.left != theirs;
         Node mine = goLeft ? opened.left : opened.right;
-        Node theirs = goLeft ? self.revealed.left : self.revealed.right;
+        if (!goLeft) theirs = self.revealed.right;
 
         --height;
-        if (!goLeft) self.index += uint64(1) << height;
-        if (height > 0) requireChildren(mine, next);
-        else if (next.left != Merkle.NONE || next.right != Merkle.NONE) revert LeafHasNoChildren();
-
-        self.nodes[uint8(mover)] = mine;
+        if (!goLeft) index += uint64(1) << height;
+        if (height > 0) {
+            requireChildren(mine, next);
+            self.revealed = next;
+        } else {
+            if (next.left != Merkle.NONE || next.right != Merkle.NONE) revert LeafHasNoChildren();
+            self.nodes[uint8(mover)] = mine;
+        }
         self.nodes[uint8(other(mover))] = theirs;
-        self.revealed = next;
-        self.height = height;
-        self.turn = other(mover);
+        (self.index, self.height, self.turn) = (index, height, other(mover));
     }
 
-    function requireChildren(Node node, Children calldata children) private pure {
+    /// @notice The search with both nodes, and without what is meaningless.
+    function show(Bisection storage self) internal view returns (Bisection memory shown) {
+        shown = self;
+        if (shown.height == 0) shown.revealed = Children(Merkle.NONE, Merkle.NONE);
+        else shown.nodes[uint8(other(shown.turn))] = Merkle.join(shown.revealed.left, shown.revealed.right);
+    }
+
+    /// @notice Reverts unless these are the node's children.
+    function requireChildren(Node node, Children calldata children) internal pure {
         if (Merkle.join(children.left, children.right) != node) {
             revert NotTheChildren(Node.unwrap(node), Node.unwrap(children.left), Node.unwrap(children.right));
         }

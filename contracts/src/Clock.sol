@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {Side} from "./Bisection.sol";
 import {Duration, Time, Timestamp} from "./Time.sol";
 
 /// @notice One side's chess clock in one game.
@@ -9,6 +10,14 @@ struct Clock {
     Duration remaining;
     /// When it started to run; zero while it stands.
     Timestamp startedAt;
+}
+
+/// @notice Both sides' clocks, in one word of storage.
+struct ClockPair {
+    Duration trainerRemaining;
+    Timestamp trainerStartedAt;
+    Duration challengerRemaining;
+    Timestamp challengerStartedAt;
 }
 
 /// @title Chess clocks
@@ -50,5 +59,17 @@ library Clocks {
     function stop(Clock memory clock, Timestamp current) internal pure returns (Clock memory) {
         if (!isRunning(clock)) revert ClockNotRunning();
         return Clock({remaining: deadline(clock).since(current), startedAt: Time.NEVER});
+    }
+
+    /// @notice One side's clock of the two.
+    function get(ClockPair storage self, Side side) internal view returns (Clock memory) {
+        return side == Side.TRAINER
+            ? Clock(self.trainerRemaining, self.trainerStartedAt)
+            : Clock(self.challengerRemaining, self.challengerStartedAt);
+    }
+
+    function set(ClockPair storage self, Side side, Clock memory clock) internal {
+        if (side == Side.TRAINER) (self.trainerRemaining, self.trainerStartedAt) = (clock.remaining, clock.startedAt);
+        else (self.challengerRemaining, self.challengerStartedAt) = (clock.remaining, clock.startedAt);
     }
 }

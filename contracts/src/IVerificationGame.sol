@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {Finding, IAdjudicator, Partial} from "./adjudication/IAdjudicator.sol";
 import {Children, Side} from "./Bisection.sol";
-import {Clock} from "./Clock.sol";
 import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
+import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
 import {Duration, Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
+import {GameView, JobView} from "./Views.sol";
 
 /// @notice A posted training job. Counted from 1.
-type JobId is uint256;
+type JobId is uint64;
 
 /// @notice One challenger's game against one claim. Counted from 1 over all jobs.
-type GameId is uint256;
+type GameId is uint64;
 
 /// @notice What the customer offers and asks. Amounts in wei.
 struct Terms {
@@ -54,8 +56,13 @@ enum Phase {
     NONE,
     /// One side's clock runs: `bisect` is due from `turn`.
     BISECTION,
-    /// The disputed leaf is found. The clock of each side that has not spoken yet runs: `openLevel`, or `revealLeaf` at the last level.
+    /// The clock of each side that has not spoken yet runs: `openLevel` at levels CHECKPOINT and STEP, `openOperator` at OPERATOR,
+    /// `openPartials` at PARTIAL.
     OPENING,
+    /// The trainer's clock runs: `postChunk`.
+    POSTING,
+    /// The challenger's clock runs: `proveStore` at OPERATOR, `proveElement` or `disputeSum` at CHUNK, `proveSegment` at PARTIAL.
+    PROVING,
     /// The referee's clock runs: `adjudicate`.
     REFEREE,
     /// Over; see `outcome`.
@@ -70,7 +77,7 @@ enum Outcome {
     TRAINER_WON,
     /// The trainer lost its bond; the claim is rejected.
     CHALLENGER_WON,
-    /// Both sides were wrong, or both let their time run out; the claim is rejected, both bonds are the customer's.
+    /// Both sides' padding was wrong, or both let their time run out; the claim is rejected, both bonds are the customer's.
     BOTH_LOST,
     /// The referee fell silent; the claim is rejected, both bonds return.
     UNDECIDED,
@@ -81,7 +88,9 @@ enum Outcome {
 /// @notice Why a game ended.
 enum Reason {
     NONE,
-    /// The verdict equals one side's value, or neither's.
+    /// The contract has computed what was disputed: an element, a segment, or what a store keeps.
+    PROOF,
+    /// The referee's verdict.
     VERDICT,
     /// A clock ran out.
     TIMEOUT,
@@ -91,112 +100,21 @@ enum Reason {
     CLAIM_REJECTED
 }
 
-/// @notice What a side says about the leaf that a level's search has found.
-struct LeafOpening {
-    /// The side's own payload of the disputed leaf (a state root).
-    bytes32 payload;
-    /// The payload of the leaf before it, on which both trees agree; before leaf 0, what the game agreed on above this level.
-    bytes32 agreed;
-    /// Proof of `agreed` into the side's own root; empty before leaf 0.
-    bytes32[] agreedProof;
-}
-
-/// @notice The root that a side opens for the next level, tied to what it has claimed above.
-struct NextRoot {
-    Node root;
-    /// Proof that the side's payload above is the last leaf of `root`.
-    bytes32[] lastLeafProof;
-}
-
-/// @notice A job as `getJob` shows it.
-struct JobView {
-    JobStatus status;
-    address customer;
-    TrainingSpec spec;
-    bytes32 specHash;
-    Terms terms;
-    string jobCid;
-    Timestamp postedAt;
-    /// Last instant for `commit`.
-    Timestamp commitDeadline;
-    ClaimView claim;
-    /// Games still being played; has to be zero before `finalize`. Zero again once the claim is rejected.
-    uint64 liveGames;
-    /// All games ever started against the claim.
-    uint64 gameCount;
-    uint64 attestations;
-}
-
-/// @notice The claim of a job; all zero while the job waits for one.
-struct ClaimView {
-    address trainer;
-    Node checkpointRoot;
-    bytes32 finalStateRoot;
-    string logCid;
-    string modelCid;
-    Timestamp committedAt;
-    /// Last instant for `challenge`; `finalize` works strictly after it.
-    Timestamp challengeDeadline;
-}
-
-/// @notice One level of a game, as far as it has come.
-struct LevelView {
-    Level level;
-    uint64 leafCount;
-    /// The two sides' roots, by Side.
-    Node[2] roots;
-    /// The two sides' nodes at the place reached, by Side; the leaf hashes once `height` is 0.
-    Node[2] nodes;
-    /// Children of the waiting side's node; zero once `height` is 0.
-    Children revealed;
-    uint64 index;
-    uint8 height;
-    Side turn;
-    /// Which sides have opened the disputed leaf, by Side.
-    bool[2] opened;
-    /// The payloads that they opened, by Side.
-    bytes32[2] payloads;
-    /// What both sides agree on before leaf 0 of this level.
-    bytes32 agreedBefore;
-}
-
-/// @notice A game as `getGame` shows it.
-struct GameView {
-    JobId job;
-    address trainer;
-    address challenger;
-    Phase phase;
-    Outcome outcome;
-    Reason reason;
-    uint128 trainerBond;
-    uint128 challengerBond;
-    /// Whether the challenger's bond is still escrowed; once the outcome is VOID, `releaseBond` returns it.
-    bool bondHeld;
-    /// By Side.
-    Clock[2] clocks;
-    /// Last instant for a move of each side whose clock runs, else zero; by Side.
-    Timestamp[2] deadlines;
-    /// Last instant for the verdict; zero before the referee's clock has started.
-    Timestamp refereeDeadline;
-    Timestamp startedAt;
-    /// The payload agreed just before the disputed leaf of the deepest level whose leaf has been opened. In phase REFEREE: the
-    /// state root from which the referee re-executes one step.
-    bytes32 agreed;
-    /// From CHECKPOINT down to the present level.
-    LevelView[] levels;
-}
-
 /// @title Verification game
 /// @notice A customer posts a job, a trainer claims a result, anyone may challenge the claim; a game between the two finds the first
-///         training step on which they disagree, and its verdict moves the bonds. No owner, no upgrade, no pause; payments are pulled.
-/// @dev A whole dispute, in order of calls:
+///         number on which they disagree, computes it, and moves the bonds. No owner, no upgrade, no pause; payments are pulled.
+/// @dev A whole dispute, in order of calls ("either" is: by the sides in either order):
 ///        postJob, commit, challenge,
-///        bisect x depth(CHECKPOINT)  (challenger first, then in turns),
-///        openLevel(TRAINER) and openLevel(CHALLENGER) in either order,
-///        bisect x depth(STEP),
-///        revealLeaf(TRAINER) and revealLeaf(CHALLENGER) in either order,
-///        adjudicate, then releaseBond by the other challengers, and withdraw.
-///      At any point claimTimeout once a clock has run out. An undisputed claim: postJob, commit, (attest), finalize, withdraw.
+///        bisect x depth(CHECKPOINT), openLevel by either,    (a search: challenger first, then in turns)
+///        bisect x depth(STEP), openLevel by either,
+///        bisect x depth(OPERATOR), then
+///          proveStore                                         if all operators agree, and what a store keeps does not
+///          openOperator by either, bisect x depth(CHUNK), postChunk, then
+///            proveElement, and adjudicate if the contract's precision does not decide the element
+///            disputeSum, openPartials by either, bisect x depth(PARTIAL), proveSegment      if its terms make several segments.
+///      At any point claimTimeout once a clock has run out; then releaseBond by the other challengers, and withdraw.
+///      An undisputed claim: postJob, commit, (attest), finalize, withdraw.
+///      Errors of proofs and openings: `Merkle`, `Bisections`, `Clocks`, and those of the adjudicator that the spec names.
 interface IVerificationGame {
     // ------------------------------------------------------------------------------------------------------------------ events
 
@@ -240,9 +158,23 @@ interface IVerificationGame {
     event LeafOpened(GameId indexed game, Level indexed level, Side indexed side, bytes32 payload, bytes32 agreed);
     /// @notice A side has opened its root for the next level.
     event RootOpened(GameId indexed game, Level indexed nextLevel, Side indexed side, Node root);
-    /// @notice The referee's clock runs. It re-executes the step that leads from `agreed` to leaf `index` of the last level.
-    event RefereeCalled(GameId indexed game, address indexed referee, bytes32 agreed, Timestamp deadline);
-    event Adjudicated(GameId indexed game, bytes32 stateRoot);
+    /// @notice What the descriptor of the disputed operator says; once, by whoever opens it first.
+    event OperatorKnown(
+        GameId indexed game, uint64 operator, bytes32 descriptorHash, uint8 width, uint64 elements, uint64 chunks, uint64 segments
+    );
+    /// @notice The trainer's chunk number `index` of the disputed operator's output.
+    event ChunkPosted(GameId indexed game, uint64 index, bytes chunk);
+    /// @notice What the contract makes of an element, of which the trainer's bits are `claimed`. `bits` count with finding VALUE.
+    event ElementProven(GameId indexed game, uint64 element, uint64 claimed, Finding finding, uint64 bits);
+    /// @notice The challenger disputes the sum that this element is, of which the trainer's bits are `claimed`.
+    event ElementDisputed(GameId indexed game, uint64 element, uint64 claimed);
+    /// @notice What the contract makes of the running result after a segment.
+    event SegmentProven(GameId indexed game, uint64 segment, Finding finding, Partial afterwards);
+    /// @notice What the store of a state slot has to keep: the tensor root `payload`.
+    event StoreProven(GameId indexed game, uint64 slot, bytes32 payload);
+    /// @notice The referee's clock runs. It computes one element of the disputed operator, of which the trainer's bits are `claimed`.
+    event RefereeCalled(GameId indexed game, address indexed referee, uint64 element, uint64 claimed, Timestamp deadline);
+    event Adjudicated(GameId indexed game, uint64 bits);
     event GameOver(JobId indexed job, GameId indexed game, Outcome outcome, Reason reason);
     event ClaimRejected(JobId indexed job, GameId indexed game);
     event ClaimFinal(JobId indexed job, address indexed trainer, bytes32 finalStateRoot);
@@ -254,6 +186,10 @@ interface IVerificationGame {
     /// @notice A field of the spec or of the terms is out of its range; `field` is its name.
     error FieldOutOfRange(string field, uint256 value, uint256 minimum, uint256 maximum);
     error IntervalDoesNotDivideSteps(uint64 interval, uint64 steps);
+    /// @notice Chunks have to be whole numbers of elements.
+    error ChunkSizeSplitsElements(uint32 chunkSize);
+    /// @notice There is no contract at this address.
+    error NoAdjudicator(address adjudicator);
     error CidLengthOutOfRange(uint256 length, uint256 maximum);
     error WrongPayment(uint256 sent, uint256 expected);
     error WrongJobStatus(JobId job, JobStatus actual, JobStatus expected);
@@ -275,12 +211,30 @@ interface IVerificationGame {
     error LiveGames(JobId job, uint64 count);
     /// @notice The side has already opened this leaf.
     error AlreadyOpened(GameId game, Side side);
-    /// @notice Only levels above the last have a level below: `openLevel` there, `revealLeaf` at the last.
+    /// @notice The call belongs to another level of the game.
     error WrongLevel(GameId game, Level level);
     /// @notice The payload does not hash to the side's leaf.
     error WrongLeafPayload(Node computed, Node expected);
     /// @notice Before leaf 0 stands what was agreed above this level; it needs no proof.
     error WrongAgreedPayload(bytes32 given, bytes32 expected);
+    /// @notice This is not the descriptor that the game is about.
+    error WrongDescriptor(bytes32 given, bytes32 expected);
+    /// @notice A chunk has exactly as many bytes as the descriptor says.
+    error WrongChunkLength(uint256 given, uint256 expected);
+    /// @notice The disputed chunk has no such element.
+    error PositionOutOfRange(uint256 position, uint256 count);
+    /// @notice As many tensor roots as the descriptor has inputs.
+    error WrongNumberOfOperands(uint256 given, uint256 expected);
+    /// @notice Only what an operator before the disputed one has computed is agreed.
+    error OperandNotBefore(uint64 operand, uint64 operator);
+    /// @notice `proveElement` is for elements whose terms make at most one segment, `disputeSum` for all others.
+    error WrongNumberOfSegments(GameId game, uint64 segments);
+    /// @notice The trainer's bits are those that the contract computes: dispute another element.
+    error ElementIsRight(uint64 element, uint64 bits);
+    /// @notice The trainer's last running result has to come to the bits that it claims, and the challenger's must not.
+    error WrongLastPartial(Side side, Finding finding, uint64 bits, uint64 claimed);
+    /// @notice The adjudicator does not know a segment that it has to know.
+    error SegmentUndecided(GameId game, uint64 segment);
     /// @notice The challenger's bond has left this game already.
     error BondNotHeld(GameId game);
     error NothingToWithdraw(address account);
@@ -326,14 +280,37 @@ interface IVerificationGame {
     /// @param next children of that side's node one level below, in the leftmost half that differs; zero when that is a leaf
     function bisect(GameId game, Children calldata opened, Children calldata next) external;
 
-    /// @notice Opens the disputed leaf of a level above the last, and the side's root for the level below. Only that side's party.
+    /// @notice Opens the disputed leaf of level CHECKPOINT or STEP, and the side's tree below it. Only that side's party.
     function openLevel(GameId game, Side side, LeafOpening calldata leaf, NextRoot calldata next) external;
 
-    /// @notice Opens the disputed leaf of the last level. Hashes force it, so anyone may send it.
-    function revealLeaf(GameId game, Side side, LeafOpening calldata leaf) external;
+    /// @notice Opens the disputed leaf of level OPERATOR, which is the side's root of level CHUNK. Hashes force it, so anyone may send it.
+    function openOperator(GameId game, Side side, OperatorOpening calldata opening) external;
 
-    /// @notice The referee's verdict: the state root after the disputed step, re-executed from the agreed state.
-    function adjudicate(GameId game, bytes32 stateRoot) external;
+    /// @notice Settles a disputed store: all operators agree, so they say what the state slot has to hold. Anyone may send it.
+    /// @param payload the tensor root that the store operator keeps
+    /// @param proof that it is this operator's leaf of the trainer's trace
+    function proveStore(GameId game, bytes32 payload, bytes32[] calldata proof) external;
+
+    /// @notice Posts the trainer's bytes of the disputed chunk. Hashes force it, so anyone may send it.
+    function postChunk(GameId game, bytes calldata chunk) external;
+
+    /// @notice Has the contract compute one element of the disputed chunk, which proves the trainer wrong. Anyone may send it; only the
+    ///         challenger if the contract's precision does not decide the element, which then goes to the referee.
+    function proveElement(GameId game, ElementProof calldata proof) external;
+
+    /// @notice Names the disputed element, whose terms make several segments. Only the challenger.
+    /// @param chunk the trainer's chunk
+    /// @param position which element of the chunk, counted in elements
+    function disputeSum(GameId game, bytes calldata descriptor, bytes calldata chunk, uint32 position) external;
+
+    /// @notice Opens a side's tree over the running results of the disputed element. Only that side's party.
+    function openPartials(GameId game, Side side, PartialsOpening calldata opening) external;
+
+    /// @notice Has the contract compute the disputed segment, on top of the agreed running result before it. Anyone may send it.
+    function proveSegment(GameId game, SegmentProof calldata proof) external;
+
+    /// @notice The referee's verdict: the bits of the disputed element.
+    function adjudicate(GameId game, uint64 bits) external;
 
     /// @notice Ends a game in which a clock has run out. Anyone may send it, at any time after; the outcome does not depend on when.
     function claimTimeout(GameId game) external;
@@ -354,10 +331,13 @@ interface IVerificationGame {
     function gamesOf(JobId job, uint256 offset, uint256 limit) external view returns (GameId[] memory);
 
     /// @notice Jobs ever posted; their ids are 1 to this.
-    function jobCount() external view returns (uint256);
+    function jobCount() external view returns (uint64);
 
     /// @notice Games ever started; their ids are 1 to this.
-    function gameCount() external view returns (uint256);
+    function gameCount() external view returns (uint64);
+
+    /// @notice The adjudicator that was deployed with this contract. A job names its own, which need not be this one.
+    function adjudicator() external view returns (IAdjudicator);
 
     /// @notice What `withdraw` would pay to the account.
     function creditOf(address account) external view returns (uint256);

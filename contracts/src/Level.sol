@@ -1,32 +1,16 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {TrainingSpec} from "./TrainingSpec.sol";
-
-/// @notice The levels of a dispute, from the coarsest tree to the finest. Deeper ones are appended here and described in `Levels`.
+/// @notice The levels of a dispute, from the coarsest tree to the finest. `Trace` and `Course` say how many leaves each has.
 enum Level {
     /// Leaves are the state roots after steps k, 2k, ..., T. The roots are the claim itself and the challenge.
     CHECKPOINT,
     /// Leaves are the k state roots inside the disputed interval.
-    STEP
-}
-
-/// @title What tells one level from another
-/// @notice Bisection itself is the same at every level; a level only says how many leaves its tree has and what comes below it.
-library Levels {
-    /// @notice Leaves of a tree at this level. The spec binds it, no party chooses it.
-    function leafCount(Level level, TrainingSpec storage spec) internal view returns (uint64) {
-        if (level == Level.CHECKPOINT) return spec.steps / spec.interval;
-        return spec.interval;
-    }
-
-    /// @notice Below the last level there is no tree: what is left is adjudicated.
-    function isLast(Level level) internal pure returns (bool) {
-        return level == type(Level).max;
-    }
-
-    /// @dev Reverts (panic 0x21) at the last level.
-    function next(Level level) internal pure returns (Level) {
-        return Level(uint8(level) + 1);
-    }
+    STEP,
+    /// Leaves are the tensor roots of all that the disputed step has computed, and of the state after it: `Trace`.
+    OPERATOR,
+    /// Leaves are the chunks of the disputed operator's output.
+    CHUNK,
+    /// Leaves are the running results of the disputed element, which is a sum of several segments of terms.
+    PARTIAL
 }

@@ -66,6 +66,19 @@ library Merkle {
         }
     }
 
+    /// @notice Reverts unless `start` is the last of `count` leaves under `root`.
+    /// @return left the left child of the root; both NONE for a tree of one leaf
+    /// @return right the right child of the root
+    function requireLast(Node root, Node start, uint64 count, bytes32[] calldata siblings)
+        internal
+        pure
+        returns (Node left, Node right)
+    {
+        Node computed;
+        (computed, left, right) = climb(start, count - 1, count, siblings);
+        if (computed != root) revert WrongProof(Node.unwrap(computed), Node.unwrap(root));
+    }
+
     /// @notice Reverts unless `payload` is leaf `index` of the tree of `count` leaves under `root`.
     function requireLeaf(Node root, bytes32 payload, uint64 index, uint64 count, bytes32[] calldata siblings) internal pure {
         (Node computed,,) = climb(leaf(payload), index, count, siblings);

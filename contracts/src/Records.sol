@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bisection, Children, Side} from "./Bisection.sol";
-import {Clock, Clocks} from "./Clock.sol";
-import {
-    ClaimView,
-    GameId,
-    GameView,
-    JobId,
-    JobStatus,
-    JobView,
-    LevelView,
-    Outcome,
-    Phase,
-    Reason,
-    Terms
-} from "./IVerificationGame.sol";
-import {Level, Levels} from "./Level.sol";
+import {Bisection, Bisections, Side} from "./Bisection.sol";
+import {Clock, ClockPair, Clocks} from "./Clock.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
+import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
-import {Duration, Time, Timestamp} from "./Time.sol";
+import {Duration, Timestamp} from "./Time.sol";
+import {Trace} from "./Trace.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
+import {ClaimView, ElementView, GameView, JobView, LevelView, OperatorView} from "./Views.sol";
 
 /// @notice A trainer's claim.
 struct Claim {
     address trainer;
     Timestamp committedAt;
     Node checkpointRoot;
-    /// The children of `checkpointRoot`, known from the proof of its last leaf; they spare every game a move.
-    Children children;
+    /// The left and the right child of `checkpointRoot`, known from the proof of its last leaf; they spare every game a move.
+    Node left;
+    Node right;
     bytes32 finalStateRoot;
     string logCid;
     string modelCid;
@@ -47,43 +38,38 @@ struct Job {
     mapping(address auditor => bool) attested;
 }
 
-/// @notice One level of one game. Kept when the game goes deeper, so that the whole dispute can be read afterwards.
-struct LevelRecord {
-    Bisection search;
-    /// By Side.
-    Node[2] roots;
-    /// Whether a side has opened the disputed leaf; by Side.
-    bool[2] opened;
-    /// By Side; zero until opened.
-    bytes32[2] payloads;
-    /// What both sides agree on before leaf 0.
-    bytes32 agreedBefore;
-}
-
+/// @notice A game. The order of the fields is that of the words of storage which a move touches.
 struct Game {
-    address challenger;
+    JobId job;
+    Timestamp startedAt;
+    Timestamp refereeDeadline;
     Phase phase;
     Outcome outcome;
     Reason reason;
     Level level;
     bool bondHeld;
-    JobId job;
     /// Bonds and allowances are copied when the game starts.
+    address challenger;
+    Duration refereeAllowance;
     uint128 trainerBond;
     uint128 challengerBond;
-    Timestamp startedAt;
-    Duration refereeAllowance;
-    Timestamp refereeDeadline;
-    /// By Side.
-    Clock[2] clocks;
+    ClockPair clocks;
+    /// Of the present level.
+    Bisection search;
+    /// The leaves found at the levels above the present one, by Level.
+    uint64[4] path;
     bytes32 agreed;
-    mapping(Level level => LevelRecord) levels;
+    /// By Side. A side's root of the next level stands here as soon as it has opened it.
+    mapping(Level level => Node[2]) roots;
+    OperatorView operator;
+    ElementView disputed;
 }
 
 /// @title Records as one call shows them
 library Records {
+    using Bisections for Bisection;
     using Clocks for Clock;
-    using Levels for Level;
+    using Clocks for ClockPair;
 
     function commitDeadline(Job storage job) internal view returns (Timestamp) {
         return job.postedAt.add(job.terms.commitWindow);
@@ -95,6 +81,14 @@ library Records {
 
     function party(Job storage job, Game storage game, Side side) internal view returns (address) {
         return side == Side.TRAINER ? job.claim.trainer : game.challenger;
+    }
+
+    /// @notice Leaves of a tree at a level. The spec and the descriptor of the disputed operator bind it, no party chooses it.
+    function leafCount(Game storage game, TrainingSpec storage spec, Level level) internal view returns (uint64) {
+        if (level == Level.CHECKPOINT) return spec.steps / spec.interval;
+        if (level == Level.STEP) return spec.interval;
+        if (level == Level.OPERATOR) return Trace.leafCount(spec);
+        return level == Level.CHUNK ? game.operator.chunks : game.operator.segments;
     }
 
     function show(Job storage job) internal view returns (JobView memory shown) {
@@ -134,36 +128,27 @@ library Records {
         shown.trainerBond = game.trainerBond;
         shown.challengerBond = game.challengerBond;
         shown.bondHeld = game.bondHeld;
-        for (uint256 side = 0; side < 2; ++side) {
-            Clock memory clock = game.clocks[side];
+        for (uint8 side = 0; side < 2; ++side) {
+            Clock memory clock = game.clocks.get(Side(side));
             shown.clocks[side] = clock;
             if (clock.isRunning()) shown.deadlines[side] = clock.deadline();
         }
         shown.refereeDeadline = game.refereeDeadline;
         shown.startedAt = game.startedAt;
         shown.agreed = game.agreed;
-        uint8 depth = uint8(game.level) + 1;
-        shown.levels = new LevelView[](depth);
-        for (uint8 i = 0; i < depth; ++i) {
-            shown.levels[i] = showLevel(game.levels[Level(i)], Level(i), job.spec);
+        shown.operator = game.operator;
+        shown.disputed = game.disputed;
+        Level level = game.level;
+        if (level < Level.PARTIAL || game.phase != Phase.OPENING) shown.search = game.search.show();
+        shown.levels = new LevelView[](uint8(level) + 1);
+        for (uint8 i = 0; i < shown.levels.length; ++i) {
+            Level above = Level(i);
+            shown.levels[i] = LevelView({
+                level: above,
+                leafCount: leafCount(game, job.spec, above),
+                roots: game.roots[above],
+                index: above == level ? shown.search.index : game.path[i]
+            });
         }
-    }
-
-    function showLevel(LevelRecord storage record, Level level, TrainingSpec storage spec)
-        private
-        view
-        returns (LevelView memory shown)
-    {
-        shown.level = level;
-        shown.leafCount = level.leafCount(spec);
-        shown.roots = record.roots;
-        shown.nodes = record.search.nodes;
-        shown.revealed = record.search.revealed;
-        shown.index = record.search.index;
-        shown.height = record.search.height;
-        shown.turn = record.search.turn;
-        shown.opened = record.opened;
-        shown.payloads = record.payloads;
-        shown.agreedBefore = record.agreedBefore;
     }
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IAdjudicator} from "./adjudication/IAdjudicator.sol";
+
 /// @notice Everything that decides the bits of a training run. `specHash = keccak256(abi.encode(spec))`; all fields are static, so
-///         the preimage is exactly seventeen 32-byte words in this order.
+///         the preimage is exactly eighteen 32-byte words in this order.
 struct TrainingSpec {
     /// T, the number of optimizer steps.
     uint64 steps;
@@ -36,6 +38,8 @@ struct TrainingSpec {
     uint8 logGuard;
     /// Version of the log format.
     uint8 logVersion;
-    /// The account that re-executes what the contract cannot decide yet.
+    /// The account that computes an element whose rounding the contract's precision does not decide.
     address referee;
+    /// The contract that computes an element. Like the referee it decides, so that both parties have to look at it before they bond.
+    IAdjudicator adjudicator;
 }

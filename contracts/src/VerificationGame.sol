@@ -1,29 +1,22 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IAdjudicator} from "./adjudication/IAdjudicator.sol";
 import {Bisection, Bisections, Children, Side} from "./Bisection.sol";
 import {Bonds, Ledger} from "./Bonds.sol";
-import {Clock, Clocks} from "./Clock.sol";
-import {
-    GameId,
-    GameView,
-    IVerificationGame,
-    JobId,
-    JobStatus,
-    JobView,
-    LeafOpening,
-    NextRoot,
-    Outcome,
-    Phase,
-    Reason,
-    Terms
-} from "./IVerificationGame.sol";
-import {Level, Levels} from "./Level.sol";
+import {Clock, ClockPair, Clocks} from "./Clock.sol";
+import {Course} from "./Course.sol";
+import {Descent} from "./Descent.sol";
+import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
+import {Level} from "./Level.sol";
 import {Limits} from "./Limits.sol";
 import {Merkle, Node} from "./Merkle.sol";
-import {Claim, Game, Job, LevelRecord, Records} from "./Records.sol";
+import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
+import {Proofs} from "./Proofs.sol";
+import {Claim, Game, Job, Records} from "./Records.sol";
 import {Time, Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
+import {GameView, JobView} from "./Views.sol";
 
 /// @title Verification game
 /// @notice See `IVerificationGame` for what everything means and the order of calls.
@@ -33,18 +26,27 @@ contract VerificationGame is IVerificationGame {
     using Bonds for Ledger;
     using Bonds for uint128;
     using Clocks for Clock;
-    using Levels for Level;
-    using Records for Job;
+    using Clocks for ClockPair;
+    using Course for Game;
+    using Course for Job;
     using Records for Game;
+    using Records for Job;
 
     mapping(JobId id => Job) private _jobs;
     mapping(GameId id => Game) private _games;
     Ledger private _ledger;
 
     /// @inheritdoc IVerificationGame
-    uint256 public override jobCount;
+    uint64 public override jobCount;
     /// @inheritdoc IVerificationGame
-    uint256 public override gameCount;
+    uint64 public override gameCount;
+    /// @inheritdoc IVerificationGame
+    IAdjudicator public immutable override adjudicator;
+
+    constructor(IAdjudicator adjudicator_) {
+        if (address(adjudicator_).code.length == 0) revert NoAdjudicator(address(adjudicator_));
+        adjudicator = adjudicator_;
+    }
 
     // --------------------------------------------------------------------------------------------------------------- the claim
 
@@ -55,9 +57,7 @@ contract VerificationGame is IVerificationGame {
         override
         returns (JobId id)
     {
-        Limits.checkSpec(spec);
-        Limits.checkTerms(terms);
-        Limits.checkCid(jobCid);
+        Limits.check(spec, terms, jobCid);
         requirePayment(terms.reward);
 
         id = JobId.wrap(++jobCount);
@@ -98,7 +98,8 @@ contract VerificationGame is IVerificationGame {
         Limits.checkCid(modelCid);
 
         Claim storage claim = job.claim;
-        claim.children = lastLeaf(checkpointRoot, finalStateRoot, Level.CHECKPOINT.leafCount(job.spec), proof);
+        uint64 count = job.spec.steps / job.spec.interval;
+        (claim.left, claim.right) = Merkle.requireLast(checkpointRoot, Merkle.leaf(finalStateRoot), count, proof);
         claim.trainer = msg.sender;
         claim.committedAt = Time.now_();
         claim.checkpointRoot = checkpointRoot;
@@ -142,15 +143,15 @@ contract VerificationGame is IVerificationGame {
         game.challengerBond = job.terms.challengerBond;
         game.refereeAllowance = job.terms.refereeAllowance;
         game.startedAt = Time.now_();
-        game.clocks[uint8(Side.TRAINER)] = Clocks.create(job.terms.clockAllowance);
-        game.clocks[uint8(Side.CHALLENGER)] = Clocks.create(job.terms.clockAllowance);
+        game.clocks.set(Side.TRAINER, Clocks.create(job.terms.clockAllowance));
+        game.clocks.set(Side.CHALLENGER, Clocks.create(job.terms.clockAllowance));
         game.agreed = job.spec.initialStateRoot;
         emit Challenged(id, gameId, msg.sender, checkpointRoot);
 
-        LevelRecord storage record = game.levels[Level.CHECKPOINT];
-        record.roots = [claimed, checkpointRoot];
-        record.search.revealed = job.claim.children;
-        beginLevel(job, game, gameId, Level.CHECKPOINT);
+        game.roots[Level.CHECKPOINT] = [claimed, checkpointRoot];
+        game.search.revealed = Children(job.claim.left, job.claim.right);
+        // A tree of one leaf is at its leaf at once, which is never padding.
+        settle(job, game, gameId, job.begin(game, gameId, Level.CHECKPOINT), Reason.PADDING);
     }
 
     /// @inheritdoc IVerificationGame
@@ -170,52 +171,70 @@ contract VerificationGame is IVerificationGame {
     function bisect(GameId gameId, Children calldata opened, Children calldata next) external override {
         (Job storage job, Game storage game) = gameIn(gameId, Phase.BISECTION);
         Level level = game.level;
-        Bisection storage search = game.levels[level].search;
+        Bisection storage search = game.search;
         (Side mover, uint64 index, uint8 height) = (search.turn, search.index, search.height);
-        stopClock(game, gameId, mover);
+        game.stopClock(gameId, mover);
         emit Bisected(gameId, level, mover, index, height, search.advance(opened, next), opened, next);
-        if (height == 1) leafFound(job, game, gameId, level);
-        else startClock(game, mover.other());
+        if (height == 1) settle(job, game, gameId, job.leafFound(game, gameId, level), Reason.PADDING);
+        else game.startClock(mover.other());
     }
 
     /// @inheritdoc IVerificationGame
     function openLevel(GameId gameId, Side side, LeafOpening calldata leaf, NextRoot calldata next) external override {
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
-        Level level = game.level;
-        if (level.isLast()) revert WrongLevel(gameId, level);
-        // INVARIANT: only a new root is a party's own choice, so only the party may make it; all other moves are forced by hashes.
-        address party = job.party(game, side);
-        if (msg.sender != party) revert NotTheParty(msg.sender, side, party);
-        bool bothOpened = openLeaf(job, game, gameId, side, leaf);
-
-        Level below = level.next();
-        LevelRecord storage record = game.levels[below];
-        // INVARIANT: the last leaf below is the leaf that this side has claimed above; as the claims differ, so do the trees below.
-        Children memory children = lastLeaf(next.root, leaf.payload, below.leafCount(job.spec), next.lastLeafProof);
-        record.roots[uint8(side)] = next.root;
-        if (side == Side.TRAINER) record.search.revealed = children;
-        emit RootOpened(gameId, below, side, next.root);
-        if (bothOpened) beginLevel(job, game, gameId, below);
+        settle(job, game, gameId, Descent.openLevel(job, game, gameId, side, leaf, next), Reason.PADDING);
     }
 
     /// @inheritdoc IVerificationGame
-    function revealLeaf(GameId gameId, Side side, LeafOpening calldata leaf) external override {
+    function openOperator(GameId gameId, Side side, OperatorOpening calldata opening) external override {
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
-        if (!game.level.isLast()) revert WrongLevel(gameId, game.level);
-        if (openLeaf(job, game, gameId, side, leaf)) callReferee(job, game, gameId);
+        settle(job, game, gameId, Descent.openOperator(job, game, gameId, side, opening), Reason.PADDING);
     }
 
     /// @inheritdoc IVerificationGame
-    function adjudicate(GameId gameId, bytes32 stateRoot) external override {
+    function proveStore(GameId gameId, bytes32 payload, bytes32[] calldata proof) external override {
+        (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
+        settle(job, game, gameId, Proofs.proveStore(job, game, gameId, payload, proof), Reason.PROOF);
+    }
+
+    /// @inheritdoc IVerificationGame
+    function postChunk(GameId gameId, bytes calldata chunk) external override {
+        (Job storage job, Game storage game) = gameIn(gameId, Phase.POSTING);
+        Proofs.postChunk(job, game, gameId, chunk);
+    }
+
+    /// @inheritdoc IVerificationGame
+    function proveElement(GameId gameId, ElementProof calldata proof) external override {
+        (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
+        settle(job, game, gameId, Proofs.proveElement(job, game, gameId, proof), Reason.PROOF);
+    }
+
+    /// @inheritdoc IVerificationGame
+    function disputeSum(GameId gameId, bytes calldata descriptor, bytes calldata chunk, uint32 position) external override {
+        (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
+        Proofs.disputeSum(job, game, gameId, descriptor, chunk, position);
+    }
+
+    /// @inheritdoc IVerificationGame
+    function openPartials(GameId gameId, Side side, PartialsOpening calldata opening) external override {
+        (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
+        settle(job, game, gameId, Descent.openPartials(job, game, gameId, side, opening), Reason.PADDING);
+    }
+
+    /// @inheritdoc IVerificationGame
+    function proveSegment(GameId gameId, SegmentProof calldata proof) external override {
+        (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
+        settle(job, game, gameId, Proofs.proveSegment(job, game, gameId, proof), Reason.PROOF);
+    }
+
+    /// @inheritdoc IVerificationGame
+    function adjudicate(GameId gameId, uint64 bits) external override {
         (Job storage job, Game storage game) = gameIn(gameId, Phase.REFEREE);
         address referee = job.spec.referee;
         if (msg.sender != referee) revert NotTheReferee(msg.sender, referee);
         requireNotAfter(game.refereeDeadline);
-        emit Adjudicated(gameId, stateRoot);
-        LevelRecord storage record = game.levels[game.level];
-        Outcome outcome = Outcome.BOTH_LOST;
-        if (stateRoot == record.payloads[uint8(Side.TRAINER)]) outcome = Outcome.TRAINER_WON;
-        else if (stateRoot == record.payloads[uint8(Side.CHALLENGER)]) outcome = Outcome.CHALLENGER_WON;
+        emit Adjudicated(gameId, bits);
+        Outcome outcome = bits == game.disputed.claimed ? Outcome.TRAINER_WON : Outcome.CHALLENGER_WON;
         end(job, game, gameId, outcome, Reason.VERDICT);
     }
 
@@ -230,8 +249,8 @@ contract VerificationGame is IVerificationGame {
             return;
         }
         Timestamp current = Time.now_();
-        Clock memory trainerClock = game.clocks[uint8(Side.TRAINER)];
-        Clock memory challengerClock = game.clocks[uint8(Side.CHALLENGER)];
+        Clock memory trainerClock = game.clocks.get(Side.TRAINER);
+        Clock memory challengerClock = game.clocks.get(Side.CHALLENGER);
         // INVARIANT: a side whose clock runs and is not out may still answer, so nobody can end the game before it had its time. Who
         // loses then follows from who had answered in time, and not from the instant of this claim.
         if (trainerClock.isRunning() && !trainerClock.isOut(current)) revert TooEarly(current, trainerClock.deadline());
@@ -299,80 +318,11 @@ contract VerificationGame is IVerificationGame {
         return keccak256(abi.encode(spec));
     }
 
-    // ------------------------------------------------------------------------------------------------- how a game goes forward
+    // ------------------------------------------------------------------------------------------------------------ the verdict
 
-    /// @dev The roots of both sides and the trainer's children stand in the level's record already.
-    function beginLevel(Job storage job, Game storage game, GameId gameId, Level level) private {
-        LevelRecord storage record = game.levels[level];
-        uint64 count = level.leafCount(job.spec);
-        uint8 height = Merkle.depth(count);
-        game.level = level;
-        record.agreedBefore = game.agreed;
-        record.search.begin(record.roots, height);
-        emit LevelStarted(
-            gameId, level, record.roots[uint8(Side.TRAINER)], record.roots[uint8(Side.CHALLENGER)], record.search.revealed, count
-        );
-        if (height == 0) {
-            leafFound(job, game, gameId, level);
-        } else {
-            game.phase = Phase.BISECTION;
-            startClock(game, record.search.turn);
-        }
-    }
-
-    function leafFound(Job storage job, Game storage game, GameId gameId, Level level) private {
-        Bisection storage search = game.levels[level].search;
-        (Node trainerLeaf, Node challengerLeaf) = (search.nodes[uint8(Side.TRAINER)], search.nodes[uint8(Side.CHALLENGER)]);
-        uint64 index = search.index;
-        emit LeafFound(gameId, level, index, trainerLeaf, challengerLeaf);
-        if (index < level.leafCount(job.spec)) {
-            game.phase = Phase.OPENING;
-            startClock(game, Side.TRAINER);
-            startClock(game, Side.CHALLENGER);
-            return;
-        }
-        // INVARIANT: behind the last leaf only PAD is right. The two differ, so at most one of them is.
-        Outcome outcome = trainerLeaf == Merkle.PAD
-            ? Outcome.TRAINER_WON
-            : challengerLeaf == Merkle.PAD ? Outcome.CHALLENGER_WON : Outcome.BOTH_LOST;
-        end(job, game, gameId, outcome, Reason.PADDING);
-    }
-
-    /// @return bothOpened whether the other side had opened the leaf before
-    function openLeaf(Job storage job, Game storage game, GameId gameId, Side side, LeafOpening calldata leaf)
-        private
-        returns (bool bothOpened)
-    {
-        Level level = game.level;
-        LevelRecord storage record = game.levels[level];
-        if (record.opened[uint8(side)]) revert AlreadyOpened(gameId, side);
-        stopClock(game, gameId, side);
-
-        Node computed = Merkle.leaf(leaf.payload);
-        Node expected = record.search.nodes[uint8(side)];
-        if (computed != expected) revert WrongLeafPayload(computed, expected);
-
-        uint64 index = record.search.index;
-        if (index == 0) {
-            // INVARIANT: what stands before leaf 0 was agreed above, in the end in the spec; it is never in a party's hands.
-            if (leaf.agreed != record.agreedBefore) revert WrongAgreedPayload(leaf.agreed, record.agreedBefore);
-            if (leaf.agreedProof.length != 0) revert Merkle.WrongProofLength(leaf.agreedProof.length, 0);
-        } else {
-            // Left of the leftmost difference both trees are equal, so a proof into either root speaks for both.
-            Merkle.requireLeaf(record.roots[uint8(side)], leaf.agreed, index - 1, level.leafCount(job.spec), leaf.agreedProof);
-        }
-        record.opened[uint8(side)] = true;
-        record.payloads[uint8(side)] = leaf.payload;
-        game.agreed = leaf.agreed;
-        emit LeafOpened(gameId, level, side, leaf.payload, leaf.agreed);
-        return record.opened[uint8(side.other())];
-    }
-
-    function callReferee(Job storage job, Game storage game, GameId gameId) private {
-        game.phase = Phase.REFEREE;
-        Timestamp deadline = Time.now_().add(game.refereeAllowance);
-        game.refereeDeadline = deadline;
-        emit RefereeCalled(gameId, job.spec.referee, game.agreed, deadline);
+    /// @dev Ends the game if a move has brought an outcome.
+    function settle(Job storage job, Game storage game, GameId gameId, Outcome outcome, Reason reason) private {
+        if (outcome != Outcome.NONE) end(job, game, gameId, outcome, reason);
     }
 
     /// @dev The only place where a game ends with a winner or a loser, and the only one that moves a trainer's bond in a dispute.
@@ -440,28 +390,5 @@ contract VerificationGame is IVerificationGame {
     function requireAfter(Timestamp deadline) private view {
         Timestamp current = Time.now_();
         if (current <= deadline) revert TooEarly(current, deadline);
-    }
-
-    function startClock(Game storage game, Side side) private {
-        game.clocks[uint8(side)] = game.clocks[uint8(side)].start(Time.now_());
-    }
-
-    function stopClock(Game storage game, GameId gameId, Side side) private {
-        Clock memory clock = game.clocks[uint8(side)];
-        Timestamp current = Time.now_();
-        // INVARIANT: whoever is out of time cannot move any more, so a late move can never race a timeout claim.
-        if (clock.isOut(current)) revert ClockRanOut(gameId, side, clock.deadline());
-        game.clocks[uint8(side)] = clock.stop(current);
-    }
-
-    /// @dev Checks that `payload` is the last of `count` leaves under `root`, and returns the root's children.
-    function lastLeaf(Node root, bytes32 payload, uint64 count, bytes32[] calldata proof)
-        private
-        pure
-        returns (Children memory children)
-    {
-        Node computed;
-        (computed, children.left, children.right) = Merkle.climb(Merkle.leaf(payload), count - 1, count, proof);
-        if (computed != root) revert Merkle.WrongProof(Node.unwrap(computed), Node.unwrap(root));
     }
 }

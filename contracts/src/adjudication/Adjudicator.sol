@@ -31,10 +31,11 @@ contract Adjudicator is IAdjudicator {
     /// @inheritdoc IAdjudicator
     function outline(bytes calldata encoded, uint32 chunkSize) external pure override returns (Outline memory result) {
         Descriptor memory descriptor = Descriptors.decode(encoded);
-        uint256 elements = descriptor.elements();
+        (uint256 elements, uint256 width) = (descriptor.elements(), Descriptors.width(descriptor.dtype));
         // forge-lint: disable-start(unsafe-typecast)
+        result.width = uint8(width);
         result.elements = uint64(elements);
-        result.chunks = Openings.chunkCount(elements * Descriptors.width(descriptor.dtype), chunkSize);
+        result.chunks = Openings.chunkCount(elements * width, chunkSize);
         result.segments = uint64(descriptor.segments());
         // forge-lint: disable-end(unsafe-typecast)
         result.operands = new uint64[](descriptor.inputs.length);
@@ -90,11 +91,5 @@ contract Adjudicator is IAdjudicator {
         returns (Finding, uint64)
     {
         return Reductions.finish(Descriptors.decode(encoded), whole, roundingBits);
-    }
-
-    /// @inheritdoc IAdjudicator
-    function elementOf(bytes calldata encoded, bytes calldata chunk, uint32 position) external pure override returns (uint64) {
-        DType dtype = Descriptors.decode(encoded).dtype;
-        return Openings.decode(chunk, position * Descriptors.width(dtype), dtype);
     }
 }

@@ -34,6 +34,8 @@ struct Question {
 
 /// @notice What a descriptor says about the trees of a dispute.
 struct Outline {
+    /// Bytes of an element of the output.
+    uint8 width;
     /// Elements of the output.
     uint64 elements;
     /// Leaves of the output's tensor root.
@@ -92,7 +94,4 @@ interface IAdjudicator {
         external
         view
         returns (Finding finding, uint64 bits);
-
-    /// @notice The bits of element number `position` of a chunk of the operator's output (counted within the chunk).
-    function elementOf(bytes calldata descriptor, bytes calldata chunk, uint32 position) external view returns (uint64 bits);
 }

@@ -60,8 +60,8 @@ library Loads {
         if (items == 0) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
         uint256 row = rowOf(setting, element / items);
         Openings.requireLeaf(openings[0], 0, row, descriptor.natural(1), setting.spec.dataRoot, setting.spec.dataRows);
-        uint256 start = descriptor.natural(0) + (element % items) * Descriptors.width(descriptor.dtype);
-        return Openings.decode(openings[0].data, start, descriptor.dtype);
+        uint256 width = Descriptors.width(descriptor.dtype);
+        return Openings.decode(openings[0].data, descriptor.natural(0) + (element % items) * width, width);
     }
 
     function rowOf(Setting calldata setting, uint256 sample) private pure returns (uint256) {

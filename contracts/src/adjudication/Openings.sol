@@ -76,12 +76,11 @@ library Openings {
     {
         uint256 start = position * Descriptors.width(dtype);
         uint256 found = find(self, input, start / self.chunkSize);
-        return decode(openings[found].data, start % self.chunkSize, dtype);
+        return decode(openings[found].data, start % self.chunkSize, Descriptors.width(dtype));
     }
 
-    /// @notice The bits of the element at a byte of a chunk, which is little-endian. Reverts beyond its end (panic 0x32).
-    function decode(bytes calldata data, uint256 start, DType dtype) internal pure returns (uint64 bits) {
-        uint256 size = Descriptors.width(dtype);
+    /// @notice The bits of the element of `size` bytes at a byte of a chunk, which is little-endian. Reverts beyond its end.
+    function decode(bytes calldata data, uint256 start, uint256 size) internal pure returns (uint64 bits) {
         if (size == 1) return uint8(data[start]);
         if (size == 4) return reverse(uint32(bytes4(data[start:start + 4]))) >> 32;
         return reverse(uint64(bytes8(data[start:start + 8])));
@@ -97,7 +96,7 @@ library Openings {
         uint256 start = position * Descriptors.width(tensor.dtype);
         if (opening.input != input || opening.chunk != start / chunkSize) revert ChunkNotOpened(input, start / chunkSize);
         checkOne(opening, tensor, chunkSize);
-        return decode(opening.data, start % chunkSize, tensor.dtype);
+        return decode(opening.data, start % chunkSize, Descriptors.width(tensor.dtype));
     }
 
     /// @notice Reverts unless the opening is leaf `leaf` of `count`, of `length` bytes, under a root.

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Bisection, Bisections, Side} from "./Bisection.sol";
+import {Clock, ClockPair, Clocks} from "./Clock.sol";
+import {GameId, IVerificationGame, Outcome, Phase} from "./IVerificationGame.sol";
+import {Level} from "./Level.sol";
+import {Merkle, Node} from "./Merkle.sol";
+import {Game, Job, Records} from "./Records.sol";
+import {Time, Timestamp} from "./Time.sol";
+import {Trace} from "./Trace.sol";
+
+/// @title How a game goes on
+/// @notice From one phase and level to the next, and which clocks run meanwhile.
+library Course {
+    using Bisections for Bisection;
+    using Clocks for Clock;
+    using Clocks for ClockPair;
+    using Records for Game;
+    using Records for Job;
+
+    /// @notice Starts the search of a level, whose roots and, in the search, trainer's children stand there already.
+    /// @return the outcome if the game is over already, else NONE
+    function begin(Job storage job, Game storage game, GameId gameId, Level level) internal returns (Outcome) {
+        if (level > Level.CHECKPOINT && level < Level.PARTIAL) game.path[uint8(level) - 1] = game.search.index;
+        game.level = level;
+        Node[2] memory roots = game.roots[level];
+        uint64 count = game.leafCount(job.spec, level);
+        uint8 height = Merkle.depth(count);
+        game.search.begin(roots, height);
+        emit IVerificationGame.LevelStarted(
+            gameId, level, roots[uint8(Side.TRAINER)], roots[uint8(Side.CHALLENGER)], game.search.revealed, count
+        );
+        if (height == 0) return leafFound(job, game, gameId, level);
+        game.phase = Phase.BISECTION;
+        startClock(game, Side.CHALLENGER);
+        return Outcome.NONE;
+    }
+
+    /// @notice The search of a level is at a leaf.
+    /// @return the outcome if the leaf lies in the padding, else NONE
+    function leafFound(Job storage job, Game storage game, GameId gameId, Level level) internal returns (Outcome) {
+        uint64 index = game.search.index;
+        (Node trainerLeaf, Node challengerLeaf) =
+            (game.search.nodes[uint8(Side.TRAINER)], game.search.nodes[uint8(Side.CHALLENGER)]);
+        emit IVerificationGame.LeafFound(gameId, level, index, trainerLeaf, challengerLeaf);
+        bool isTrace = level == Level.OPERATOR;
+        if (isTrace ? Trace.isPadding(job.spec, index) : index >= game.leafCount(job.spec, level)) {
+            // INVARIANT: behind the last leaf only PAD is right. The two differ, so at most one of them is.
+            if (trainerLeaf == Merkle.PAD) return Outcome.TRAINER_WON;
+            return challengerLeaf == Merkle.PAD ? Outcome.CHALLENGER_WON : Outcome.BOTH_LOST;
+        }
+        if (level == Level.CHUNK) {
+            game.phase = Phase.POSTING;
+            startClock(game, Side.TRAINER);
+        } else if (level == Level.PARTIAL || (isTrace && index >= job.spec.operatorCount)) {
+            startProving(game);
+        } else {
+            startOpening(game);
+        }
+        return Outcome.NONE;
+    }
+
+    function startOpening(Game storage game) internal {
+        game.phase = Phase.OPENING;
+        startClock(game, Side.TRAINER);
+        startClock(game, Side.CHALLENGER);
+    }
+
+    function startProving(Game storage game) internal {
+        game.phase = Phase.PROVING;
+        startClock(game, Side.CHALLENGER);
+    }
+
+    function startClock(Game storage game, Side side) internal {
+        game.clocks.set(side, game.clocks.get(side).start(Time.now_()));
+    }
+
+    function stopClock(Game storage game, GameId gameId, Side side) internal {
+        Clock memory clock = game.clocks.get(side);
+        Timestamp current = Time.now_();
+        // INVARIANT: whoever is out of time cannot move any more, so a late move can never race a timeout claim.
+        if (clock.isOut(current)) revert IVerificationGame.ClockRanOut(gameId, side, clock.deadline());
+        game.clocks.set(side, clock.stop(current));
+    }
+
+    /// @notice In phase OPENING the clock of a side runs until it has opened.
+    function stopOpening(Game storage game, GameId gameId, Side side) internal {
+        if (hasOpened(game, side)) revert IVerificationGame.AlreadyOpened(gameId, side);
+        stopClock(game, gameId, side);
+    }
+
+    function hasOpened(Game storage game, Side side) internal view returns (bool) {
+        return !game.clocks.get(side).isRunning();
+    }
+
+    function requireLevel(Game storage game, GameId gameId, Level expected) internal view {
+        Level level = game.level;
+        if (level != expected) revert IVerificationGame.WrongLevel(gameId, level);
+    }
+
+    function requireDescriptor(Game storage game, bytes calldata descriptor) internal view {
+        (bytes32 given, bytes32 expected) = (keccak256(descriptor), game.operator.descriptorHash);
+        if (given != expected) revert IVerificationGame.WrongDescriptor(given, expected);
+    }
+
+    function requireParty(Job storage job, Game storage game, Side side) internal view {
+        address party = job.party(game, side);
+        if (msg.sender != party) revert IVerificationGame.NotTheParty(msg.sender, side, party);
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Opening} from "./adjudication/Openings.sol";
+import {Partial} from "./adjudication/IAdjudicator.sol";
+import {Children} from "./Bisection.sol";
+import {Node} from "./Merkle.sol";
+
+/// @notice What a side says about the leaf that the search of level CHECKPOINT or STEP has found.
+struct LeafOpening {
+    /// The side's own payload of the disputed leaf (a state root).
+    bytes32 payload;
+    /// The payload of the leaf before it, on which both trees agree; before leaf 0, what the game agreed on above this level.
+    bytes32 agreed;
+    /// Proof of `agreed` into the side's own root; empty before leaf 0.
+    bytes32[] agreedProof;
+}
+
+/// @notice What a side opens below the leaf, tied to what it has claimed above.
+struct NextRoot {
+    /// At CHECKPOINT the root over the interval's steps. At STEP the node over the operators' half of the trace: the contract itself joins
+    /// it with the state root that the side has claimed.
+    Node root;
+    /// At CHECKPOINT the proof that the side's payload above is the last leaf of `root`; at STEP empty.
+    bytes32[] lastLeafProof;
+}
+
+/// @notice What a side says about the operator that the search of level OPERATOR has found.
+struct OperatorOpening {
+    /// The operator's descriptor, a leaf under the program root. Only the side that opens first is asked for it.
+    bytes descriptor;
+    bytes32[] descriptorProof;
+    /// Payload of the side's leaf: the root of the output's chunks, and so this side's root of level CHUNK.
+    bytes32 tensorRoot;
+    /// Children of `tensorRoot`; both zero if the output is a single chunk.
+    Children children;
+}
+
+/// @notice The tensor root of an operand, in the order of the descriptor's inputs.
+struct OperandRoot {
+    /// May be zero, with an empty proof, if nothing of this operand is opened.
+    bytes32 root;
+    /// Into the trainer's trace.
+    bytes32[] proof;
+}
+
+/// @notice All that decides one element of the disputed chunk.
+struct ElementProof {
+    bytes descriptor;
+    /// The trainer's chunk.
+    bytes chunk;
+    /// Which element of the chunk, counted in elements.
+    uint32 position;
+    OperandRoot[] operands;
+    Opening[] openings;
+}
+
+/// @notice A side's tree over the running results of the disputed element.
+struct PartialsOpening {
+    bytes descriptor;
+    Node root;
+    /// The last leaf, which comes to the element.
+    Partial last;
+    bytes32[] lastLeafProof;
+}
+
+/// @notice All that decides one segment of the disputed element's terms.
+struct SegmentProof {
+    bytes descriptor;
+    /// The agreed running result before the segment; all zero before segment 0.
+    Partial before;
+    /// Into the trainer's tree of running results; empty before segment 0.
+    bytes32[] beforeProof;
+    OperandRoot[] operands;
+    Opening[] openings;
+}

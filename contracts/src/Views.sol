@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Bisection} from "./Bisection.sol";
+import {Clock} from "./Clock.sol";
+import {JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
+import {Level} from "./Level.sol";
+import {Node} from "./Merkle.sol";
+import {Timestamp} from "./Time.sol";
+import {TrainingSpec} from "./TrainingSpec.sol";
+
+/// @notice A job as `getJob` shows it.
+struct JobView {
+    JobStatus status;
+    address customer;
+    TrainingSpec spec;
+    bytes32 specHash;
+    Terms terms;
+    string jobCid;
+    Timestamp postedAt;
+    /// Last instant for `commit`.
+    Timestamp commitDeadline;
+    ClaimView claim;
+    /// Games still being played; has to be zero before `finalize`. Zero again once the claim is rejected.
+    uint64 liveGames;
+    /// All games ever started against the claim.
+    uint64 gameCount;
+    uint64 attestations;
+}
+
+/// @notice The claim of a job; all zero while the job waits for one.
+struct ClaimView {
+    address trainer;
+    Node checkpointRoot;
+    bytes32 finalStateRoot;
+    string logCid;
+    string modelCid;
+    Timestamp committedAt;
+    /// Last instant for `challenge`; `finalize` works strictly after it.
+    Timestamp challengeDeadline;
+}
+
+/// @notice One level of a game, as far as it has come.
+struct LevelView {
+    Level level;
+    uint64 leafCount;
+    /// The two sides' roots, by Side. At level PARTIAL a root is zero until its side has opened it.
+    Node[2] roots;
+    /// The leaf that the search has found; of the present level, the leftmost leaf below the place reached.
+    uint64 index;
+}
+
+/// @notice The disputed operator, from its descriptor; all zero until a side has opened it.
+struct OperatorView {
+    /// keccak256 of the descriptor's encoding.
+    bytes32 descriptorHash;
+    /// Bytes of an element.
+    uint8 width;
+    uint64 elements;
+    /// Leaves of a tree at level CHUNK.
+    uint64 chunks;
+    /// Leaves of a tree at level PARTIAL if there is more than one; 0 for an operator without a sum.
+    uint64 segments;
+}
+
+/// @notice The one element that the challenger has named: what level PARTIAL is about, or the referee's question.
+struct ElementView {
+    bool known;
+    /// Flat index in the operator's output.
+    uint64 element;
+    /// The trainer's bits.
+    uint64 claimed;
+}
+
+/// @notice A game as `getGame` shows it.
+struct GameView {
+    JobId job;
+    address trainer;
+    address challenger;
+    Phase phase;
+    Outcome outcome;
+    Reason reason;
+    uint128 trainerBond;
+    uint128 challengerBond;
+    /// Whether the challenger's bond is still escrowed; once the outcome is VOID, `releaseBond` returns it.
+    bool bondHeld;
+    /// By Side.
+    Clock[2] clocks;
+    /// Last instant for a move of each side whose clock runs, else zero; by Side. In phase OPENING: zero for a side that has opened.
+    Timestamp[2] deadlines;
+    /// Last instant for the verdict; zero before the referee's clock has started.
+    Timestamp refereeDeadline;
+    Timestamp startedAt;
+    /// Agreed so far: the spec's initial state, then the state root before the disputed interval, and from level OPERATOR on the one
+    /// before the disputed step.
+    bytes32 agreed;
+    /// The search of the present level: both sides' nodes at the place reached, and the children of the waiting side's (zero at a leaf). All
+    /// zero at level PARTIAL until both sides have opened their roots.
+    Bisection search;
+    /// From CHECKPOINT down to the present level.
+    LevelView[] levels;
+    OperatorView operator;
+    ElementView disputed;
+}
