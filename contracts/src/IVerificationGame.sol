@@ -288,7 +288,7 @@ interface IVerificationGame {
 
     /// @notice Settles a disputed store: all operators agree, so they say what the state slot has to hold. Anyone may send it.
     /// @param payload the tensor root that the store operator keeps
-    /// @param proof that it is this operator's leaf of the trainer's trace
+    /// @param proof that it is this operator's leaf of the challenger's trace (both are equal there)
     function proveStore(GameId game, bytes32 payload, bytes32[] calldata proof) external;
 
     /// @notice Posts the trainer's bytes of the disputed chunk. Hashes force it, so anyone may send it.

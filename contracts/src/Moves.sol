@@ -40,7 +40,7 @@ struct OperatorOpening {
 struct OperandRoot {
     /// May be zero, with an empty proof, if nothing of this operand is opened.
     bytes32 root;
-    /// Into the trainer's trace.
+    /// Into the challenger's trace; both are equal there.
     bytes32[] proof;
 }
 
@@ -69,7 +69,7 @@ struct SegmentProof {
     bytes descriptor;
     /// The agreed running result before the segment; all zero before segment 0.
     Partial before;
-    /// Into the trainer's tree of running results; empty before segment 0.
+    /// Into the challenger's tree of running results; empty before segment 0.
     bytes32[] beforeProof;
     OperandRoot[] operands;
     Opening[] openings;

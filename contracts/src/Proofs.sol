@@ -33,9 +33,9 @@ library Proofs {
         game.stopClock(gameId, Side.CHALLENGER);
         TrainingSpec storage spec = job.spec;
         uint64 index = game.search.index;
-        // All operators agree, so the trainer's trace speaks for both.
+        // All operators agree, so a proof into either trace speaks for both; the challenger's, because the challenger has it.
         Merkle.requireLeaf(
-            game.roots[Level.OPERATOR][uint8(Side.TRAINER)], payload, Trace.storeOf(spec, index), Trace.leafCount(spec), proof
+            game.roots[Level.OPERATOR][uint8(Side.CHALLENGER)], payload, Trace.storeOf(spec, index), Trace.leafCount(spec), proof
         );
         emit IVerificationGame.StoreProven(gameId, index - Trace.half(spec), payload);
         return verdict(Merkle.leaf(payload) == game.search.nodes[uint8(Side.TRAINER)]);
@@ -138,7 +138,7 @@ library Proofs {
     function requireBefore(Game storage game, Partial calldata before, bytes32[] calldata proof) private view {
         uint64 segment = game.search.index;
         if (segment > 0) {
-            Node root = game.roots[Level.PARTIAL][uint8(Side.TRAINER)];
+            Node root = game.roots[Level.PARTIAL][uint8(Side.CHALLENGER)];
             Merkle.requireLeafOfBytes(root, abi.encode(before), segment - 1, game.operator.segments, proof);
             return;
         }
@@ -179,7 +179,8 @@ library Proofs {
         return Setting(job.spec, step, game.agreed);
     }
 
-    /// @dev With the roots of the operands, each proven to be what an operator before the disputed one has computed: on those both sides agree.
+    /// @dev With the roots of the operands, each proven to be what an operator before the disputed one has computed: on those both sides
+    ///      agree, so a proof into either trace speaks for both. It is the challenger's, because it has the siblings.
     function question(Job storage job, Game storage game, bytes calldata descriptor, OperandRoot[] calldata given, uint64 element)
         private
         view
@@ -190,7 +191,7 @@ library Proofs {
         if (given.length != operands.length) revert IVerificationGame.WrongNumberOfOperands(given.length, operands.length);
         bytes32[] memory roots = new bytes32[](given.length);
         uint64 operator = game.path[uint8(Level.OPERATOR)];
-        Node trace = game.roots[Level.OPERATOR][uint8(Side.TRAINER)];
+        Node trace = game.roots[Level.OPERATOR][uint8(Side.CHALLENGER)];
         uint64 count = Trace.leafCount(spec);
         for (uint256 i = 0; i < given.length; ++i) {
             // INVARIANT: leaves from the disputed one on are not agreed; the trainer could have written there what it likes.
