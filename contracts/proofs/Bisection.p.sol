@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisection, Bisections, Children, Side} from "../src/Bisection.sol";
+import {Bisection, Bisections, Children, Search, Side} from "../src/Bisection.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
 
 contract BisectionProof {
-    using Bisections for Bisection;
+    using Bisections for Search;
 
-    Bisection private _search;
+    Search private _search;
 
     function check_aMoveKeepsTheLeftmostDifference(
         Node mine,
@@ -22,14 +22,13 @@ contract BisectionProof {
         if (mine == theirs || height == 0 || height > 63 || index >> height << height != index) return;
         if (Merkle.join(revealed.left, revealed.right) != theirs) return;
         Side mover = challenger ? Side.CHALLENGER : Side.TRAINER;
-        _search.nodes[uint8(mover)] = mine;
-        _search.nodes[1 - uint8(mover)] = theirs;
+        _search.due = mine;
         _search.revealed = revealed;
         _search.index = index;
         _search.height = height;
         _search.turn = mover;
         bool goLeft = _search.advance(opened, next);
-        Bisection memory after_ = _search;
+        Bisection memory after_ = _search.show();
         assert(Merkle.join(opened.left, opened.right) == mine);
         assert(after_.nodes[0] != after_.nodes[1]);
         assert(after_.height == height - 1);

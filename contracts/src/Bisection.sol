@@ -15,18 +15,30 @@ struct Children {
     Node right;
 }
 
-/// @notice A search for the leftmost leaf in which two trees differ.
+/// @notice A search for the leftmost leaf in which two trees differ, as everybody may see it.
 struct Bisection {
-    /// The two sides' nodes at the place that the search has reached, by Side. They always differ. While the search goes on only the
-    /// mover's is kept, because the other's follows from its children.
+    /// The two sides' nodes at the place that the search has reached, by Side. They always differ.
     Node[2] nodes;
-    /// The children of the node of the side that waits, already revealed. Meaningless once `height` is zero.
+    /// The children of the node of the side that waits, already revealed. Zero once a leaf is reached.
     Children revealed;
     /// The leftmost leaf below the place; the disputed leaf once `height` is zero.
     uint64 index;
     /// Height of the place above the leaves.
     uint8 height;
     /// Whose node is opened next. Meaningless once `height` is zero.
+    Side turn;
+}
+
+/// @notice The same as it is kept: only what the next move needs, because every word of storage costs.
+struct Search {
+    /// The node that is opened next, of the side `turn`.
+    Node due;
+    /// The node of the side that waits; kept only at a leaf, because above it follows from its children.
+    Node waiting;
+    /// Its children; meaningless at a leaf.
+    Children revealed;
+    uint64 index;
+    uint8 height;
     Side turn;
 }
 
@@ -48,9 +60,8 @@ library Bisections {
 
     /// @notice Starts a search between two different roots, by Side. `revealed` holds the trainer's children already, so the challenger
     ///         moves first.
-    function begin(Bisection storage self, Node[2] memory roots, uint8 height) internal {
-        self.nodes[uint8(Side.CHALLENGER)] = roots[uint8(Side.CHALLENGER)];
-        if (height == 0) self.nodes[uint8(Side.TRAINER)] = roots[uint8(Side.TRAINER)];
+    function begin(Search storage self, Node[2] memory roots, uint8 height) internal {
+        (self.due, self.waiting) = (roots[uint8(Side.CHALLENGER)], roots[uint8(Side.TRAINER)]);
         (self.index, self.height, self.turn) = (0, height, Side.CHALLENGER);
     }
 
@@ -58,10 +69,10 @@ library Bisections {
     /// @param opened the children of the mover's node at the present place
     /// @param next the children of the mover's node at the place to which the search descends; both zero when that is a leaf
     /// @return goLeft whether the search went left
-    function advance(Bisection storage self, Children calldata opened, Children calldata next) internal returns (bool goLeft) {
+    function advance(Search storage self, Children calldata opened, Children calldata next) internal returns (bool goLeft) {
         (uint64 index, uint8 height, Side mover) = (self.index, self.height, self.turn);
         if (height == 0) revert NothingToBisect();
-        requireChildren(self.nodes[uint8(mover)], opened);
+        requireChildren(self.due, opened);
 
         // INVARIANT: the nodes above differ, so at least one half does; taking the left one whenever it differs makes everything to
         // the left of the place equal in both trees, which is what "agreed" means for the leaf before the disputed one.
@@ -77,17 +88,25 @@ library Bisections {
             self.revealed = next;
         } else {
             if (next.left != Merkle.NONE || next.right != Merkle.NONE) revert LeafHasNoChildren();
-            self.nodes[uint8(mover)] = mine;
+            self.waiting = mine;
         }
-        self.nodes[uint8(other(mover))] = theirs;
+        self.due = theirs;
         (self.index, self.height, self.turn) = (index, height, other(mover));
     }
 
-    /// @notice The search with both nodes, and without what is meaningless.
-    function show(Bisection storage self) internal view returns (Bisection memory shown) {
-        shown = self;
-        if (shown.height == 0) shown.revealed = Children(Merkle.NONE, Merkle.NONE);
-        else shown.nodes[uint8(other(shown.turn))] = Merkle.join(shown.revealed.left, shown.revealed.right);
+    /// @notice A side's node at a leaf.
+    function leafOf(Search storage self, Side side) internal view returns (Node) {
+        return side == self.turn ? self.due : self.waiting;
+    }
+
+    function show(Search storage self) internal view returns (Bisection memory shown) {
+        (shown.index, shown.height, shown.turn) = (self.index, self.height, self.turn);
+        Node waiting = self.waiting;
+        if (shown.height > 0) {
+            shown.revealed = self.revealed;
+            waiting = Merkle.join(shown.revealed.left, shown.revealed.right);
+        }
+        (shown.nodes[uint8(shown.turn)], shown.nodes[uint8(other(shown.turn))]) = (self.due, waiting);
     }
 
     /// @notice Reverts unless these are the node's children.

@@ -12,13 +12,8 @@ struct Clock {
     Timestamp startedAt;
 }
 
-/// @notice Both sides' clocks, in one word of storage.
-struct ClockPair {
-    Duration trainerRemaining;
-    Timestamp trainerStartedAt;
-    Duration challengerRemaining;
-    Timestamp challengerStartedAt;
-}
+/// @notice Both sides' clocks in one word of storage: remaining time and start of the trainer's, then of the challenger's, 64 bits each.
+type ClockPair is uint256;
 
 /// @title Chess clocks
 /// @notice Pure arithmetic: the instant is an argument. A clock belongs to one side, and nothing but that side's own delay uses it up.
@@ -62,14 +57,16 @@ library Clocks {
     }
 
     /// @notice One side's clock of the two.
-    function get(ClockPair storage self, Side side) internal view returns (Clock memory) {
-        return side == Side.TRAINER
-            ? Clock(self.trainerRemaining, self.trainerStartedAt)
-            : Clock(self.challengerRemaining, self.challengerStartedAt);
+    function get(ClockPair pair, Side side) internal pure returns (Clock memory) {
+        uint256 bits = ClockPair.unwrap(pair) >> (side == Side.TRAINER ? 128 : 0);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return Clock({remaining: Duration.wrap(uint64(bits >> 64)), startedAt: Timestamp.wrap(uint64(bits))});
     }
 
-    function set(ClockPair storage self, Side side, Clock memory clock) internal {
-        if (side == Side.TRAINER) (self.trainerRemaining, self.trainerStartedAt) = (clock.remaining, clock.startedAt);
-        else (self.challengerRemaining, self.challengerStartedAt) = (clock.remaining, clock.startedAt);
+    /// @notice The pair with another clock for one side.
+    function set(ClockPair pair, Side side, Clock memory clock) internal pure returns (ClockPair) {
+        uint256 shift = side == Side.TRAINER ? 128 : 0;
+        uint256 bits = (uint256(Duration.unwrap(clock.remaining)) << 64) | Timestamp.unwrap(clock.startedAt);
+        return ClockPair.wrap((ClockPair.unwrap(pair) & ~(uint256(type(uint128).max) << shift)) | (bits << shift));
     }
 }

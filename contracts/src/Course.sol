@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bisection, Bisections, Side} from "./Bisection.sol";
+import {Bisections, Search, Side} from "./Bisection.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {GameId, IVerificationGame, Outcome, Phase} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
@@ -13,7 +13,7 @@ import {Trace} from "./Trace.sol";
 /// @title How a game goes on
 /// @notice From one phase and level to the next, and which clocks run meanwhile.
 library Course {
-    using Bisections for Bisection;
+    using Bisections for Search;
     using Clocks for Clock;
     using Clocks for ClockPair;
     using Records for Game;
@@ -41,8 +41,7 @@ library Course {
     /// @return the outcome if the leaf lies in the padding, else NONE
     function leafFound(Job storage job, Game storage game, GameId gameId, Level level) internal returns (Outcome) {
         uint64 index = game.search.index;
-        (Node trainerLeaf, Node challengerLeaf) =
-            (game.search.nodes[uint8(Side.TRAINER)], game.search.nodes[uint8(Side.CHALLENGER)]);
+        (Node trainerLeaf, Node challengerLeaf) = (game.search.leafOf(Side.TRAINER), game.search.leafOf(Side.CHALLENGER));
         emit IVerificationGame.LeafFound(gameId, level, index, trainerLeaf, challengerLeaf);
         bool isTrace = level == Level.OPERATOR;
         if (isTrace ? Trace.isPadding(job.spec, index) : index >= game.leafCount(job.spec, level)) {
@@ -73,7 +72,7 @@ library Course {
     }
 
     function startClock(Game storage game, Side side) internal {
-        game.clocks.set(side, game.clocks.get(side).start(Time.now_()));
+        game.clocks = game.clocks.set(side, game.clocks.get(side).start(Time.now_()));
     }
 
     function stopClock(Game storage game, GameId gameId, Side side) internal {
@@ -81,7 +80,7 @@ library Course {
         Timestamp current = Time.now_();
         // INVARIANT: whoever is out of time cannot move any more, so a late move can never race a timeout claim.
         if (clock.isOut(current)) revert IVerificationGame.ClockRanOut(gameId, side, clock.deadline());
-        game.clocks.set(side, clock.stop(current));
+        game.clocks = game.clocks.set(side, clock.stop(current));
     }
 
     /// @notice In phase OPENING the clock of a side runs until it has opened.

@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Finding, Outline} from "./adjudication/IAdjudicator.sol";
-import {Bisections, Children, Side} from "./Bisection.sol";
+import {Bisections, Children, Search, Side} from "./Bisection.sol";
 import {Course} from "./Course.sol";
 import {GameId, IVerificationGame, Outcome} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
@@ -17,6 +17,7 @@ import {OperatorView} from "./Views.sol";
 /// @notice Phase OPENING: each side opens what it has to say below the leaf, and the second to do so starts the search there. A contract of its
 ///         own for the sake of the limit on code; it works on the storage of the game that calls it.
 library Descent {
+    using Bisections for Search;
     using Bisections for Side;
     using Course for Game;
     using Course for Job;
@@ -135,7 +136,7 @@ library Descent {
 
     function requirePayload(Game storage game, Side side, bytes32 payload) private view {
         Node computed = Merkle.leaf(payload);
-        Node expected = game.search.nodes[uint8(side)];
+        Node expected = game.search.leafOf(side);
         if (computed != expected) revert IVerificationGame.WrongLeafPayload(computed, expected);
     }
 

@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {Finding, Outline, Partial, Question, Setting} from "./adjudication/IAdjudicator.sol";
 import {Openings} from "./adjudication/Openings.sol";
-import {Side} from "./Bisection.sol";
+import {Bisections, Search, Side} from "./Bisection.sol";
 import {Course} from "./Course.sol";
 import {GameId, IVerificationGame, Outcome, Phase} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
@@ -20,6 +20,7 @@ import {ElementView, OperatorView} from "./Views.sol";
 /// @dev Whatever the adjudicator does, nothing is decided by a call that fails: that reverts the move. It is called as a view, so it
 ///      changes nothing, and calls back into nothing that moves.
 library Proofs {
+    using Bisections for Search;
     using Course for Game;
     using Course for Job;
     using Records for Game;
@@ -38,7 +39,7 @@ library Proofs {
             game.roots[Level.OPERATOR][uint8(Side.CHALLENGER)], payload, Trace.storeOf(spec, index), Trace.leafCount(spec), proof
         );
         emit IVerificationGame.StoreProven(gameId, index - Trace.half(spec), payload);
-        return verdict(Merkle.leaf(payload) == game.search.nodes[uint8(Side.TRAINER)]);
+        return verdict(Merkle.leaf(payload) == game.search.leafOf(Side.TRAINER));
     }
 
     /// @notice `IVerificationGame.postChunk`, in phase POSTING.
@@ -122,7 +123,7 @@ library Proofs {
         emit IVerificationGame.SegmentProven(gameId, segment, finding, afterwards);
         if (finding == Finding.UNDECIDED) revert IVerificationGame.SegmentUndecided(gameId, segment);
         Node leaf = Merkle.leafOfBytes(abi.encode(afterwards));
-        return verdict(finding == Finding.VALUE && leaf == game.search.nodes[uint8(Side.TRAINER)]);
+        return verdict(finding == Finding.VALUE && leaf == game.search.leafOf(Side.TRAINER));
     }
 
     function reduce(Job storage job, Game storage game, SegmentProof calldata proof)
@@ -170,7 +171,7 @@ library Proofs {
         uint256 expected = left < size ? left : size;
         if (chunk.length != expected) revert IVerificationGame.WrongChunkLength(chunk.length, expected);
         Node computed = Merkle.leafOfBytes(chunk);
-        Node claimed = game.search.nodes[uint8(Side.TRAINER)];
+        Node claimed = game.search.leafOf(Side.TRAINER);
         if (computed != claimed) revert IVerificationGame.WrongLeafPayload(computed, claimed);
     }
 

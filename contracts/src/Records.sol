@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bisection, Bisections, Side} from "./Bisection.sol";
+import {Bisections, Search, Side} from "./Bisection.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
@@ -55,7 +55,7 @@ struct Game {
     uint128 challengerBond;
     ClockPair clocks;
     /// Of the present level.
-    Bisection search;
+    Search search;
     /// The leaves found at the levels above the present one, by Level.
     uint64[4] path;
     bytes32 agreed;
@@ -67,7 +67,7 @@ struct Game {
 
 /// @title Records as one call shows them
 library Records {
-    using Bisections for Bisection;
+    using Bisections for Search;
     using Clocks for Clock;
     using Clocks for ClockPair;
 

@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {IAdjudicator} from "./adjudication/IAdjudicator.sol";
-import {Bisection, Bisections, Children, Side} from "./Bisection.sol";
+import {Bisections, Children, Search, Side} from "./Bisection.sol";
 import {Bonds, Ledger} from "./Bonds.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {Course} from "./Course.sol";
@@ -21,7 +21,7 @@ import {GameView, JobView} from "./Views.sol";
 /// @title Verification game
 /// @notice See `IVerificationGame` for what everything means and the order of calls.
 contract VerificationGame is IVerificationGame {
-    using Bisections for Bisection;
+    using Bisections for Search;
     using Bisections for Side;
     using Bonds for Ledger;
     using Bonds for uint128;
@@ -143,8 +143,8 @@ contract VerificationGame is IVerificationGame {
         game.challengerBond = job.terms.challengerBond;
         game.refereeAllowance = job.terms.refereeAllowance;
         game.startedAt = Time.now_();
-        game.clocks.set(Side.TRAINER, Clocks.create(job.terms.clockAllowance));
-        game.clocks.set(Side.CHALLENGER, Clocks.create(job.terms.clockAllowance));
+        Clock memory clock = Clocks.create(job.terms.clockAllowance);
+        game.clocks = game.clocks.set(Side.TRAINER, clock).set(Side.CHALLENGER, clock);
         game.agreed = job.spec.initialStateRoot;
         emit Challenged(id, gameId, msg.sender, checkpointRoot);
 
@@ -171,7 +171,7 @@ contract VerificationGame is IVerificationGame {
     function bisect(GameId gameId, Children calldata opened, Children calldata next) external override {
         (Job storage job, Game storage game) = gameIn(gameId, Phase.BISECTION);
         Level level = game.level;
-        Bisection storage search = game.search;
+        Search storage search = game.search;
         (Side mover, uint64 index, uint8 height) = (search.turn, search.index, search.height);
         game.stopClock(gameId, mover);
         emit Bisected(gameId, level, mover, index, height, search.advance(opened, next), opened, next);
