@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisection, Bisections, Children, Side} from "../src/Bisection.sol";
+import {Bisection, Bisections, Children, Search, Side} from "../src/Bisection.sol";
 import {Node} from "../src/Merkle.sol";
 import {Test} from "./support/Test.sol";
 import {Tree, Trees} from "./support/Trees.sol";
 
 /// @notice Gives the library a storage slot to work on.
 contract BisectionHarness {
-    using Bisections for Bisection;
+    using Bisections for Search;
 
-    Bisection private _search;
+    Search private _search;
 
     function begin(Tree calldata trainer, Tree calldata challenger) external {
         uint256 height = Trees.height(trainer);
@@ -25,7 +25,7 @@ contract BisectionHarness {
     }
 
     function show() external view returns (Bisection memory) {
-        return _search;
+        return _search.show();
     }
 }
 

@@ -2,39 +2,33 @@
 pragma solidity ^0.8.30;
 
 import {Bisections, Children, Side} from "../src/Bisection.sol";
-import {
-    GameId,
-    GameView,
-    IVerificationGame,
-    JobId,
-    JobStatus,
-    LeafOpening,
-    LevelView,
-    NextRoot,
-    Outcome,
-    Phase,
-    Reason
-} from "../src/IVerificationGame.sol";
+import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
 import {Level} from "../src/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
-import {GameTest, Run} from "./support/GameTest.sol";
+import {LeafOpening, NextRoot} from "../src/Moves.sol";
+import {GameView} from "../src/Views.sol";
+import {Players} from "./support/Players.sol";
+import {Lie, Run, Runs} from "./support/Runs.sol";
+import {Toy} from "./support/Toy.sol";
 import {Tree, Trees} from "./support/Trees.sol";
 
-contract DisputeTest is GameTest {
+/// @notice Whole disputes, and levels CHECKPOINT and STEP in detail.
+contract DisputeTest is Players {
     // ------------------------------------------------------------------------------------------------------------ whole games
 
-    function test_wrongClaim_isRejectedAtItsFirstWrongStep() public {
+    function test_wrongClaim_isRejectedAtItsFirstWrongNumber() public {
         Run memory honest = honestRun(60, 5);
         Run memory wrong = wrongRun(60, 5, 33, "poisoned");
         (JobId job, GameId id) = dispute(wrong, honest);
         uint256 moves = play(id, wrong, honest);
-        vm.assertEq(moves, 4 + 2 + 3 + 2, "depth moves a level and two openings each");
+        vm.assertEq(moves, (4 + 2) + (3 + 2) + (4 + 2) + (2 + 1 + 1), "depth moves a level, two openings, a chunk, a proof");
         GameView memory shown = game.getGame(id);
         vm.assertEq(shown.levels[0].index, 6, "the checkpoint after steps 31 to 35");
         vm.assertEq(shown.levels[1].index, 3, "the fourth step in it");
-        vm.assertEq(shown.agreed, honest.states[32], "the referee starts from the last agreed state");
-        adjudicate(id, honest.states[33]);
-        assertOver(id, Outcome.CHALLENGER_WON, Reason.VERDICT);
+        vm.assertEq(shown.levels[2].index, 2, "the operator that adds");
+        vm.assertEq(shown.levels[3].index, 0, "its first chunk");
+        vm.assertEq(shown.agreed, honest.states[32], "from the last agreed state");
+        assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
         assertJob(job, JobStatus.REJECTED);
         assertCredits(REWARD + TRAINER_BOND / 2, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
     }
@@ -44,8 +38,9 @@ contract DisputeTest is GameTest {
         Run memory wrong = wrongRun(60, 5, 12, "mistaken auditor");
         (JobId job, GameId id) = dispute(honest, wrong);
         play(id, honest, wrong);
-        adjudicate(id, honest.states[12]);
-        assertOver(id, Outcome.TRAINER_WON, Reason.VERDICT);
+        assertPhase(id, Phase.PROVING);
+        timeOut(id);
+        assertOver(id, Outcome.TRAINER_WON, Reason.TIMEOUT);
         assertJob(job, JobStatus.CLAIMED);
         later(CHALLENGE_WINDOW + 1);
         game.finalize(job);
@@ -53,18 +48,54 @@ contract DisputeTest is GameTest {
         assertCredits(CHALLENGER_BOND / 2, REWARD + TRAINER_BOND + CHALLENGER_BOND / 2, 0);
     }
 
-    function test_verdictThatEqualsNeitherSide_rejectsTheClaim_andBothBondsGoToTheCustomer() public {
+    function test_wherePlayersAreBothWrong_theTrainerLoses() public {
         Run memory wrong = wrongRun(16, 4, 5, "wrong trainer");
         Run memory alsoWrong = wrongRun(16, 4, 5, "wrong auditor");
         (JobId job, GameId id) = dispute(wrong, alsoWrong);
         play(id, wrong, alsoWrong);
-        adjudicate(id, honestRun(16, 4).states[5]);
-        assertOver(id, Outcome.BOTH_LOST, Reason.VERDICT);
+        assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
         assertJob(job, JobStatus.REJECTED);
-        assertCredits(REWARD + TRAINER_BOND + CHALLENGER_BOND, 0, 0);
     }
 
-    function testFuzz_everyGame_findsTheFirstStepOfTheFirstWrongCheckpoint_andTheHonestSideWins(
+    function testFuzz_everyGame_findsTheFirstWrongNumber_andTheHonestSideWins(
+        uint256 checkpointCount,
+        uint256 interval,
+        Lie memory lie,
+        bool trainerIsHonest
+    ) public {
+        interval = bound(interval, 1, 9);
+        uint256 steps = interval * bound(checkpointCount, 1, 12);
+        lie = Lie(bound(lie.step, 0, steps - 1), bound(lie.place, 0, 7), bound(lie.delta, 1, 1000), bound(lie.segment, 0, 2));
+        Run memory honest = honestRun(steps, uint64(interval));
+        Run memory wrong = Runs.with(steps, uint64(interval), lie);
+        (, GameId id) = trainerIsHonest ? dispute(honest, wrong) : dispute(wrong, honest);
+        uint256 moves = trainerIsHonest ? play(id, honest, wrong) : play(id, wrong, honest);
+        assertFound(game.getGame(id), lie, honest);
+        vm.assertLe(moves, movesOf(steps, interval, lie.place), "no more moves than the depths and the openings");
+        if (trainerIsHonest && game.getGame(id).phase != Phase.OVER) timeOut(id);
+        GameView memory shown = game.getGame(id);
+        vm.assertTrue(shown.outcome == (trainerIsHonest ? Outcome.TRAINER_WON : Outcome.CHALLENGER_WON), "the honest side wins");
+        assertJob(shown.job, trainerIsHonest ? JobStatus.CLAIMED : JobStatus.REJECTED);
+    }
+
+    function assertFound(GameView memory shown, Lie memory lie, Run memory honest) private view {
+        vm.assertEq(stepAt(shown, honest), lie.step, "the first wrong step");
+        vm.assertEq(shown.agreed, lie.step == 0 ? initialState : honest.states[lie.step - 1], "the agreed state before it");
+        vm.assertEq(
+            operatorAt(shown), lie.place < 6 ? lie.place : lie.place + 2, "the first wrong operator, or the store of the slot"
+        );
+        if (lie.place == Toy.SUM) vm.assertEq(shown.levels[4].index, lie.segment, "the first wrong segment");
+    }
+
+    /// @dev Searches and openings down to the operator; then the chunk, or nothing for a store; then the segment of a sum; then a proof.
+    function movesOf(uint256 steps, uint256 interval, uint256 place) private pure returns (uint256 moves) {
+        moves = log2(Trees.width(steps / interval)) + 2 + log2(Trees.width(interval)) + 2 + 4;
+        if (place < 6) moves += 2 + (place % 2 == 0 ? 2 : 0) + 1;
+        if (place == Toy.SUM) moves += 1 + 2 + 2;
+        ++moves;
+    }
+
+    function testFuzz_ofAnySetOfWrongSteps_theFirstOfTheFirstWrongCheckpointIsFound(
         uint256 checkpointCount,
         uint256 interval,
         uint256 differences,
@@ -77,28 +108,22 @@ contract DisputeTest is GameTest {
         // Any set of steps differs, the last one included: a claim with the right final state needs no dispute about that state.
         differences |= 1 << (steps - 1);
         for (uint256 s = 0; s < steps; ++s) {
-            if ((differences >> s) & 1 == 1) wrong.states[s] = keccak256(abi.encode("wrong", s));
+            if ((differences >> s) & 1 == 0) continue;
+            wrong.numbers[s][0] += 1000;
+            Runs.seal(wrong, s);
         }
         (Run memory claimed, Run memory challenged) = trainerIsHonest ? (honest, wrong) : (wrong, honest);
         (JobId job, GameId id) = dispute(claimed, challenged);
-
         uint256 expected = firstDisputableStep(honest, wrong);
-        uint256 moves = play(id, claimed, challenged);
-        uint256 bisections = log2(Trees.width(steps / interval)) + log2(Trees.width(interval));
-        vm.assertEq(moves, bisections + 4, "no move more than the depths and the openings");
-        assertDisputed(id, expected, claimed, challenged);
-
-        adjudicate(id, honest.states[expected]);
-        assertOver(id, trainerIsHonest ? Outcome.TRAINER_WON : Outcome.CHALLENGER_WON, Reason.VERDICT);
+        playTo(id, Level.OPERATOR, Phase.BISECTION, claimed, challenged);
+        vm.assertEq(stepAt(game.getGame(id), honest), expected, "the disputed step");
+        vm.assertEq(
+            game.getGame(id).agreed, expected == 0 ? initialState : honest.states[expected - 1], "the agreed state before it"
+        );
+        play(id, claimed, challenged);
+        // Its operators are right from where it stands, so that it cannot have stored what it claims.
+        assertOver(id, trainerIsHonest ? Outcome.TRAINER_WON : Outcome.CHALLENGER_WON, Reason.PROOF);
         assertJob(job, trainerIsHonest ? JobStatus.CLAIMED : JobStatus.REJECTED);
-    }
-
-    function assertDisputed(GameId id, uint256 expected, Run memory claimed, Run memory challenged) private view {
-        GameView memory shown = game.getGame(id);
-        vm.assertEq(shown.levels[0].index * claimed.interval + shown.levels[1].index, expected, "the disputed step");
-        vm.assertEq(shown.agreed, expected == 0 ? INITIAL_STATE : claimed.states[expected - 1], "the agreed state before it");
-        vm.assertEq(shown.levels[1].payloads[0], claimed.states[expected], "the trainer's claim");
-        vm.assertEq(shown.levels[1].payloads[1], challenged.states[expected], "the challenger's claim");
     }
 
     /// @dev The oracle: checkpoint after checkpoint, then step after step.
@@ -114,64 +139,78 @@ contract DisputeTest is GameTest {
         while (width > 1) (width, height) = (width / 2, height + 1);
     }
 
-    function test_jobOfOneStep_isDisputedWithoutAnyBisection() public {
+    function test_jobOfOneStep_isDisputedFromItsOpeningOn() public {
         Run memory honest = honestRun(1, 1);
         Run memory wrong = wrongRun(1, 1, 0, "wrong");
         (, GameId id) = dispute(wrong, honest);
         assertPhase(id, Phase.OPENING);
-        vm.assertEq(play(id, wrong, honest), 4, "two openings at each level");
-        vm.assertEq(game.getGame(id).agreed, INITIAL_STATE, "the spec's initial state");
-        adjudicate(id, honest.states[0]);
-        assertOver(id, Outcome.CHALLENGER_WON, Reason.VERDICT);
+        playTo(id, Level.OPERATOR, Phase.BISECTION, wrong, honest);
+        vm.assertEq(game.getGame(id).agreed, initialState, "the spec's initial state");
+        play(id, wrong, honest);
+        assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
     }
 
     function test_openingsInEitherOrder_leadToTheSameGame() public {
         Run memory honest = honestRun(20, 5);
-        Run memory wrong = wrongRun(20, 5, 8, "wrong");
-        (, GameId id) = dispute(wrong, honest);
-        playToOpening(id, Level.CHECKPOINT, wrong, honest);
-        open(id, Side.CHALLENGER, honest);
-        open(id, Side.TRAINER, wrong);
-        playToOpening(id, Level.STEP, wrong, honest);
-        open(id, Side.CHALLENGER, honest);
-        open(id, Side.TRAINER, wrong);
-        assertPhase(id, Phase.REFEREE);
-        vm.assertEq(game.getGame(id).levels[1].index, 3, "step 8");
+        Run memory wrong = Runs.with(20, 5, Lie(8, Toy.SUM, 1, 1));
+        GameView[2] memory ends;
+        for (uint256 i = 0; i < 2; ++i) {
+            (, GameId id) = dispute(wrong, honest);
+            while (game.getGame(id).phase != Phase.OVER) {
+                if (i == 1 && game.getGame(id).phase == Phase.OPENING) stepOf(id, Side.CHALLENGER, honest);
+                step(id, wrong, honest);
+            }
+            ends[i] = game.getGame(id);
+        }
+        vm.assertEq(
+            keccak256(abi.encode(ends[0].levels, ends[0].operator, ends[0].disputed, ends[0].outcome)),
+            keccak256(abi.encode(ends[1].levels, ends[1].operator, ends[1].disputed, ends[1].outcome)),
+            "the same game"
+        );
     }
 
     function test_theWholeDisputeCanBeReadFromOneView_afterItIsOver() public {
         Run memory honest = honestRun(20, 5);
-        Run memory wrong = wrongRun(20, 5, 8, "wrong");
+        Run memory wrong = Runs.with(20, 5, Lie(8, Toy.SUM, 1, 1));
         (, GameId id) = dispute(wrong, honest);
         play(id, wrong, honest);
-        adjudicate(id, honest.states[8]);
         GameView memory shown = game.getGame(id);
-        vm.assertEq(Node.unwrap(shown.levels[0].roots[0]), Trees.root(checkpointTree(wrong)), "the trainer's checkpoints");
-        vm.assertEq(Node.unwrap(shown.levels[0].roots[1]), Trees.root(checkpointTree(honest)), "the challenger's checkpoints");
-        vm.assertEq(Node.unwrap(shown.levels[1].roots[0]), Trees.root(stepTree(wrong, 1)), "the trainer's steps");
-        vm.assertEq(Node.unwrap(shown.levels[1].roots[1]), Trees.root(stepTree(honest, 1)), "the challenger's steps");
-        vm.assertEq(shown.levels[0].payloads[0], wrong.states[9], "the trainer's checkpoint");
-        vm.assertEq(shown.levels[0].agreedBefore, INITIAL_STATE, "agreed before the first checkpoint");
-        vm.assertEq(shown.levels[1].agreedBefore, honest.states[4], "agreed before the first step of the interval");
-        vm.assertEq(shown.levels[0].leafCount, 4, "checkpoints");
-        vm.assertEq(shown.levels[1].leafCount, 5, "steps in an interval");
+        vm.assertEq(shown.levels.length, 5, "down to the running results");
+        for (uint256 side = 0; side < 2; ++side) {
+            Run memory run = side == 0 ? wrong : honest;
+            vm.assertEq(Node.unwrap(shown.levels[0].roots[side]), Trees.root(Runs.checkpointTree(run)), "checkpoints");
+            vm.assertEq(Node.unwrap(shown.levels[1].roots[side]), Trees.root(Runs.stepTree(run, 1)), "steps");
+            vm.assertEq(Node.unwrap(shown.levels[2].roots[side]), Trees.root(Runs.traceTree(run, 8)), "trace");
+            vm.assertEq(Node.unwrap(shown.levels[3].roots[side]), Trees.root(Runs.outputTree(run, 8, Toy.SUM)), "output");
+            vm.assertEq(Node.unwrap(shown.levels[4].roots[side]), Trees.root(Runs.partialTree(run, 8)), "running results");
+            vm.assertEq(Node.unwrap(shown.search.nodes[side]), Runs.partialTree(run, 8).rows[0][1], "the disputed segment");
+        }
+        uint64[5] memory counts = [uint64(4), 5, 10, 1, 3];
+        uint64[5] memory indices = [uint64(1), 3, 3, 0, 1];
+        for (uint256 i = 0; i < 5; ++i) {
+            vm.assertEq(uint8(shown.levels[i].level), i, "level");
+            vm.assertEq(shown.levels[i].leafCount, counts[i], "leaves");
+            vm.assertEq(shown.levels[i].index, indices[i], "index");
+        }
+        vm.assertEq(shown.agreed, honest.states[7], "the state before the step");
+        vm.assertEq(shown.operator.descriptorHash, keccak256(Toy.descriptor(Toy.SUM)), "descriptor");
+        vm.assertEq(shown.operator.width, 4, "bytes of an element");
+        vm.assertEq(shown.operator.elements, 1, "elements");
+        vm.assertEq(shown.operator.chunks, 1, "chunks");
+        vm.assertEq(shown.operator.segments, 3, "segments");
+        vm.assertTrue(shown.disputed.known && shown.disputed.element == 0, "the element");
+        vm.assertEq(shown.disputed.claimed, Toy.float(Runs.computed(wrong, 8)[Toy.SUM][0]), "the trainer's bits");
+        vm.assertEq(shown.search.height, 0, "at a leaf");
+        vm.assertEq(Node.unwrap(shown.search.revealed.left), 0, "nothing below it");
     }
 
     // --------------------------------------------------------------------------------------------------------------- padding
 
     /// @dev The honest checkpoints, with something else than PAD behind the last of them.
     function paddedWith(Run memory run, uint256 position, bytes32 leaf) private pure returns (Tree memory) {
-        bytes32[] memory leaves = checkpointTree(run).rows[0];
+        bytes32[] memory leaves = Runs.checkpointTree(run).rows[0];
         leaves[position] = leaf;
-        return Trees.fromLeaves(leaves, uint64(checkpoints(run).length));
-    }
-
-    function playTrees(GameId id, Tree memory claimed, Tree memory challenged) private {
-        while (game.getGame(id).phase == Phase.BISECTION) {
-            LevelView memory at_ = current(game.getGame(id));
-            (Children memory opened, Children memory next) = nextBisectionIn(at_, at_.turn == Side.TRAINER ? claimed : challenged);
-            game.bisect(id, opened, next);
-        }
+        return Trees.fromLeaves(leaves, Runs.checkpointTree(run).count);
     }
 
     function test_trainerWhoHidesALeafInThePadding_loses() public {
@@ -180,7 +219,7 @@ contract DisputeTest is GameTest {
         JobId job = post(5, 1);
         commitTree(job, forged, honest.states[4]);
         GameId id = challengeRun(job, auditor, honest);
-        playTrees(id, forged, checkpointTree(honest));
+        playTrees(id, forged, Runs.checkpointTree(honest));
         assertOver(id, Outcome.CHALLENGER_WON, Reason.PADDING);
         assertCredits(REWARD + TRAINER_BOND / 2, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
     }
@@ -192,7 +231,7 @@ contract DisputeTest is GameTest {
             JobId job = post(5, 1);
             commitRun(job, honest);
             GameId id = challengeRoot(job, auditor, Trees.root(forged));
-            playTrees(id, checkpointTree(honest), forged);
+            playTrees(id, Runs.checkpointTree(honest), forged);
             assertOver(id, Outcome.TRAINER_WON, Reason.PADDING);
             assertJob(job, JobStatus.CLAIMED);
         }
@@ -214,18 +253,17 @@ contract DisputeTest is GameTest {
         // An honest interval, but the trainer's wrong checkpoint as its last leaf and junk in the padding behind.
         Run memory honest = honestRun(10, 5);
         Run memory wrong = honestRun(10, 5);
-        wrong.states[4] = keccak256("wrong checkpoint");
-        wrong.states[9] = keccak256("wrong checkpoint too");
+        (wrong.states[4], wrong.states[9]) = (keccak256("wrong checkpoint"), keccak256("wrong checkpoint too"));
         (, GameId id) = dispute(wrong, honest);
         playToOpening(id, Level.CHECKPOINT, wrong, honest);
-        bytes32[] memory leaves = stepTree(wrong, 0).rows[0];
+        bytes32[] memory leaves = Runs.stepTree(wrong, 0).rows[0];
         leaves[7] = keccak256("junk");
         Tree memory forged = Trees.fromLeaves(leaves, 5);
         LeafOpening memory leaf = leafOpening(game.getGame(id), wrong);
         vm.prank(trainer);
         game.openLevel(id, Side.TRAINER, leaf, NextRoot(Node.wrap(Trees.root(forged)), Trees.proof(forged, 4)));
         open(id, Side.CHALLENGER, honest);
-        playTrees(id, forged, stepTree(honest, 0));
+        playTrees(id, forged, Runs.stepTree(honest, 0));
         vm.assertEq(game.getGame(id).levels[1].index, 4, "the last leaf, never the padding");
         assertPhase(id, Phase.OPENING);
     }
@@ -255,12 +293,12 @@ contract DisputeTest is GameTest {
         Run memory wrong = wrongRun(20, 5, 8, "wrong");
         (, GameId id) = dispute(wrong, honest);
         GameView memory shown = game.getGame(id);
-        vm.assertEq(uint8(current(shown).turn), uint8(Side.CHALLENGER), "the challenger moves first");
+        vm.assertEq(uint8(shown.search.turn), uint8(Side.CHALLENGER), "the challenger moves first");
         (Children memory opened, Children memory next) = nextBisection(shown, wrong);
         vm.expectRevert(
             abi.encodeWithSelector(
                 Bisections.NotTheChildren.selector,
-                Trees.root(checkpointTree(honest)),
+                Trees.root(Runs.checkpointTree(honest)),
                 Node.unwrap(opened.left),
                 Node.unwrap(opened.right)
             )
@@ -360,73 +398,15 @@ contract DisputeTest is GameTest {
         game.openLevel(id, Side.TRAINER, leaf, next);
     }
 
-    function test_revealAboveTheLastLevel_andOpeningAtTheLast_revert() public {
-        Run memory honest = honestRun(20, 5);
-        Run memory wrong = wrongRun(20, 5, 8, "wrong");
-        (, GameId id) = dispute(wrong, honest);
-        playToOpening(id, Level.CHECKPOINT, wrong, honest);
-        LeafOpening memory leaf = leafOpening(game.getGame(id), wrong);
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongLevel.selector, id, Level.CHECKPOINT));
-        game.revealLeaf(id, Side.TRAINER, leaf);
-        NextRoot memory next = nextRoot(game.getGame(id), wrong);
-        playToOpening(id, Level.STEP, wrong, honest);
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongLevel.selector, id, Level.STEP));
-        vm.prank(trainer);
-        game.openLevel(id, Side.TRAINER, leaf, next);
-    }
-
-    function test_movesOfAnotherPhase_revert() public {
-        Run memory honest = honestRun(20, 5);
-        Run memory wrong = wrongRun(20, 5, 8, "wrong");
-        (, GameId id) = dispute(wrong, honest);
-        LeafOpening memory leaf;
-        expectWrongPhase(id, Phase.BISECTION, Phase.OPENING);
-        game.revealLeaf(id, Side.TRAINER, leaf);
-        expectWrongPhase(id, Phase.BISECTION, Phase.REFEREE);
-        adjudicateAs(referee, id);
-        playToOpening(id, Level.STEP, wrong, honest);
-        Children memory none;
-        expectWrongPhase(id, Phase.OPENING, Phase.BISECTION);
-        game.bisect(id, none, none);
-        play(id, wrong, honest);
-        adjudicate(id, honest.states[8]);
-        expectWrongPhase(id, Phase.OVER, Phase.REFEREE);
-        adjudicateAs(referee, id);
-        expectWrongPhase(id, Phase.OVER, Phase.OVER);
-        game.claimTimeout(id);
-        expectWrongPhase(GameId.wrap(99), Phase.NONE, Phase.NONE);
-        game.claimTimeout(GameId.wrap(99));
-    }
-
-    function expectWrongPhase(GameId id, Phase actual, Phase expected) private {
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, id, actual, expected));
-    }
-
-    function adjudicateAs(address who, GameId id) private {
-        vm.prank(who);
-        game.adjudicate(id, bytes32(0));
-    }
-
-    function test_onlyTheRefereeOfTheSpecAdjudicates() public {
-        Run memory honest = honestRun(20, 5);
-        Run memory wrong = wrongRun(20, 5, 8, "wrong");
-        (, GameId id) = dispute(wrong, honest);
-        play(id, wrong, honest);
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NotTheReferee.selector, trainer, referee));
-        adjudicateAs(trainer, id);
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NotTheReferee.selector, customer, referee));
-        adjudicateAs(customer, id);
-    }
-
     function test_leafThatIsNoHashOfAPayload_cannotBeOpened_soItsOwnerRunsOutOfTime() public {
         Run memory honest = honestRun(4, 1);
-        bytes32[] memory leaves = checkpointTree(honest).rows[0];
+        bytes32[] memory leaves = Runs.checkpointTree(honest).rows[0];
         leaves[1] = keccak256("no leaf hash at all");
         Tree memory forged = Trees.fromLeaves(leaves, 4);
         JobId job = post(4, 1);
         commitTree(job, forged, honest.states[3]);
         GameId id = challengeRun(job, auditor, honest);
-        playTrees(id, forged, checkpointTree(honest));
+        playTrees(id, forged, Runs.checkpointTree(honest));
         assertPhase(id, Phase.OPENING);
         open(id, Side.CHALLENGER, honest);
         later(ALLOWANCE + 1);

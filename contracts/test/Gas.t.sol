@@ -1,66 +1,89 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Children, Side} from "../src/Bisection.sol";
-import {GameId, JobId, LeafOpening, NextRoot, Phase} from "../src/IVerificationGame.sol";
+import {Side} from "../src/Bisection.sol";
+import {GameId, JobId, Phase} from "../src/IVerificationGame.sol";
 import {Level} from "../src/Level.sol";
+import {ElementProof} from "../src/Moves.sol";
 import {Node} from "../src/Merkle.sol";
-import {GameTest, Run} from "./support/GameTest.sol";
+import {GameView} from "../src/Views.sol";
+import {Players} from "./support/Players.sol";
+import {Lie, Run, Runs} from "./support/Runs.sol";
+import {Toy} from "./support/Toy.sol";
 import {Trees} from "./support/Trees.sol";
+import {Finding} from "../src/adjudication/IAdjudicator.sol";
+import {BentAdjudicator} from "./support/Adjudicators.sol";
 
-/// @notice What each call costs as a transaction of its own (21,000 and the call data included).
+/// @notice What each call costs as a transaction of its own (21,000 and the call data included), where chunks hold two numbers.
 /// forge-config: default.isolate = true
-contract GasTest is GameTest {
-    uint256 private constant BISECTION_LIMIT = 90_000;
+contract GasTest is Players {
+    uint256 private constant BISECTION_LIMIT = 76_000;
+    /// Of the 8,000,000 for the moves of a dispute; the other 3,000,000 are for its last one, which computes.
+    uint256 private constant DISPUTE_LIMIT = 5_000_000;
+    /// Moves of a dispute: 48 bisections are enough for 2^12 checkpoints and steps, 2^13 operators and slots, 2^17 chunks (134 MB) and 2^6
+    /// segments.
+    uint256 private constant BISECTIONS = 48;
 
     Run private _honest;
     Run private _wrong;
+    string[5] private _levels = ["CHECKPOINT", "STEP", "OPERATOR", "CHUNK", "PARTIAL"];
 
     function setUp() public override {
         super.setUp();
         _honest = honestRun(512, 16);
-        _wrong = wrongRun(512, 16, 261, "wrong");
     }
 
     function used(string memory name) private returns (uint256 gas) {
         return vm.snapshotGasLastCall(name);
     }
 
-    function test_gasOfEveryCallOfADispute_andOfEveryBisection_atMost90000() public {
+    function start(Lie memory lie) private returns (GameId id) {
+        _wrong = Runs.with(512, 16, lie);
         JobId job = post(512, 16);
         used("postJob");
         commitRun(job, _wrong);
         used("commit (32 checkpoints)");
-        GameId id = challengeRun(job, auditor, _honest);
+        id = challengeRun(job, auditor, _honest);
         used("challenge");
-        uint256 bisections = bisectAll(id, "bisect (CHECKPOINT, first)");
-        openBoth(id);
-        bisections += bisectAll(id, "bisect (STEP, first)");
-        vm.assertEq(bisections, 5 + 4, "both levels were searched");
-        open(id, Side.TRAINER, _wrong);
-        used("revealLeaf (16 steps, first)");
-        open(id, Side.CHALLENGER, _honest);
-        used("revealLeaf (16 steps, second)");
-        assertPhase(id, Phase.REFEREE);
-        adjudicate(id, _honest.states[261]);
-        used("adjudicate");
+    }
+
+    function test_gasOfEveryMoveDownToASegment_andOfEveryBisection_withinItsLimit() public {
+        GameId id = start(Lie(261, Toy.SUM, 1, 1));
+        (uint256 bisections, uint256 others, uint256 total) = (0, 0, BISECTIONS * BISECTION_LIMIT);
+        while (game.getGame(id).phase != Phase.OVER) {
+            GameView memory shown = game.getGame(id);
+            string memory level = _levels[uint8(levelOf(shown))];
+            if (shown.phase == Phase.BISECTION) {
+                bisections += bisectAll(id, level);
+            } else if (shown.phase == Phase.OPENING) {
+                open(id, Side.TRAINER, _wrong);
+                total += used(string.concat("opening at ", level, ", first"));
+                open(id, Side.CHALLENGER, _honest);
+                total += used(string.concat("opening at ", level, ", second"));
+                others += 2;
+            } else if (shown.phase == Phase.POSTING) {
+                postChunk(id, _wrong);
+                total += used("postChunk");
+                ++others;
+            } else {
+                prove(id, _honest);
+                uint256 gas = used(levelOf(shown) == Level.CHUNK ? "disputeSum" : "proveSegment");
+                if (levelOf(shown) == Level.CHUNK) total += gas;
+                ++others;
+            }
+        }
+        vm.assertEq(others, 4 * 2 + 3, "what is no bisection");
+        vm.assertLe(total, DISPUTE_LIMIT, "a whole dispute without its last move");
+        vm.assertEq(bisections, 5 + 4 + 4 + 0 + 2, "all levels were searched");
         vm.prank(auditor);
         game.withdraw();
         used("withdraw");
     }
 
-    function openBoth(GameId id) private {
-        open(id, Side.TRAINER, _wrong);
-        used("openLevel (16 steps, first)");
-        open(id, Side.CHALLENGER, _honest);
-        used("openLevel (16 steps, second)");
-    }
-
-    function bisectAll(GameId id, string memory first) private returns (uint256 moves) {
+    function bisectAll(GameId id, string memory level) private returns (uint256 moves) {
         while (game.getGame(id).phase == Phase.BISECTION) {
-            bool challengers = current(game.getGame(id)).turn == Side.CHALLENGER;
-            bisect(id, challengers ? _honest : _wrong);
-            uint256 gas = moves == 0 ? used(first) : vm.lastCallGas().gasTotalUsed;
+            bisect(id, game.getGame(id).search.turn == Side.CHALLENGER ? _honest : _wrong);
+            uint256 gas = moves == 0 ? used(string.concat("bisect (", level, ", first)")) : vm.lastCallGas().gasTotalUsed;
             // A floor as well, so that a measurement without the cost of the transaction cannot pass for one.
             vm.assertGt(gas, 40_000, "a whole transaction is measured");
             vm.assertLe(gas, BISECTION_LIMIT, "a bisection move");
@@ -68,14 +91,36 @@ contract GasTest is GameTest {
         }
     }
 
+    function test_gasOfAStore() public {
+        GameId id = start(Lie(261, 7, 1, 0));
+        playTo(id, Level.OPERATOR, Phase.PROVING, _wrong, _honest);
+        prove(id, _honest);
+        used("proveStore");
+    }
+
+    function test_gasOfAnElement_andOfTheReferee() public {
+        GameId id = start(Lie(261, 2, 1, 0));
+        playTo(id, Level.CHUNK, Phase.PROVING, _wrong, _honest);
+        prove(id, _honest);
+        used("proveElement");
+        adjudicator = new BentAdjudicator(adjudicator, Finding.UNDECIDED);
+        id = start(Lie(261, 2, 1, 0));
+        playTo(id, Level.CHUNK, Phase.PROVING, _wrong, _honest);
+        ElementProof memory proof = elementProof(game.getGame(id), _honest, posted[id]);
+        vm.prank(auditor);
+        game.proveElement(id, proof);
+        adjudicate(id, 0);
+        used("adjudicate");
+    }
+
     function test_gasOfEverythingElse() public {
         JobId job = post(512, 16);
         commitRun(job, _honest);
-        Node root = Node.wrap(Trees.root(checkpointTree(_honest)));
+        Node root = Node.wrap(Trees.root(Runs.checkpointTree(_honest)));
         vm.prank(auditor);
         game.attest(job, root);
         used("attest");
-        GameId id = challengeRun(job, auditor, _wrong);
+        GameId id = challengeRun(job, auditor, wrongRun(512, 16, 261, "wrong"));
         later(ALLOWANCE + 1);
         game.claimTimeout(id);
         used("claimTimeout");

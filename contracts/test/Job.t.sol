@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
+import {IAdjudicator} from "../src/adjudication/IAdjudicator.sol";
 import {Side} from "../src/Bisection.sol";
-import {GameId, IVerificationGame, JobId, JobStatus, JobView, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
+import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
+import {Level} from "../src/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
 import {Duration} from "../src/Time.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
-import {GameTest, Run} from "./support/GameTest.sol";
+import {VerificationGame} from "../src/VerificationGame.sol";
+import {JobView} from "../src/Views.sol";
+import {Players} from "./support/Players.sol";
+import {Lie, Run, Runs} from "./support/Runs.sol";
 import {Tree, Trees} from "./support/Trees.sol";
 
 /// @notice A receiver that calls back into `withdraw`, as a thief would.
@@ -35,7 +40,7 @@ contract Thief {
     }
 }
 
-contract JobTest is GameTest {
+contract JobTest is Players {
     // ------------------------------------------------------------------------------------------------------------- life of a job
 
     function test_undisputedClaim_paysTheTrainerRewardAndBond_afterTheWindow() public {
@@ -66,7 +71,7 @@ contract JobTest is GameTest {
         commitRun(job, honest);
         shown = game.getJob(job);
         vm.assertEq(shown.claim.trainer, trainer, "trainer");
-        vm.assertEq(Node.unwrap(shown.claim.checkpointRoot), Trees.root(checkpointTree(honest)), "root");
+        vm.assertEq(Node.unwrap(shown.claim.checkpointRoot), Trees.root(Runs.checkpointTree(honest)), "root");
         vm.assertEq(shown.claim.finalStateRoot, honest.states[59], "final state");
         vm.assertEq(shown.claim.logCid, "bafylog", "log CID");
         vm.assertEq(shown.claim.modelCid, "bafymodel", "model CID");
@@ -109,6 +114,7 @@ contract JobTest is GameTest {
         read.logGuard = uint8(vm.parseJsonUint(json, string.concat(key, ".logGuard")));
         read.logVersion = uint8(vm.parseJsonUint(json, string.concat(key, ".logVersion")));
         read.referee = vm.parseJsonAddress(json, string.concat(key, ".referee"));
+        read.adjudicator = IAdjudicator(vm.parseJsonAddress(json, string.concat(key, ".adjudicator")));
     }
 
     // ------------------------------------------------------------------------------------------------------------------- posting
@@ -142,8 +148,10 @@ contract JobTest is GameTest {
         s.programRoot = 0;
         expectPost(s, t, "cid", outOfRange("programRoot", 0, 1, type(uint256).max));
         s = spec(60, 5);
-        s.operatorCount = 0;
-        expectPost(s, t, "cid", outOfRange("operatorCount", 0, 1, 1 << 40));
+        s.operatorCount = s.stateCount - 1; // every slot is stored by an operator
+        expectPost(s, t, "cid", outOfRange("operatorCount", s.stateCount - 1, s.stateCount, 1 << 40));
+        s.operatorCount = (1 << 40) + 1;
+        expectPost(s, t, "cid", outOfRange("operatorCount", (1 << 40) + 1, s.stateCount, 1 << 40));
         s = spec(60, 5);
         s.initialStateRoot = 0;
         expectPost(s, t, "cid", outOfRange("initialStateRoot", 0, 1, type(uint256).max));
@@ -168,8 +176,13 @@ contract JobTest is GameTest {
         s.chunkSize = 0;
         expectPost(s, t, "cid", outOfRange("chunkSize", 0, 1, 1 << 20));
         s = spec(60, 5);
-        s.roundingPolicy = 2;
-        expectPost(s, t, "cid", outOfRange("roundingPolicy", 2, 0, 1));
+        s.chunkSize = (1 << 20) + 8;
+        expectPost(s, t, "cid", outOfRange("chunkSize", (1 << 20) + 8, 1, 1 << 20));
+        s.chunkSize = 1020;
+        expectPost(s, t, "cid", abi.encodeWithSelector(IVerificationGame.ChunkSizeSplitsElements.selector, uint32(1020)));
+        s = spec(60, 5);
+        s.roundingPolicy = 1; // threshold: no one right answer
+        expectPost(s, t, "cid", outOfRange("roundingPolicy", 1, 0, 0));
         s = spec(60, 5);
         s.roundingBits = 22;
         expectPost(s, t, "cid", outOfRange("roundingBits", 22, 23, 32));
@@ -184,6 +197,15 @@ contract JobTest is GameTest {
         s = spec(60, 5);
         s.referee = address(0);
         expectPost(s, t, "cid", outOfRange("referee", 0, 1, type(uint160).max));
+    }
+
+    function test_anAdjudicatorWithoutCode_isRefused_inASpecAndByTheConstructor() public {
+        TrainingSpec memory s = spec(60, 5);
+        s.adjudicator = IAdjudicator(stranger);
+        expectPost(s, terms(), "cid", abi.encodeWithSelector(IVerificationGame.NoAdjudicator.selector, stranger));
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NoAdjudicator.selector, stranger));
+        new VerificationGame(IAdjudicator(stranger));
+        vm.assertEq(address(game.adjudicator()), address(adjudicator), "the one that a client proposes");
     }
 
     function test_termsOutOfRange_areRefusedWithTheFieldsName() public {
@@ -218,7 +240,7 @@ contract JobTest is GameTest {
         expectPost(spec(60, 5), terms(), tooLong, abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 129, 128));
         vm.prank(customer);
         game.postJob{value: REWARD}(spec(60, 5), terms(), longest);
-        Tree memory tree = checkpointTree(honestRun(60, 5));
+        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 129, 128));
         vm.prank(trainer);
@@ -234,7 +256,7 @@ contract JobTest is GameTest {
         game.postJob{value: REWARD - 1}(spec(60, 5), terms(), "cid");
         JobId job = post(60, 5);
         Run memory honest = honestRun(60, 5);
-        Tree memory tree = checkpointTree(honest);
+        Tree memory tree = Runs.checkpointTree(honest);
         vm.prank(trainer);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, TRAINER_BOND + 1, TRAINER_BOND));
         game.commit{value: TRAINER_BOND + 1}(job, Node.wrap(Trees.root(tree)), honest.states[59], Trees.proof(tree, 11), "l", "m");
@@ -249,7 +271,7 @@ contract JobTest is GameTest {
     function test_commitOfAStateThatIsNotTheLastLeaf_reverts() public {
         Run memory honest = honestRun(60, 5);
         JobId job = post(60, 5);
-        Tree memory tree = checkpointTree(honest);
+        Tree memory tree = Runs.checkpointTree(honest);
         vm.prank(trainer);
         (bool ok, bytes memory why) = address(game).call{value: TRAINER_BOND}(
             abi.encodeCall(game.commit, (job, Node.wrap(Trees.root(tree)), honest.states[54], Trees.proof(tree, 10), "l", "m"))
@@ -265,7 +287,7 @@ contract JobTest is GameTest {
     function test_aJobTakesOneClaim() public {
         JobId job = post(60, 5);
         commitRun(job, honestRun(60, 5));
-        Tree memory tree = checkpointTree(honestRun(60, 5));
+        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.CLAIMED, JobStatus.OPEN));
         vm.prank(stranger);
@@ -277,7 +299,7 @@ contract JobTest is GameTest {
         t.trainer = trainer;
         vm.prank(customer);
         JobId job = game.postJob{value: REWARD}(spec(60, 5), t, "cid");
-        Tree memory tree = checkpointTree(honestRun(60, 5));
+        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NotTheTrainer.selector, stranger, trainer));
         vm.prank(stranger);
@@ -296,7 +318,7 @@ contract JobTest is GameTest {
     function test_afterTheCommitDeadline_theRewardReturns_once() public {
         JobId job = post(60, 5);
         later(COMMIT_WINDOW + 1);
-        Tree memory tree = checkpointTree(honestRun(60, 5));
+        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(
             abi.encodeWithSelector(IVerificationGame.TooLate.selector, START + COMMIT_WINDOW + 1, START + COMMIT_WINDOW)
@@ -316,7 +338,7 @@ contract JobTest is GameTest {
     function test_attestations_areCountedOncePerAccount_andOnlyForTheCommittedRoot() public {
         JobId job = post(60, 5);
         commitRun(job, honestRun(60, 5));
-        Node root = Node.wrap(Trees.root(checkpointTree(honestRun(60, 5))));
+        Node root = Node.wrap(Trees.root(Runs.checkpointTree(honestRun(60, 5))));
         vm.prank(auditor);
         game.attest(job, root);
         vm.assertTrue(game.hasAttested(job, auditor), "attested");
@@ -347,7 +369,7 @@ contract JobTest is GameTest {
         game.finalize(job);
         challengeRun(job, auditor, wrongRun(60, 5, 3, "wrong"));
         later(1);
-        bytes32 root = Trees.root(checkpointTree(wrongRun(60, 5, 3, "wrong")));
+        bytes32 root = Trees.root(Runs.checkpointTree(wrongRun(60, 5, 3, "wrong")));
         vm.expectRevert(
             abi.encodeWithSelector(IVerificationGame.TooLate.selector, START + CHALLENGE_WINDOW + 1, START + CHALLENGE_WINDOW)
         );
@@ -358,7 +380,7 @@ contract JobTest is GameTest {
     function test_challengeWithTheTrainersOwnRoot_reverts() public {
         JobId job = post(60, 5);
         commitRun(job, honestRun(60, 5));
-        bytes32 root = Trees.root(checkpointTree(honestRun(60, 5)));
+        bytes32 root = Trees.root(Runs.checkpointTree(honestRun(60, 5)));
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.RootIsTheTrainers.selector, root));
         vm.prank(auditor);
         game.challenge{value: CHALLENGER_BOND}(job, Node.wrap(root));
@@ -385,11 +407,12 @@ contract JobTest is GameTest {
         commitRun(job, wrong);
         GameId friends = challengeRun(job, stranger, honest);
         GameId auditors = challengeRun(job, auditor, honest);
-        while (game.getGame(auditors).phase != Phase.REFEREE) step(auditors, wrong, honest);
+        playToOpening(auditors, Level.STEP, wrong, honest);
         later(ALLOWANCE + 1);
         game.claimTimeout(friends);
         assertOver(friends, Outcome.TRAINER_WON, Reason.TIMEOUT);
         vm.assertEq(game.getJob(job).liveGames, 1, "the auditor's game is not touched");
+        assertPhase(auditors, Phase.OPENING);
     }
 
     function test_theFirstLostGame_rejectsTheClaim_andEveryOtherChallengerGetsItsBondBack() public {
@@ -404,7 +427,6 @@ contract JobTest is GameTest {
         );
         game.releaseBond(second);
         play(first, wrong, honest);
-        adjudicate(first, honest.states[8]);
 
         vm.assertEq(game.getJob(job).liveGames, 0, "no game goes on");
         assertOver(second, Outcome.VOID, Reason.CLAIM_REJECTED);
@@ -455,7 +477,6 @@ contract JobTest is GameTest {
         commitRun(job, wrong);
         GameId id = challengeRun(job, trainer, honest);
         play(id, wrong, honest);
-        adjudicate(id, honest.states[8]);
         vm.assertEq(game.creditOf(trainer), CHALLENGER_BOND / 2 + CHALLENGER_BOND + TRAINER_BOND / 2, "less than it put in");
     }
 
@@ -465,17 +486,18 @@ contract JobTest is GameTest {
         Terms memory t = terms();
         t.trainerBond = uint128(bound(trainerBond, 1, 1 ether));
         t.challengerBond = uint128(bound(challengerBond, 1, 1 ether));
+        TrainingSpec memory s = spec(1, 1);
         vm.prank(customer);
-        JobId job = game.postJob{value: REWARD}(spec(1, 1), t, "cid");
+        JobId job = game.postJob{value: REWARD}(s, t, "cid");
         Run memory claimed = trainerWins ? honestRun(1, 1) : wrongRun(1, 1, 0, "wrong");
         Run memory challenged = trainerWins ? wrongRun(1, 1, 0, "wrong") : honestRun(1, 1);
-        Node[2] memory roots = [Node.wrap(Trees.root(checkpointTree(claimed))), Node.wrap(Trees.root(checkpointTree(challenged)))];
+        Node[2] memory roots =
+            [Node.wrap(Trees.root(Runs.checkpointTree(claimed))), Node.wrap(Trees.root(Runs.checkpointTree(challenged)))];
         vm.prank(trainer);
         game.commit{value: t.trainerBond}(job, roots[0], claimed.states[0], new bytes32[](0), "l", "m");
         vm.prank(auditor);
         GameId id = game.challenge{value: t.challengerBond}(job, roots[1]);
-        play(id, claimed, challenged);
-        adjudicate(id, honestRun(1, 1).states[0]);
+        playOut(id, claimed, challenged);
         if (trainerWins) {
             later(CHALLENGE_WINDOW + 1);
             game.finalize(job);

@@ -2,30 +2,25 @@
 pragma solidity ^0.8.30;
 
 import {Children, Side} from "../src/Bisection.sol";
-import {
-    GameId,
-    GameView,
-    IVerificationGame,
-    JobId,
-    JobStatus,
-    LeafOpening,
-    NextRoot,
-    Outcome,
-    Phase,
-    Reason
-} from "../src/IVerificationGame.sol";
+import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
 import {Level} from "../src/Level.sol";
+import {ElementProof, LeafOpening, NextRoot} from "../src/Moves.sol";
 import {Duration, Timestamp} from "../src/Time.sol";
-import {GameTest, Run} from "./support/GameTest.sol";
+import {GameView} from "../src/Views.sol";
+import {Players} from "./support/Players.sol";
+import {Lie, Run, Runs} from "./support/Runs.sol";
+import {Toy} from "./support/Toy.sol";
+import {Finding} from "../src/adjudication/IAdjudicator.sol";
+import {BentAdjudicator} from "./support/Adjudicators.sol";
 
-contract TimeoutTest is GameTest {
+contract TimeoutTest is Players {
     Run private _honest;
     Run private _wrong;
 
     function setUp() public override {
         super.setUp();
         _honest = honestRun(20, 5);
-        _wrong = wrongRun(20, 5, 8, "wrong");
+        _wrong = Runs.with(20, 5, Lie(8, Toy.SUM, 1, 1));
     }
 
     function remaining(GameId id, Side side) private view returns (uint256) {
@@ -112,27 +107,85 @@ contract TimeoutTest is GameTest {
         vm.assertEq(remaining(id, Side.TRAINER), ALLOWANCE - 100, "the trainer's own delay");
     }
 
-    function testFuzz_whoOpensInTime_winsAgainstWhoDoesNot_howeverLateTheClaim(bool trainerOpens, bool atStep, uint256 late)
+    /// @dev Every level in which both sides have to open something.
+    function openingLevel(uint256 seed) private pure returns (Level) {
+        return [Level.CHECKPOINT, Level.STEP, Level.OPERATOR, Level.PARTIAL][seed % 4];
+    }
+
+    function testFuzz_whoOpensInTime_winsAgainstWhoDoesNot_howeverLateTheClaim(bool trainerOpens, uint256 level, uint256 late)
         public
     {
         late = bound(late, 1, 3650 days);
         (, GameId id) = dispute(_wrong, _honest);
-        playToOpening(id, atStep ? Level.STEP : Level.CHECKPOINT, _wrong, _honest);
+        playToOpening(id, openingLevel(level), _wrong, _honest);
         open(id, trainerOpens ? Side.TRAINER : Side.CHALLENGER, trainerOpens ? _wrong : _honest);
         later(ALLOWANCE + late);
         game.claimTimeout(id);
         assertOver(id, trainerOpens ? Outcome.TRAINER_WON : Outcome.CHALLENGER_WON, Reason.TIMEOUT);
     }
 
-    function testFuzz_whenBothLetTheirTimeRunOut_theClaimIsRejected_andBothBondsAreGone(bool atStep, uint256 late) public {
+    function testFuzz_whenBothLetTheirTimeRunOut_theClaimIsRejected_andBothBondsAreGone(uint256 level, uint256 late) public {
         late = bound(late, 1, 3650 days);
         (JobId job, GameId id) = dispute(_wrong, _honest);
-        playToOpening(id, atStep ? Level.STEP : Level.CHECKPOINT, _wrong, _honest);
+        playToOpening(id, openingLevel(level), _wrong, _honest);
         later(ALLOWANCE + late);
         game.claimTimeout(id);
         assertOver(id, Outcome.BOTH_LOST, Reason.TIMEOUT);
         assertJob(job, JobStatus.REJECTED);
         assertCredits(REWARD + TRAINER_BOND + CHALLENGER_BOND, 0, 0);
+    }
+
+    // ------------------------------------------------------------------------------------------------------- posting and proving
+
+    function testFuzz_aTrainerThatDoesNotPostItsChunk_loses(uint256 late) public {
+        (, GameId id) = dispute(_wrong, _honest);
+        playTo(id, Level.CHUNK, Phase.POSTING, _wrong, _honest);
+        vm.assertTrue(running(id, Side.TRAINER) && !running(id, Side.CHALLENGER), "the trainer owes its bytes");
+        later(ALLOWANCE + bound(late, 1, 3650 days));
+        bytes memory chunk = chunkOf(game.getGame(id), _wrong);
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IVerificationGame.ClockRanOut.selector, id, Side.TRAINER, game.getGame(id).deadlines[uint8(Side.TRAINER)]
+            )
+        );
+        game.postChunk(id, chunk);
+        game.claimTimeout(id);
+        assertOver(id, Outcome.CHALLENGER_WON, Reason.TIMEOUT);
+    }
+
+    function testFuzz_aChallengerThatProvesNothing_loses(uint256 place, bool atPartial, uint256 late) public {
+        place = bound(place, 0, Toy.OPERATORS + Toy.SLOTS - 1);
+        if (atPartial) place = Toy.SUM;
+        Run memory wrong = Runs.with(20, 5, Lie(9, place, 1, 2));
+        (JobId job, GameId id) = dispute(wrong, _honest);
+        playTo(id, place < Toy.OPERATORS ? atPartial ? Level.PARTIAL : Level.CHUNK : Level.OPERATOR, Phase.PROVING, wrong, _honest);
+        vm.assertTrue(!running(id, Side.TRAINER) && running(id, Side.CHALLENGER), "the challenger owes a proof");
+        later(ALLOWANCE);
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooEarly.selector, time(), time()));
+        game.claimTimeout(id);
+        later(bound(late, 1, 3650 days));
+        game.claimTimeout(id);
+        assertOver(id, Outcome.TRAINER_WON, Reason.TIMEOUT);
+        assertJob(job, JobStatus.CLAIMED);
+    }
+
+    function test_aProofAtTheDeadline_isInTime_andNoLater() public {
+        for (uint256 place = 0; place < Toy.OPERATORS + Toy.SLOTS; ++place) {
+            Run memory wrong = Runs.with(20, 5, Lie(9, place, 1, 2));
+            for (uint256 late = 0; late < 2; ++late) {
+                (, GameId id) = dispute(wrong, _honest);
+                while (game.getGame(id).phase != Phase.PROVING) step(id, wrong, _honest);
+                later(ALLOWANCE + late);
+                (bool ok, bytes memory why) = address(this).call(abi.encodeCall(this.proveExternally, (id)));
+                vm.assertEq(ok ? 0 : 1, late, "in time");
+                if (!ok) vm.assertEq(bytes32(bytes4(why)), bytes32(IVerificationGame.ClockRanOut.selector), "the clock");
+            }
+        }
+    }
+
+    function proveExternally(GameId id) external {
+        vm.assertEq(msg.sender, address(this), "a test's own call");
+        prove(id, _honest);
     }
 
     function test_aSideThatStillHasTime_isWaitedFor_afterTheOtherRanOut() public {
@@ -162,8 +215,13 @@ contract TimeoutTest is GameTest {
     // -------------------------------------------------------------------------------------------------------------- the referee
 
     function toReferee() private returns (JobId job, GameId id) {
+        adjudicator = new BentAdjudicator(adjudicator, Finding.UNDECIDED);
+        _wrong = wrongRun(20, 5, 8, "wrong");
         (job, id) = dispute(_wrong, _honest);
-        play(id, _wrong, _honest);
+        playTo(id, Level.CHUNK, Phase.PROVING, _wrong, _honest);
+        ElementProof memory proof = elementProof(game.getGame(id), _honest, posted[id]);
+        vm.prank(auditor);
+        game.proveElement(id, proof);
         assertPhase(id, Phase.REFEREE);
     }
 
@@ -178,7 +236,7 @@ contract TimeoutTest is GameTest {
         later(REFEREE_ALLOWANCE);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooEarly.selector, time(), time()));
         game.claimTimeout(id);
-        adjudicate(id, _honest.states[8]);
+        adjudicate(id, Toy.float(19));
         assertOver(id, Outcome.CHALLENGER_WON, Reason.VERDICT);
     }
 
@@ -187,7 +245,7 @@ contract TimeoutTest is GameTest {
         uint256 deadline = time() + REFEREE_ALLOWANCE;
         later(REFEREE_ALLOWANCE + 1);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooLate.selector, deadline + 1, deadline));
-        adjudicate(id, bytes32(0));
+        adjudicate(id, 0);
     }
 
     function testFuzz_whenTheRefereeIsSilent_theClaimIsRejected_andBothBondsReturn(uint256 late) public {
@@ -201,15 +259,13 @@ contract TimeoutTest is GameTest {
 
     function test_aWholeDispute_endsWithinBothAllowancesAndTheReferees() public {
         (, GameId id) = dispute(_wrong, _honest);
-        // Each side always waits until the last second that still leaves it one second for every later move.
-        while (true) {
-            GameView memory shown = game.getGame(id);
-            if (shown.phase == Phase.REFEREE) break;
+        // Each side waits at every move, as long as that leaves it time for all others.
+        while (game.getGame(id).phase != Phase.OVER) {
             later(ALLOWANCE / 20);
-            step(id, _wrong, _honest);
+            vm.assertTrue(step(id, _wrong, _honest), "a move");
         }
-        later(REFEREE_ALLOWANCE);
-        adjudicate(id, _honest.states[8]);
-        vm.assertLe(time(), START + 2 * ALLOWANCE + REFEREE_ALLOWANCE, "the longest that a game can last");
+        assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
+        vm.assertLe(time(), START + 2 * ALLOWANCE, "the longest that a game can last without a referee");
+        vm.assertGt(time(), START + ALLOWANCE, "both sides' clocks were used");
     }
 }

@@ -1,35 +1,21 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Children, Side} from "../../src/Bisection.sol";
-import {
-    GameId,
-    GameView,
-    JobId,
-    JobStatus,
-    LeafOpening,
-    LevelView,
-    NextRoot,
-    Outcome,
-    Phase,
-    Reason,
-    Terms
-} from "../../src/IVerificationGame.sol";
-import {Level} from "../../src/Level.sol";
+import {Adjudicator} from "../../src/adjudication/Adjudicator.sol";
+import {Functions} from "../../src/adjudication/Functions.sol";
+import {IAdjudicator} from "../../src/adjudication/IAdjudicator.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../../src/IVerificationGame.sol";
 import {Node} from "../../src/Merkle.sol";
 import {Duration, Timestamp} from "../../src/Time.sol";
 import {TrainingSpec} from "../../src/TrainingSpec.sol";
 import {VerificationGame} from "../../src/VerificationGame.sol";
+import {GameView} from "../../src/Views.sol";
+import {Lie, Run, Runs} from "./Runs.sol";
 import {Test} from "./Test.sol";
+import {Toy} from "./Toy.sol";
 import {Tree, Trees} from "./Trees.sol";
 
-/// @notice What a party believes: the state root after every step. Its checkpoints and its step trees follow from that.
-struct Run {
-    uint64 interval;
-    bytes32[] states;
-}
-
-/// @notice Parties with whole runs in memory that play whole games.
+/// @notice Jobs, claims, challenges and what came of them.
 abstract contract GameTest is Test {
     uint128 internal constant REWARD = 10 ether;
     uint128 internal constant TRAINER_BOND = 5 ether;
@@ -39,9 +25,11 @@ abstract contract GameTest is Test {
     uint64 internal constant ALLOWANCE = 6 hours;
     uint64 internal constant REFEREE_ALLOWANCE = 3 hours;
     uint64 internal constant START = 1_900_000_000;
-    bytes32 internal constant INITIAL_STATE = keccak256("initial state");
 
     VerificationGame internal game;
+    IAdjudicator internal adjudicator;
+    bytes32 internal programRoot;
+    bytes32 internal initialState;
     address internal customer;
     address internal trainer;
     address internal auditor;
@@ -50,7 +38,9 @@ abstract contract GameTest is Test {
 
     function setUp() public virtual {
         vm.warp(START);
-        game = new VerificationGame();
+        adjudicator = new Adjudicator(new Functions());
+        game = new VerificationGame(adjudicator);
+        initialState = Trees.root(Toy.stateTree(Toy.initial()));
         customer = account("customer");
         trainer = account("trainer");
         auditor = account("auditor");
@@ -64,21 +54,22 @@ abstract contract GameTest is Test {
         return TrainingSpec({
             steps: steps,
             interval: interval,
-            programRoot: keccak256("program"),
-            operatorCount: 100,
-            initialStateRoot: INITIAL_STATE,
-            stateCount: 12,
+            programRoot: programRoot,
+            operatorCount: Toy.OPERATORS,
+            initialStateRoot: initialState,
+            stateCount: Toy.SLOTS,
             dataRoot: keccak256("data"),
             dataRows: 1797,
             batchSize: 32,
             scheduleRoot: keccak256("schedule"),
             seed: 7,
-            chunkSize: 1024,
+            chunkSize: Toy.CHUNK_SIZE,
             roundingPolicy: 0,
             roundingBits: 32,
             logGuard: 4,
             logVersion: 1,
-            referee: referee
+            referee: referee,
+            adjudicator: adjudicator
         });
     }
 
@@ -95,48 +86,23 @@ abstract contract GameTest is Test {
         });
     }
 
-    function honestRun(uint256 steps, uint64 interval) internal pure returns (Run memory run) {
-        run.interval = interval;
-        run.states = new bytes32[](steps);
-        for (uint256 s = 0; s < steps; ++s) {
-            run.states[s] = keccak256(abi.encode("state after step", s));
-        }
+    function honestRun(uint256 steps, uint64 interval) internal pure returns (Run memory) {
+        return Runs.honest(steps, interval);
     }
 
-    /// @notice As honest up to step `from`, and different ever after.
-    function wrongRun(uint256 steps, uint64 interval, uint256 from, string memory who) internal pure returns (Run memory run) {
-        run = honestRun(steps, interval);
-        for (uint256 s = from; s < steps; ++s) {
-            run.states[s] = keccak256(abi.encode(who, s));
-        }
-    }
-
-    function checkpoints(Run memory run) internal pure returns (bytes32[] memory states) {
-        states = new bytes32[](run.states.length / run.interval);
-        for (uint256 i = 0; i < states.length; ++i) {
-            states[i] = run.states[(i + 1) * run.interval - 1];
-        }
-    }
-
-    function checkpointTree(Run memory run) internal pure returns (Tree memory) {
-        return Trees.build(checkpoints(run));
-    }
-
-    function stepTree(Run memory run, uint256 checkpoint) internal pure returns (Tree memory) {
-        bytes32[] memory states = new bytes32[](run.interval);
-        for (uint256 j = 0; j < states.length; ++j) {
-            states[j] = run.states[checkpoint * run.interval + j];
-        }
-        return Trees.build(states);
+    /// @notice A run that adds wrongly in step `from`, in a way of its own.
+    function wrongRun(uint256 steps, uint64 interval, uint256 from, string memory who) internal pure returns (Run memory) {
+        return Runs.with(steps, interval, Lie(from, 2, 1 + uint256(keccak256(bytes(who))) % 1000, 0));
     }
 
     function post(uint64 steps, uint64 interval) internal returns (JobId) {
+        TrainingSpec memory posted = spec(steps, interval);
         vm.prank(customer);
-        return game.postJob{value: REWARD}(spec(steps, interval), terms(), "bafyjob");
+        return game.postJob{value: REWARD}(posted, terms(), "bafyjob");
     }
 
     function commitRun(JobId job, Run memory run) internal {
-        commitTree(job, checkpointTree(run), run.states[run.states.length - 1]);
+        commitTree(job, Runs.checkpointTree(run), run.states[run.states.length - 1]);
     }
 
     function commitTree(JobId job, Tree memory tree, bytes32 finalState) internal {
@@ -147,7 +113,7 @@ abstract contract GameTest is Test {
     }
 
     function challengeRun(JobId job, address challenger, Run memory run) internal returns (GameId) {
-        return challengeRoot(job, challenger, Trees.root(checkpointTree(run)));
+        return challengeRoot(job, challenger, Trees.root(Runs.checkpointTree(run)));
     }
 
     function challengeRoot(JobId job, address challenger, bytes32 root) internal returns (GameId) {
@@ -162,120 +128,15 @@ abstract contract GameTest is Test {
         id = challengeRun(job, auditor, challenged);
     }
 
-    // -------------------------------------------------------------------------------------------------------------- the moves
-
-    function current(GameView memory shown) internal pure returns (LevelView memory) {
-        return shown.levels[shown.levels.length - 1];
-    }
-
-    /// @notice The tree in which the game now searches, as the run has it.
-    function treeOf(GameView memory shown, Run memory run) internal pure returns (Tree memory) {
-        return shown.levels.length == 1 ? checkpointTree(run) : stepTree(run, shown.levels[0].index);
-    }
-
-    function nextBisection(GameView memory shown, Run memory run)
-        internal
-        pure
-        returns (Children memory opened, Children memory next)
-    {
-        return nextBisectionIn(current(shown), treeOf(shown, run));
-    }
-
-    function nextBisectionIn(LevelView memory at_, Tree memory tree)
-        internal
-        pure
-        returns (Children memory opened, Children memory next)
-    {
-        (bytes32 left, bytes32 right) = Trees.children(tree, at_.height, at_.index);
-        opened = Children(Node.wrap(left), Node.wrap(right));
-        uint256 below = left != Node.unwrap(at_.revealed.left) ? at_.index : at_.index + (1 << (at_.height - 1));
-        (left, right) = Trees.children(tree, at_.height - 1, below);
-        next = Children(Node.wrap(left), Node.wrap(right));
-    }
-
-    function leafOpening(GameView memory shown, Run memory run) internal pure returns (LeafOpening memory leaf) {
-        LevelView memory at_ = current(shown);
-        bytes32[] memory payloads = checkpoints(run);
-        if (shown.levels.length == 2) {
-            for (uint256 j = 0; j < run.interval; ++j) {
-                if (j == 0) payloads = new bytes32[](run.interval);
-                payloads[j] = run.states[shown.levels[0].index * run.interval + j];
-            }
-        }
-        leaf.payload = payloads[at_.index];
-        if (at_.index == 0) {
-            leaf.agreed = at_.agreedBefore;
-        } else {
-            leaf.agreed = payloads[at_.index - 1];
-            leaf.agreedProof = Trees.proof(treeOf(shown, run), at_.index - 1);
-        }
-    }
-
-    function nextRoot(GameView memory shown, Run memory run) internal pure returns (NextRoot memory) {
-        Tree memory below = stepTree(run, shown.levels[0].index);
-        return NextRoot(Node.wrap(Trees.root(below)), Trees.proof(below, run.interval - 1));
-    }
-
-    function bisect(GameId id, Run memory run) internal {
-        (Children memory opened, Children memory next) = nextBisection(game.getGame(id), run);
-        vm.prank(stranger);
-        game.bisect(id, opened, next);
-    }
-
-    function open(GameId id, Side side, Run memory run) internal {
-        GameView memory shown = game.getGame(id);
-        LeafOpening memory leaf = leafOpening(shown, run);
-        if (shown.levels.length == 1) {
-            NextRoot memory next = nextRoot(shown, run);
-            vm.prank(side == Side.TRAINER ? shown.trainer : shown.challenger);
-            game.openLevel(id, side, leaf, next);
-        } else {
-            vm.prank(stranger);
-            game.revealLeaf(id, side, leaf);
-        }
-    }
-
-    /// @notice The move that `side` owes, if it owes one.
-    function stepOf(GameId id, Side side, Run memory run) internal returns (bool moved) {
-        GameView memory shown = game.getGame(id);
-        if (shown.phase == Phase.BISECTION && current(shown).turn == side) bisect(id, run);
-        else if (shown.phase == Phase.OPENING && !current(shown).opened[uint8(side)]) open(id, side, run);
-        else return false;
-        return true;
-    }
-
-    /// @notice The next move of whichever side owes one. Nothing in phases REFEREE and OVER.
-    function step(GameId id, Run memory claimed, Run memory challenged) internal returns (bool moved) {
-        GameView memory shown = game.getGame(id);
-        if (shown.phase == Phase.BISECTION) {
-            bisect(id, current(shown).turn == Side.TRAINER ? claimed : challenged);
-            return true;
-        }
-        if (shown.phase == Phase.OPENING) {
-            Side side = current(shown).opened[0] ? Side.CHALLENGER : Side.TRAINER;
-            open(id, side, side == Side.TRAINER ? claimed : challenged);
-            return true;
-        }
-        return false;
-    }
-
-    /// @notice Both sides play to the referee or to the end.
-    function play(GameId id, Run memory claimed, Run memory challenged) internal returns (uint256 moves) {
-        while (step(id, claimed, challenged)) ++moves;
-    }
-
-    /// @notice Both sides play until the game asks for an opening at `level`.
-    function playToOpening(GameId id, Level level, Run memory claimed, Run memory challenged) internal {
-        while (true) {
-            GameView memory shown = game.getGame(id);
-            if (shown.phase == Phase.OPENING && current(shown).level == level) return;
-            vm.assertTrue(step(id, claimed, challenged), "the game reaches the opening");
-        }
-    }
-
-    function adjudicate(GameId id, bytes32 state) internal {
+    function adjudicate(GameId id, uint64 bits) internal {
         vm.prank(referee);
-        game.adjudicate(id, state);
+        game.adjudicate(id, bits);
+    }
+
+    /// @notice Whoever has to move lets its time run out.
+    function timeOut(GameId id) internal {
+        later(2 * ALLOWANCE);
+        game.claimTimeout(id);
     }
 
     // --------------------------------------------------------------------------------------------------------------- verdicts
