@@ -53,7 +53,7 @@ def main() -> None:
     specs = [
         _spec(),
         _spec(steps=1, interval=1, operatorCount=1, stateCount=1, dataRows=1, batchSize=1, seed=0),
-        _spec(steps=80_000, interval=100, seed=2**64 - 1, roundingPolicy=1, roundingBits=23, chunkSize=2**20),
+        _spec(steps=80_000, interval=100, seed=2**64 - 1, roundingPolicy=1, roundingBits=23, chunkSize=2**16),
         _spec(steps=2**40, interval=2**20, dataRows=2**40, logGuard=255, logVersion=255, referee="0x" + "ff" * 20),
         _spec(operatorCount=2**40, stateCount=2**40, adjudicator="0x" + "fe" * 20),
     ]

@@ -43,8 +43,7 @@ library Course {
         uint64 index = game.search.index;
         (Node trainerLeaf, Node challengerLeaf) = (game.search.leafOf(Side.TRAINER), game.search.leafOf(Side.CHALLENGER));
         emit IVerificationGame.LeafFound(gameId, level, index, trainerLeaf, challengerLeaf);
-        bool isTrace = level == Level.OPERATOR;
-        if (isTrace ? Trace.isPadding(job.spec, index) : index >= game.leafCount(job.spec, level)) {
+        if (isPadding(job, game, level, index)) {
             // INVARIANT: behind the last leaf only PAD is right. The two differ, so at most one of them is.
             if (trainerLeaf == Merkle.PAD) return Outcome.TRAINER_WON;
             return challengerLeaf == Merkle.PAD ? Outcome.CHALLENGER_WON : Outcome.BOTH_LOST;
@@ -52,12 +51,17 @@ library Course {
         if (level == Level.CHUNK) {
             game.phase = Phase.POSTING;
             startClock(game, Side.TRAINER);
-        } else if (level == Level.PARTIAL || (isTrace && index >= job.spec.operatorCount)) {
+        } else if (level == Level.PARTIAL || (level == Level.OPERATOR && index >= job.spec.operatorCount)) {
             startProving(game);
         } else {
             startOpening(game);
         }
         return Outcome.NONE;
+    }
+
+    function isPadding(Job storage job, Game storage game, Level level, uint64 index) private view returns (bool) {
+        if (level == Level.OPERATOR) return Trace.isPadding(job.spec, index);
+        return index >= game.leafCount(job.spec, level);
     }
 
     function startOpening(Game storage game) internal {

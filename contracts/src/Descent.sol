@@ -66,9 +66,8 @@ library Descent {
         returns (Outcome)
     {
         // INVARIANT: the last leaf below is the leaf that this side has claimed above; as the claims differ, so do the trees below.
-        Children memory children;
-        (children.left, children.right) = Merkle.requireLast(next.root, Merkle.leaf(payload), job.spec.interval, next.lastLeafProof);
-        return opened(job, game, gameId, side, next.root, children);
+        (Node left, Node right) = Merkle.requireLast(next.root, Merkle.leaf(payload), job.spec.interval, next.lastLeafProof);
+        return opened(job, game, gameId, side, next.root, Children(left, right));
     }
 
     function openTrace(Job storage job, Game storage game, GameId gameId, Side side, bytes32 stateRoot, NextRoot calldata next)
@@ -119,9 +118,8 @@ library Descent {
         game.requireDescriptor(opening.descriptor);
         requireResult(job.spec, game, side, opening);
         Node last = Merkle.leafOfBytes(abi.encode(opening.last));
-        Children memory children;
-        (children.left, children.right) = Merkle.requireLast(opening.root, last, game.operator.segments, opening.lastLeafProof);
-        return opened(job, game, gameId, side, opening.root, children);
+        (Node left, Node right) = Merkle.requireLast(opening.root, last, game.operator.segments, opening.lastLeafProof);
+        return opened(job, game, gameId, side, opening.root, Children(left, right));
     }
 
     /// @dev INVARIANT: the trainer's last running result comes to its claim and the challenger's does not, so the two trees differ.

@@ -14,7 +14,8 @@ library Limits {
     uint256 internal constant MAX_WINDOW = 365 days;
     /// @notice Bounds the depth of every tree, and thereby moves and proofs, to 40.
     uint256 internal constant MAX_LEAVES = 1 << 40;
-    uint256 internal constant MAX_CHUNK_SIZE = 1 << 20;
+    /// @notice A trainer has to be able to post a chunk in one transaction, at up to 40 gas a byte.
+    uint256 internal constant MAX_CHUNK_SIZE = 1 << 16;
     /// @notice Elements have 1, 4 or 8 bytes, and none lies in two chunks.
     uint256 internal constant LARGEST_ELEMENT = 8;
     /// @notice The contract computes the correct rounding; the threshold policy has no one right answer.

@@ -174,10 +174,10 @@ contract JobTest is Players {
         expectPost(s, t, "cid", outOfRange("scheduleRoot", 0, 1, type(uint256).max));
         s = spec(60, 5);
         s.chunkSize = 0;
-        expectPost(s, t, "cid", outOfRange("chunkSize", 0, 1, 1 << 20));
+        expectPost(s, t, "cid", outOfRange("chunkSize", 0, 1, 1 << 16));
         s = spec(60, 5);
-        s.chunkSize = (1 << 20) + 8;
-        expectPost(s, t, "cid", outOfRange("chunkSize", (1 << 20) + 8, 1, 1 << 20));
+        s.chunkSize = (1 << 16) + 8;
+        expectPost(s, t, "cid", outOfRange("chunkSize", (1 << 16) + 8, 1, 1 << 16));
         s.chunkSize = 1020;
         expectPost(s, t, "cid", abi.encodeWithSelector(IVerificationGame.ChunkSizeSplitsElements.selector, uint32(1020)));
         s = spec(60, 5);
