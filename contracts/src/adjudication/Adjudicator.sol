@@ -52,9 +52,7 @@ contract Adjudicator is IAdjudicator {
         returns (Finding, uint64)
     {
         Descriptor memory descriptor = Descriptors.decode(question.descriptor);
-        if (descriptor.family < Family.COPY) {
-            return (Finding.VALUE, Loads.compute(setting, descriptor, question.element, openings));
-        }
+        if (descriptor.family < Family.COPY) return Loads.compute(setting, descriptor, question.element, openings);
         Operands memory operands = Reading.open(descriptor, question, openings, setting.spec.chunkSize);
         if (descriptor.isReduction()) {
             uint256 segments = descriptor.segments();

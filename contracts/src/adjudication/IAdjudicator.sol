@@ -10,7 +10,8 @@ enum Finding {
     VALUE,
     /// An honest run stops here (NaN, a sum or function that is not finite, an index out of range), so whoever claims a value is wrong.
     STOPS,
-    /// The precision of the contract does not decide the rounding: the referee does.
+    /// The contract cannot tell, because its precision does not decide the rounding or a row of data does not fit a transaction: the
+    /// referee does.
     UNDECIDED
 }
 

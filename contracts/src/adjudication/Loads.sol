@@ -5,17 +5,20 @@ import {Philox} from "../arithmetic/Philox.sol";
 import {Float32} from "../arithmetic/Rounding.sol";
 import {SwapOrNot} from "../arithmetic/SwapOrNot.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
-import {Setting} from "./IAdjudicator.sol";
+import {Finding, Setting} from "./IAdjudicator.sol";
 import {Opening, Openings, Tensor} from "./Openings.sol";
 
 /// @title STATE, DATA, SCHEDULE, CONSTANT, IOTA and UNIFORM
 /// @notice Operators without operands. What they open instead (`Opening.input` counts them):
 ///           STATE      0: the slot's tensor root, 32 bytes, leaf `slot` of the agreed state; 1: the chunk of that tensor
-///           DATA       0: the row's bytes, leaf `row` of the dataset
+///           DATA       0: the row's bytes, leaf `row` of the dataset; nothing, if these are too many
 ///           SCHEDULE   0: the chunk of the schedule
 ///           CONSTANT   0: the chunk of the tensor under the descriptor's root, if the literals are not in the descriptor
 library Loads {
     using Descriptors for Descriptor;
+
+    /// @notice Bytes of a row that fit one transaction, at up to 40 gas each. A longer one is the referee's.
+    uint256 internal constant MAX_ROW = 1 << 16;
 
     error WrongNumberOfOpenings(uint256 given, uint256 expected);
     /// @notice Philox keys have 32 bits for the step.
@@ -24,10 +27,19 @@ library Loads {
     function compute(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
         internal
         pure
-        returns (uint64)
+        returns (Finding, uint64)
     {
         descriptor.requireElement(element);
         descriptor.requireInputs(0);
+        if (descriptor.family == Family.DATA && descriptor.natural(1) > MAX_ROW) return (Finding.UNDECIDED, 0);
+        return (Finding.VALUE, valueOf(setting, descriptor, element, openings));
+    }
+
+    function valueOf(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+        private
+        pure
+        returns (uint64)
+    {
         Family family = descriptor.family;
         if (family == Family.STATE) return state(setting, descriptor, element, openings);
         if (family == Family.DATA) return data(setting, descriptor, element, openings);
