@@ -362,12 +362,20 @@ contract ElementTest is Players {
         }
     }
 
-    function test_whereAnHonestRunStops_whoeverClaimsAValueLoses() public {
+    function test_whereAnHonestRunStops_whoeverClaimsAValueLoses_whateverItsBits() public {
         adjudicator = new BentAdjudicator(adjudicator, Finding.STOPS);
-        (GameId id, ElementProof memory proof) = toProof();
-        vm.prank(stranger);
-        game.proveElement(id, proof);
-        assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
+        Run memory wrong = Runs.with(6, 3, Lie(STEP, ADD, 1, 0));
+        for (uint256 i = 0; i < 2; ++i) {
+            // The bits beside STOPS are the honest ones: not the trainer's, then the trainer's.
+            Run memory claimed = i == 0 ? wrong : _honest;
+            Run memory challenged = i == 0 ? _honest : wrong;
+            (, GameId id) = dispute(claimed, challenged);
+            playTo(id, Level.CHUNK, Phase.PROVING, claimed, challenged);
+            ElementProof memory proof = elementProof(game.getGame(id), challenged, posted[id]);
+            vm.prank(stranger);
+            game.proveElement(id, proof);
+            assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
+        }
     }
 
     // -------------------------------------------------------------------------------------------------------- hostile adjudicators, gas
