@@ -235,10 +235,16 @@ contract ElementTest is Players {
         proof.openings[0].input = 1;
         proof.openings[0].data = Toy.chunk(Runs.computed(_honest, STEP)[1], 0);
         refuse(id, proof, Openings.ChunkNotOpened.selector);
-        // A zero with a proof is a root like any other.
+        // A zero with a proof is a root like any other, and nothing but a zero needs none.
         (, proof) = (id, elementProof(game.getGame(id), _honest, posted[id]));
-        proof.operands[0].root = 0;
-        refuse(id, proof, Merkle.WrongProof.selector);
+        proof.operands[0] = OperandRoot(0, new bytes32[](1));
+        refuse(id, proof, Merkle.WrongProofLength.selector);
+        // Another tensor, with openings that fit it.
+        uint256[] memory other = Runs.computed(_honest, STEP)[4];
+        proof.operands[0] = OperandRoot(Trees.root(Toy.tensorTree(other)), new bytes32[](0));
+        proof.openings[0].data = Toy.chunk(other, 0);
+        proof.openings[0].proof = Trees.proof(Toy.tensorTree(other), 0);
+        refuse(id, proof, Merkle.WrongProofLength.selector);
     }
 
     function test_openingsOfOtherData_areRefused() public {
