@@ -25,22 +25,41 @@ from roundlog.operators import (
     compute_narrow,
     operator,
 )
+from roundlog.operators.elementwise import Elementwise
+from roundlog.operators.movement import OutOfRangeError
 from roundlog.operators.registry import integer
-from roundlog.program import Program
+from roundlog.program import Program, ProgramError
 from roundlog.rounding import Rounding
 
+_ADVICE = "lower the learning rate, clip the gradients, or look at the data of this step"
 
-class NonFiniteError(ArithmeticError):
-    """A value became NaN or infinite: the run stops here, naming step, operator and first element."""
 
-    def __init__(self, program: Program, step: int, operator: int, element: int, value: float) -> None:
+class StoppedError(Exception):
+    """The step has no result: the run stops here, naming step, operator and first element.
+
+    element: the operator's first one, in flat order, that has no value. output: what it would give, right before that
+    element and of no meaning from there on."""
+
+    def __init__(
+        self, program: Program, step: int, operator: int, element: int, output: torch.Tensor, what: str, why: str
+    ) -> None:
         self.operator = operator
         self.element = element
-        self.value = value
-        super().__init__(
-            f"step {step}: {program.describe(operator)} gives {value} at element {element}: lower the learning rate, "
-            "clip the gradients, or look at the data of this step"
-        )
+        self.output = output
+        self._what, self._why = what, why
+        super().__init__(f"step {step}: {program.describe(operator)} {what} at element {element}: {why}")
+
+    def moved(self, program: Program, step: int, operator: int, element: int) -> StoppedError:
+        """The same in a program of which the one that was executed is a part; `output` remains that of the part."""
+        return type(self)(program, step, operator, element, self.output, self._what, self._why)
+
+
+class NonFiniteError(StoppedError, ArithmeticError):
+    """A value became NaN or infinite."""
+
+
+class IndexRangeError(StoppedError, ProgramError):
+    """An index left the axis that it points into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +104,8 @@ class Executor:
         step: it takes what they store (slot and value, as soon as it is there), and the result holds no states. What
         goes on to another part may be infinite where a constant is.
 
-        Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants, as in
-        attention masks, may pass through exact operators), ProgramError for an index out of range, MachineError if
+        Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants or data, as in
+        attention masks, may pass through exact operators), IndexRangeError for an index out of range, MachineError if
         this process does not compute as IEEE 754 says."""
         if inputs.device not in self._checked:
             check_machine(inputs.device)
@@ -112,7 +131,7 @@ class Executor:
                 else:
                     running.compute(item)
                 running.forget(dead)
-        except NonFiniteError:
+        except StoppedError:
             # Groups run later than their operators stand: which one is first is found in program order.
             self._one_by_one(inputs, rounding, None, pass_on)
             raise
@@ -187,7 +206,12 @@ class _Step:
         if isinstance(op, Inexact):
             result, finite = self._rounding.round(index, op, arguments, node.attributes)
         elif isinstance(op, Direct):
-            result = compute_narrow(op, arguments, node.attributes, self._bits)
+            try:
+                result = compute_narrow(op, arguments, node.attributes, self._bits)
+            except OutOfRangeError as error:
+                raise IndexRangeError(
+                    self._program, self._inputs.step, index, error.element, error.output, "has no value", str(error)
+                ) from None
             if op.kind == Kind.EXACT or (ends_step and not self._surely_finite[node.inputs[0]]):
                 finite = _all_finite(result)
         else:
@@ -196,7 +220,7 @@ class _Step:
             if node.op == "schedule" or (node.op == "state" and not self._known[integer(node.attributes, "slot")]):
                 finite = _all_finite(result)
         if not finite:
-            self._stop_if_not_finite(index, result, arguments, op.kind == Kind.EXACT)
+            self._stop_if_not_finite(index, result, arguments)
         self.values[index] = result
         # Stores stand at the end of a program, in the order of the state's slots.
         if ends_step:
@@ -223,17 +247,22 @@ class _Step:
         kept = set(group.outputs)
         self.forget([index for index in group.nodes if index not in kept])
 
-    def _stop_if_not_finite(
-        self, index: int, result: torch.Tensor, arguments: list[torch.Tensor], lets_infinity_pass: bool
-    ) -> None:
+    def _stop_if_not_finite(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> None:
+        """An exact operator may give an infinity where it is given one, at that very element: that came in as a
+        constant or as data."""
+        op = self._operators[index]
         bad = ~result.isfinite()
-        if lets_infinity_pass and any(x.is_floating_point() and bool(x.isinf().any()) for x in arguments):
+        if isinstance(op, Elementwise):
+            for x in arguments:
+                bad &= ~x.isinf()
+            bad |= result.isnan()
+        elif op.kind == Kind.EXACT:
             bad = result.isnan()
         where = bad.reshape(-1).nonzero()
         if len(where):
             element = int(where[0])
             value = float(result.reshape(-1)[element])
-            raise NonFiniteError(self._program, self._inputs.step, index, element, value)
+            raise NonFiniteError(self._program, self._inputs.step, index, element, result, f"gives {value}", _ADVICE)
 
 
 def _all_finite(x: torch.Tensor) -> bool:

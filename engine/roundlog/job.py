@@ -59,8 +59,8 @@ class Job:
     def from_task(task: Task, *, policy: int = POLICY_CERTIFIED, bits: int = FULL_BITS) -> Job:
         """Capture a task and bind everything by a spec. policy, bits: its rounding_policy and rounding_bits.
 
-        Raises CaptureError, and before any work SpecError for a policy or bits that there are not, ProgramError for an
-        operator that cannot be rounded to so few bits."""
+        Raises CaptureError, JobError for an initial state or schedule that is not finite, and before any work SpecError
+        for a policy or bits that there are not, ProgramError for an operator that cannot be rounded to so few bits."""
         check_rounding(policy, bits)
         captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
@@ -81,6 +81,7 @@ class Job:
             rounding_bits=bits,
         )
         spec.validate()
+        _require_finite(captured.states, captured.schedule)
         return Job(
             program=captured.program,
             spec=spec,
@@ -144,7 +145,15 @@ def _read(directory: Path, limits: Limits) -> Job:
     ):
         if root != committed:
             raise JobError(f"the {what} in {directory} is not the one that its spec commits to")
+    _require_finite(initial, schedule)
     return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=dataset)
+
+
+def _require_finite(initial: dict[str, torch.Tensor], schedule: torch.Tensor) -> None:
+    """Raises JobError: a run would stop where it loads an infinity, and the contract computes loads without asking."""
+    for name, tensor in (*initial.items(), ("schedule", schedule)):
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise JobError(f"{name} starts with a number that is not finite: no run can follow such a job")
 
 
 def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:

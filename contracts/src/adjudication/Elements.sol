@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {Binary32} from "../arithmetic/Binary32.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Finding} from "./IAdjudicator.sol";
 import {Opening} from "./Openings.sol";
@@ -16,16 +17,19 @@ library Elements {
     function compute(Operands memory operands, Opening[] calldata openings) internal pure returns (Finding, uint64) {
         if (operands.descriptor.reduction.length != 0) revert Descriptors.MalformedDescriptor(Fault.REDUCTION);
         Family family = operands.descriptor.family;
-        if (family == Family.COPY) return (Finding.VALUE, copy(operands, openings));
+        if (family == Family.COPY) return copy(operands, openings);
         return family == Family.GATHER ? gather(operands, openings) : map(operands, openings);
     }
 
-    function copy(Operands memory operands, Opening[] calldata openings) private pure returns (uint64) {
+    /// @dev With code 1, of what goes into the next state: a run stops at an infinity there.
+    function copy(Operands memory operands, Opening[] calldata openings) private pure returns (Finding, uint64) {
+        uint8 code = operands.descriptor.code;
+        if (code > 1 || (code == 1 && operands.descriptor.dtype != DType.F32)) revert Descriptors.MalformedDescriptor(Fault.CODE);
         uint256[] memory none = new uint256[](0);
         for (uint256 i = 0; i < operands.rows.length; ++i) {
             operands.descriptor.requireDType(i, operands.descriptor.dtype);
             (uint64 bits, bool valid) = operands.read(openings, i, none);
-            if (valid) return bits;
+            if (valid) return (code == 1 && !Binary32.isFinite(bits) ? Finding.STOPS : Finding.VALUE, bits);
         }
         revert Descriptors.MalformedDescriptor(Fault.OUTSIDE);
     }

@@ -11,7 +11,7 @@ contract Functions is IFunctions {
     /// @inheritdoc IFunctions
     function evaluate(uint8 code, uint32 x, uint8 roundingBits) external pure override returns (Finding, uint64) {
         (uint32 bits, bool decided) = Elementary.evaluate(code, x, roundingBits);
-        if (!decided) return (Finding.UNDECIDED, 0);
+        if (!decided) return (Finding.UNDECIDED, x);
         // A run stops at an infinity or NaN that a function gives.
         return (Binary32.isFinite(bits) ? Finding.VALUE : Finding.STOPS, bits);
     }

@@ -8,10 +8,10 @@ import {Opening} from "./Openings.sol";
 enum Finding {
     /// The bits are those of the element.
     VALUE,
-    /// An honest run stops here (NaN, a sum or function that is not finite, an index out of range), so whoever claims a value is wrong.
+    /// An honest run stops here (NaN, an infinity of its own, an index out of range), so whoever claims a value is wrong.
     STOPS,
-    /// The contract cannot tell, because its precision does not decide the rounding or a row of data does not fit a transaction: the
-    /// referee does.
+    /// The contract cannot tell, because its precision does not decide the rounding of a function (the bits are those of the argument) or
+    /// a row of data does not fit a transaction: the referee does.
     UNDECIDED
 }
 
@@ -55,7 +55,7 @@ struct Partial {
 
 /// @title Elementary functions of one FP32 number
 interface IFunctions {
-    /// @notice The function's value, correctly rounded to a format of 23 to 32 bits; every zero is +0.
+    /// @notice The function's value, correctly rounded to a format of 23 to 32 bits; every zero is +0. If UNDECIDED, its argument.
     /// @param code of `Family.FUNCTION`
     function evaluate(uint8 code, uint32 x, uint8 roundingBits) external pure returns (Finding finding, uint64 bits);
 }

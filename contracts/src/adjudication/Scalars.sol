@@ -67,10 +67,15 @@ library Scalars {
             || code == Scalar.BOOL_NOT || code > Scalar.WHERE;
     }
 
-    /// @dev A run stops at NaN. It does not always stop at an infinity: where one came into a tensor (an attention mask), others pass.
+    /// @dev A run stops at NaN, and at an infinity that comes of finite operands. One that came in (an attention mask) may pass.
     function number(Scalar code, Float32 a, Float32 b) private pure returns (Finding, uint64) {
         uint32 bits = Float32.unwrap(isUnary(code) ? unary(code, a) : binary(code, a, b));
-        return (Binary32.isNan(bits) ? Finding.STOPS : Finding.VALUE, bits);
+        bool passes = !Binary32.isNan(bits) && !(isFinite(a) && isFinite(b));
+        return (Binary32.isFinite(bits) || passes ? Finding.VALUE : Finding.STOPS, bits);
+    }
+
+    function isFinite(Float32 x) private pure returns (bool) {
+        return Binary32.isFinite(Float32.unwrap(x));
     }
 
     function unary(Scalar code, Float32 a) private pure returns (Float32) {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.descriptor import LOADS, REDUCTIONS, Descriptor, Family, Function, Input, Scalar
+from roundlog.adjudication.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar
 from roundlog.adjudication.functions import evaluate
 from roundlog.adjudication.partial import NoValueError, Partial, start
 from roundlog.adjudication.reader import index_of, read
@@ -22,7 +22,7 @@ class Outcome(enum.Enum):
     """Instead of an element's bits."""
 
     NO_VALUE = "no value"
-    """No run has a value here (an index out of range, NaN, an infinite sum): whoever claims one is wrong."""
+    """No run has a value here (an index out of range, NaN, an infinity of its own): whoever claims one is wrong."""
     UNDECIDED = "undecided"
     """The fixed-point interval of a function does not decide the rounding: the referee does."""
 
@@ -92,7 +92,7 @@ def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks)
         if descriptor.family in REDUCTIONS:
             whole = run_segment(descriptor, element, start(descriptor), range(descriptor.terms), chunks)
             return finish(descriptor, whole, step.rounding_bits)
-        return _checked(descriptor, _pointwise(descriptor, element, chunks, step.rounding_bits))
+        return _pointwise(descriptor, element, chunks, step.rounding_bits)
     except NoValueError:
         return Outcome.NO_VALUE
 
@@ -127,18 +127,14 @@ def segments(descriptor: Descriptor) -> list[range]:
 def finish(descriptor: Descriptor, partial: Partial, rounding_bits: int = ieee.FULL_BITS) -> Answer:
     """The element that the last running result stands for."""
     result = partial.finish(rounding_bits)
-    return Outcome.NO_VALUE if result is None else _checked(descriptor, result)
+    if result is None:
+        return Outcome.NO_VALUE
+    # The largest of numbers of which one is infinite may be infinite, a sum of finite numbers may not.
+    return _finite(result) if descriptor.family in (Family.SUM, Family.SELECTED_SUM) else result
 
 
-def _checked(descriptor: Descriptor, answer: Answer) -> Answer:
-    """No run has NaN, and none has an infinity that came out of a sum or a function."""
-    if isinstance(answer, Outcome) or descriptor.dtype != DType.F32:
-        return answer
-    if descriptor.family in (Family.COPY, Family.GATHER):
-        return answer
-    inexact = descriptor.family in (Family.SUM, Family.SELECTED_SUM, Family.FUNCTION)
-    stopped = not ieee.is_finite(answer) if inexact else ieee.is_nan(answer)
-    return Outcome.NO_VALUE if stopped else answer
+def _finite(bits: int) -> Answer:
+    return bits if ieee.is_finite(bits) else Outcome.NO_VALUE
 
 
 def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) -> Answer:
@@ -147,7 +143,8 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
         for item in d.inputs:
             place = read(item, index)
             if place is not None:
-                return _item(item, place, chunks)
+                bits = _item(item, place, chunks)
+                return _finite(bits) if d.code == Copy.FINITE else bits
         raise NoValueError("no input has this element")
     if d.family == Family.GATHER:
         replaced = d.parameters[0], _read(d.inputs[1], index, chunks)
@@ -157,10 +154,19 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
         return _item(d.inputs[0], place, chunks)
     operands = [_read(item, index, chunks) for item in d.inputs]
     if d.family == Family.MAP:
-        return int(SCALARS[Scalar(d.code)](*operands))
+        return _mapped(Scalar(d.code), operands)
     assert d.family == Family.FUNCTION
     value = evaluate(Function(d.code), operands[0], rounding_bits)
-    return Outcome.UNDECIDED if value is None else value
+    return Outcome.UNDECIDED if value is None else _finite(value)
+
+
+def _mapped(code: Scalar, operands: list[int]) -> Answer:
+    """No run has NaN, nor an infinity that no operand is: those that came in as constants or data may pass."""
+    bits = int(SCALARS[code](*operands))
+    if code > Scalar.F32_MINIMUM or ieee.is_finite(bits):
+        return bits
+    passes = not ieee.is_nan(bits) and any(map(ieee.is_infinite, operands))
+    return bits if passes else Outcome.NO_VALUE
 
 
 def _load(d: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:

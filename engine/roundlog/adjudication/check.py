@@ -7,6 +7,7 @@ from math import prod
 from roundlog.adjudication.descriptor import (
     LOADS,
     REDUCTIONS,
+    Copy,
     Descriptor,
     DescriptorError,
     Extreme,
@@ -75,6 +76,7 @@ _INPUTS: dict[Family, tuple[tuple[DType, ...], ...]] = {
 """Dtypes of inputs by family, alternatives of them."""
 
 _CODES: dict[Family, int] = {
+    Family.COPY: len(Copy),
     Family.MAP: len(Scalar),
     Family.FUNCTION: len(Function),
     Family.EXTREME: len(Extreme),
@@ -123,6 +125,7 @@ def _check_inputs(d: Descriptor) -> None:
         fits = not found
     elif d.family == Family.COPY:
         fits = bool(found) and all(dtype == d.dtype for dtype in found)
+        fits = fits and (d.code != Copy.FINITE or d.dtype == _F32)
     elif d.family == Family.MAP and d.code == Scalar.WHERE:
         fits = found == (_BOOL, d.dtype, d.dtype)
     elif d.family == Family.MAP:

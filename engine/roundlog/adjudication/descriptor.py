@@ -92,6 +92,14 @@ class Function(enum.IntEnum):
     COS = 7
 
 
+class Copy(enum.IntEnum):
+    """Codes of COPY."""
+
+    ANY = 0
+    FINITE = 1
+    """What goes into the next state, FP32: no run goes on with an infinity there."""
+
+
 class Extreme(enum.IntEnum):
     """Codes of EXTREME."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
 
 from roundlog.adjudication.describe import Axes, Subject, rule
-from roundlog.adjudication.descriptor import Descriptor, Family, Input
+from roundlog.adjudication.descriptor import Copy, Descriptor, Family, Input
 from roundlog.adjudication.rules_elementwise import broadcast_rows
+from roundlog.program import DType
 
 
 def copy(subject: Subject, *inputs: Input, iteration: tuple[int, ...] | None = None) -> Descriptor:
@@ -16,10 +18,16 @@ def copy(subject: Subject, *inputs: Input, iteration: tuple[int, ...] | None = N
     return Descriptor(family=Family.COPY, dtype=subject.type.dtype, iteration=shape, inputs=inputs)
 
 
-@rule("loss", "store", "reshape")
+@rule("loss", "reshape")
 def _same_elements(subject: Subject) -> Descriptor:
     numel = (subject.type.numel,)
     return copy(subject, subject.reads(0, [Axes(1).one(0)], view=numel), iteration=numel)
+
+
+@rule("store")
+def _store(subject: Subject) -> Descriptor:
+    code = Copy.FINITE if subject.type.dtype == DType.F32 else Copy.ANY
+    return replace(_same_elements(subject), code=code)
 
 
 @rule("permute")

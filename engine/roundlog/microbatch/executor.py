@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.executor import Executor, NonFiniteError, StepResult
+from roundlog.executor import Executor, StepResult, StoppedError
 from roundlog.microbatch.analysis import Analysis, analyse, samples_of
 from roundlog.microbatch.layout import Samples, ranges
 from roundlog.microbatch.scratch import Scratch
@@ -77,11 +77,11 @@ class MicrobatchExecutor:
         return result
 
     def _sweep(self, time: int, values: Values, rounding: Follower) -> None:
-        first_bad: NonFiniteError | None = None
+        first_bad: StoppedError | None = None
         for samples in self._samples:
             try:
                 self._run(time, samples, values, rounding)
-            except NonFiniteError as error:
+            except StoppedError as error:
                 # The same operator and element are named as for the whole batch: the first in program order.
                 if first_bad is None or (error.operator, error.element) < (first_bad.operator, first_bad.element):
                     first_bad = error
@@ -105,12 +105,12 @@ class MicrobatchExecutor:
                 _OfPart(self.program, self._analysis, part, samples, rounding),
                 pass_on=None if last else pass_on,
             )
-        except NonFiniteError as error:
+        except StoppedError as error:
             index = part.original[error.operator]
             element = error.element
             if samples is not None:
                 element = _window(self.program, self._analysis, index, samples).whole_one(element)
-            raise NonFiniteError(self.program, inputs.step, index, element, error.value) from None
+            raise error.moved(self.program, inputs.step, index, element) from None
 
     def _sum(self, index: int, part: Part, values: Values, rounding: Follower) -> torch.Tensor:
         """A sum over the batch, part by part. Raises NonFiniteError, of the running part of the step."""

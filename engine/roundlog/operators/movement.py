@@ -220,8 +220,12 @@ class Gather(Movement):
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, index = inputs
         dim = integer(attributes, "dim")
-        check_range(index, x.shape[dim])
-        return torch.gather(x, dim, index)
+        outside = outside_of(index, x.shape[dim])
+        if outside is None:
+            return torch.gather(x, dim, index)
+        lines = x if x.shape[dim] else x.new_zeros(index.shape)
+        output = torch.gather(lines, dim, index.masked_fill(outside, 0))
+        raise OutOfRangeError(index, x.shape[dim], int(outside.reshape(-1).nonzero()[0]), output)
 
 
 @register
@@ -241,11 +245,31 @@ class Take(Movement):
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, index = inputs
-        check_range(index, x.shape[0])
-        return x.index_select(0, index.reshape(-1)).reshape((*index.shape, *x.shape[1:]))
+        shape = (*index.shape, *x.shape[1:])
+        outside = outside_of(index, x.shape[0])
+        if outside is None:
+            return x.index_select(0, index.reshape(-1)).reshape(shape)
+        rows = x if x.shape[0] else x.new_zeros((1, *x.shape[1:]))
+        output = rows.index_select(0, index.masked_fill(outside, 0).reshape(-1)).reshape(shape)
+        if not output.numel():
+            return output
+        first = int(outside.reshape(-1).nonzero()[0]) * prod(x.shape[1:])
+        raise OutOfRangeError(index, x.shape[0], first, output)
 
 
-def check_range(index: torch.Tensor, size: int) -> None:
-    """Raises ProgramError unless all of 0 <= index < size: a stranger's indices never reach a kernel unchecked."""
-    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < size):
-        raise ProgramError(f"an index from {int(index.min())} to {int(index.max())} is not in [0, {size})")
+class OutOfRangeError(ProgramError):
+    """An index leaves its axis. element: the first of the output that has no value; output: with other values for all
+    those, of no meaning."""
+
+    def __init__(self, index: torch.Tensor, size: int, element: int, output: torch.Tensor) -> None:
+        self.element = element
+        self.output = output
+        super().__init__(f"an index from {int(index.min())} to {int(index.max())} is not in [0, {size})")
+
+
+def outside_of(index: torch.Tensor, size: int) -> torch.Tensor | None:
+    """Which of them are not in [0, size), or None if they all are: a stranger's indices never reach a kernel
+    unchecked."""
+    if not index.numel() or (int(index.min()) >= 0 and int(index.max()) < size):
+        return None
+    return (index < 0) | (index >= size)

@@ -13,7 +13,7 @@ from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels.reducing import sum_columns, sum_rows
 from roundlog.kernels.summing import sum_terms
 from roundlog.operators.bound import Bound, FullBound
-from roundlog.operators.movement import check_range
+from roundlog.operators.movement import outside_of
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -152,8 +152,8 @@ def _both_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor
 @register
 class ScatterAdd(Summation):
     """scatter_add(x, index, dim, size): the sum of all x[.., i, ..] with index[.., i, ..] = j stands at [.., j, ..] of
-    the output, whose axis dim has `size` elements. index broadcasts to x, and 0 <= index < size (checked at run
-    time). The gradient of gather, take and max pooling. FP32."""
+    the output, whose axis dim has `size` elements. index broadcasts to x; what an index outside of [0, size) would
+    place stands nowhere. The gradient of gather, take and max pooling. FP32."""
 
     name = "scatter_add"
 
@@ -178,9 +178,7 @@ class ScatterAdd(Summation):
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, index = inputs
-        dim, size = integer(attributes, "dim"), integer(attributes, "size")
-        check_range(index, size)
-        return self._scatter(x.to(torch.float64), index, dim, size)
+        return self._scatter(x.to(torch.float64), index, integer(attributes, "dim"), integer(attributes, "size"))
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return self.bound_of(self._measures(inputs, attributes), inputs[0].shape[integer(attributes, "dim")])
@@ -210,6 +208,11 @@ class ScatterAdd(Summation):
     def _scatter(x: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.Tensor:
         shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
         zeros = torch.zeros(shape, dtype=x.dtype, device=x.device)
+        outside = outside_of(index, size)
+        if outside is not None:
+            if not size:
+                return zeros
+            x, index = x.masked_fill(outside, 0), index.masked_fill(outside, 0)
         return zeros.scatter_add_(dim, index.expand(x.shape), x)
 
     def exact(

@@ -75,7 +75,7 @@ class Follower:
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
-        if give_up(rounded, near):
+        if give_up(operator, inputs, attributes, rounded, near, self.bits):
             return rounded, False
         parts = pieces(near)
         logs: Iterable[Entries | None] = [None] * len(parts)

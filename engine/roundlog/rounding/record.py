@@ -42,7 +42,7 @@ class Recorder:
         rounded, marked = certify(operator, inputs, attributes, self.guard, self.bits)
         if not len(marked.indices):
             return rounded, True
-        if give_up(rounded, marked):
+        if give_up(operator, inputs, attributes, rounded, marked, self.bits):
             return rounded, False
         decisions, by_value, finite = [], [], True
         for some in pieces(marked):

@@ -111,10 +111,21 @@ def resolved(
     return low
 
 
-def give_up(rounded: torch.Tensor, marked: Marked) -> bool:
-    """Whether an approximation is NaN or infinite: then there is nothing to decide, and NaN is put there."""
+def give_up(
+    operator: Inexact,
+    inputs: Tensors,
+    attributes: Attributes,
+    rounded: torch.Tensor,
+    marked: Marked,
+    bits: int = FULL_BITS,
+) -> bool:
+    """Whether an approximation is NaN or infinite. Then there is nothing to write down; NaN is put there, and what
+    comes before the first of them is made right."""
     finite = marked.y.isfinite()
     if finite.all():
         return False
+    first = marked.indices[~finite][0]
+    before = marked.of(marked.indices < first)
+    rounded.view(-1)[before.indices] = resolve(operator, inputs, attributes, before, bits)
     rounded.view(-1)[marked.indices[~finite]] = torch.nan
     return True

@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "operators"))
+for room in ("operators", "microbatch"):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / room))

@@ -197,7 +197,11 @@ HOSTILE = [
     (replace(COPY, iteration=(2**30, 2**30)), "at most 2\\^40"),
     (replace(COPY, iteration=(-1,)), "at most 2\\^40"),
     (replace(COPY, iteration=(1,) * 17), "17 iteration and reduction axes"),
-    (replace(COPY, code=1), "unknown code 1"),
+    (replace(COPY, code=2), "unknown code 2"),
+    (
+        replace(COPY, code=1, dtype=DType.I64, inputs=(replace(COPY.inputs[0], dtype=DType.I64),)),
+        "which COPY 1 does not",
+    ),
     (replace(COPY, segment=1), "which COPY does not"),
     (replace(COPY, reduction=(2,)), "which COPY does not"),
     (replace(COPY, parameters=(1,)), "parameters \\[1\\]"),

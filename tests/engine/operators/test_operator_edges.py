@@ -17,6 +17,7 @@ from oracle.functions import FUNCTIONS
 from oracle.operators import DIRECT, INEXACT
 from roundlog.adjudication import binary32 as ieee
 from roundlog.operators import REGISTRY, Direct, Inexact, check
+from roundlog.operators.movement import OutOfRangeError
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 
 INDEX_INPUT = {"gather": 1, "take": 1, "scatter_add": 1}
@@ -185,23 +186,39 @@ def test_an_index_out_of_range_never_reaches_a_kernel(bad: int, place: int) -> N
     ):
         operator = REGISTRY[op]
         assert isinstance(operator, Direct)
-        with pytest.raises(ProgramError, match=r"an index from -?\d+ to -?\d+ is not in \[0, 4\)"):
+        with pytest.raises(OutOfRangeError, match=r"an index from -?\d+ to -?\d+ is not in \[0, 4\)") as caught:
             operator.compute(inputs, attributes)
+        first = int(((index < 0) | (index >= 4)).nonzero()[0]) * (3 if inputs[0].shape == (4, 3) else 1)
+        assert caught.value.element == first
+        right = operator.compute([inputs[0], inputs[1].clamp(0, 3)], attributes).reshape(-1)
+        assert caught.value.output.shape == operator.compute([inputs[0], inputs[1].clamp(0, 3)], attributes).shape
+        assert torch.equal(caught.value.output.reshape(-1)[:first], right[:first])
+
+
+def test_what_an_index_outside_would_place_stands_nowhere() -> None:
     scatter = REGISTRY["scatter_add"]
     assert isinstance(scatter, Inexact)
-    with pytest.raises(ProgramError, match=r"is not in \[0, 4\)"):
-        scatter.approximate([x[:3], index], {"dim": 0, "size": 4})
+    x = torch.tensor([[1.0, 2.0, 4.0, torch.inf], [8.0, 16.0, 32.0, 64.0]])
+    index = torch.tensor([[1, 0, 1, 2], [-1, 0, 5, 1]])
+    attributes = {"dim": 1, "size": 2}
+    expected = torch.tensor([[2.0, 5.0], [16.0, 64.0]])
+    y, bound = scatter.evaluate([x, index], attributes)
+    assert torch.equal(y.float(), expected) and bool(bound.whole(y).isfinite().all())
+    assert torch.equal(scatter.exact([x, index], attributes, torch.arange(4)).reshape(2, 2), expected)
+    # An index that broadcasts.
+    y = scatter.approximate([x[:, :2], torch.tensor([[0, 9]])], attributes)
+    assert torch.equal(y.float(), torch.tensor([[1.0, 0.0], [8.0, 0.0]]))
+    assert scatter.approximate([x, index], {"dim": 1, "size": 0}).shape == (2, 0)
 
 
 def test_no_index_is_in_the_range_of_nothing() -> None:
     index = torch.zeros(2, dtype=torch.int64)
-    gather, take, scatter = (REGISTRY[name] for name in ("gather", "take", "scatter_add"))
+    gather, take = (REGISTRY[name] for name in ("gather", "take"))
     with pytest.raises(ProgramError):
         gather.compute([torch.zeros(0), index], {"dim": 0})  # type: ignore[attr-defined]
     with pytest.raises(ProgramError):
         take.compute([torch.zeros(0, 3), index], {})  # type: ignore[attr-defined]
-    with pytest.raises(ProgramError):
-        scatter.approximate([torch.zeros(2), index], {"dim": 0, "size": 0})  # type: ignore[attr-defined]
+    assert take.compute([torch.zeros(0, 0), index], {}).shape == (2, 0)  # type: ignore[attr-defined]
 
 
 def _direct(name: str, *inputs: torch.Tensor) -> torch.Tensor:

@@ -4,14 +4,16 @@ the same sentence for trainer and auditor, and with nothing recorded of that int
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from roundlog.auditor import Auditor
 from roundlog.capture import Task
-from roundlog.executor import NonFiniteError
-from roundlog.job import Job
+from roundlog.commitments import state_root
+from roundlog.executor import IndexRangeError, NonFiniteError
+from roundlog.job import Job, JobError
 from roundlog.trainer import Trainer
 from torch import nn
 
@@ -47,9 +49,9 @@ CASES: list[tuple[str, list[float], Function, str, str, int]] = [
 ]
 
 
-def job_of(values: list[float], function: Function, lr: float = 0.0) -> Job:
+def task_of(values: list[float], function: Function, lr: float = 0.0) -> Task:
     model = Scale()
-    task = Task(
+    return Task(
         model=model,
         loss=lambda model, batch: function(model(batch["x"]).reshape(-1)).sum(),
         optimizer=torch.optim.SGD(model.parameters(), lr=lr),
@@ -59,7 +61,10 @@ def job_of(values: list[float], function: Function, lr: float = 0.0) -> Job:
         interval=1,
         seed=0,
     )
-    return Job.from_task(task)
+
+
+def job_of(values: list[float], function: Function, lr: float = 0.0) -> Job:
+    return Job.from_task(task_of(values, function, lr))
 
 
 @pytest.mark.parametrize(("what", "values", "function", "name", "value", "element"), CASES, ids=[c[0] for c in CASES])
@@ -89,3 +94,48 @@ def test_an_update_that_leaves_the_range_is_named_after_the_step_in_which_it_doe
     with pytest.raises(NonFiniteError, match=r"^step 1: operator \d+ \("):
         Trainer(job, tmp_path / "train").run()
     assert len((tmp_path / "train" / "roots").read_bytes()) == 32
+
+
+def test_an_infinity_may_pass_where_one_comes_in_and_nowhere_else(tmp_path: Path) -> None:
+    def task(*values: float) -> Job:
+        squares = replace(
+            task_of(list(values), lambda x: x),
+            loss=lambda model, batch: model((batch["x"] * batch["x"]).clamp(max=1.0)).sum(),
+        )
+        return Job.from_task(squares)
+
+    Trainer(task(1, 2, 3, float("inf")), tmp_path / "passes").run()
+    with pytest.raises(NonFiniteError, match=r"\(mul, .*\) gives inf at element 1: "):
+        Trainer(task(1, HUGE, 3, float("inf")), tmp_path / "stops").run()
+
+
+def test_an_index_that_leaves_its_axis_is_named(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(4, 3)
+    task = Task(
+        model=table,
+        loss=lambda model, batch: model(batch["x"]).sum(),
+        optimizer=torch.optim.SGD(table.parameters(), lr=0.1),
+        dataset={"x": torch.tensor([[0, 3, 4]])},
+        batch_size=1,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    sentence = r"^step 0: operator \d+ \(take, .*\) has no value at element 6: an index from 0 to 4 is not in \[0, 4\)$"
+    with pytest.raises(IndexRangeError, match=sentence):
+        Trainer(Job.from_task(task), tmp_path / "train").run()
+
+
+def test_a_job_that_starts_with_an_infinity_is_refused(tmp_path: Path) -> None:
+    job = job_of([1, 2, 3, 4], lambda x: x)
+    initial = {name: torch.full_like(tensor, torch.inf) for name, tensor in job.initial.items()}
+    spec = replace(job.spec, initial_state_root=state_root(initial.values()))
+    replace(job, initial=initial, spec=spec).write(tmp_path / "job")
+    with pytest.raises(JobError, match=r"^parameter/w starts with a number that is not finite: "):
+        Job.read(tmp_path / "job")
+    task = task_of([1, 2, 3, 4], lambda x: x)
+    assert isinstance(task.model, Scale)
+    task.model.w.data[0] = torch.inf
+    with pytest.raises(JobError, match=r"^parameter/w starts with"):
+        Job.from_task(task)

@@ -1,0 +1,93 @@
+"""A run stops where, and only where, the contract finds no value: else a claim about such a run could neither be
+defended nor refuted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from random_programs import make
+from roundlog.adjudication import describe
+from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, encode
+from roundlog.adjudication.openings import Material, TraceRoots
+from roundlog.commitments import tensor_bytes
+from roundlog.executor import Executor, StoppedError
+from roundlog.operators import StepInputs
+from roundlog.program import Program
+from roundlog.rounding import Follower
+
+EXTREMES = (float("inf"), float("-inf"), 3.4e38, -3.4e38, 1e25, 1e-45, -0.0, 0.0)
+
+
+def hostile(seed: int) -> tuple[Program, StepInputs]:
+    """A random program on data with infinities, numbers that overflow, and indices that leave their axes."""
+    made, rng = make(seed), Random(seed)
+    data = [field.clone() for field in made.inputs.data]
+    for field in data:
+        flat = field.view(-1)
+        for _ in range(rng.randrange(4)):
+            place = rng.randrange(len(flat))
+            flat[place] = rng.choice(EXTREMES) if field.is_floating_point() else rng.choice((-1, 2, 7))
+    return made.program, replace(made.inputs, data=data)
+
+
+def check(seed: int) -> StoppedError | None:
+    """Runs one hostile program; how it stopped."""
+    program, inputs = hostile(seed)
+    traced = TraceRoots(keep=range(len(program.nodes)))
+    stopped = None
+    try:
+        Executor(program).run(inputs, Follower.of_nobody(4), observe=traced)
+    except StoppedError as error:
+        stopped = error
+    try:
+        Executor(program).run(inputs, Follower.of_nobody(4))
+        assert stopped is None
+    except StoppedError as error:
+        # Fused or one by one, it is the same.
+        assert stopped is not None and str(error) == str(stopped)
+    rng, step = Random(seed), Step(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1)
+    for q, output in traced.kept.items():
+        if program.nodes[q].op == "data":
+            continue
+        for element in sorted(rng.sample(range(output.numel()), min(2, output.numel()))):
+            assert element_of(program, q, element, traced, step) == bits_of(program, q, element, output), (seed, q)
+    if stopped is not None:
+        q = stopped.operator
+        assert q == len(traced.kept)
+        assert element_of(program, q, stopped.element, traced, step) is Outcome.NO_VALUE, (seed, str(stopped))
+        before = range(stopped.element)
+        for element in rng.sample(before, min(20, len(before))):
+            right = bits_of(program, q, element, stopped.output)
+            assert element_of(program, q, element, traced, step) == right, (seed, element, str(stopped))
+    return stopped
+
+
+def element_of(program: Program, q: int, element: int, traced: TraceRoots, step: Step) -> object:
+    material = Material.of(program, q, values=traced.kept, states=[], dataset=[], schedule=torch.zeros(0))
+    answer = adjudicate(describe(program, q), element, step, material)
+    return answer if isinstance(answer, Outcome) else encode(program.nodes[q].type.dtype, answer)
+
+
+def bits_of(program: Program, q: int, element: int, output: torch.Tensor) -> bytes:
+    size = program.nodes[q].type.dtype.itemsize
+    output = output.masked_fill(output.isnan(), 0) if output.is_floating_point() else output
+    return bytes(tensor_bytes(output)[element * size : (element + 1) * size])
+
+
+def test_the_engine_and_the_reference_stop_at_the_same_elements() -> None:
+    stops = {}
+    for seed in range(80):
+        stopped = check(seed)
+        if stopped is not None:
+            stops[hostile(seed)[0].nodes[stopped.operator].op] = type(stopped).__name__
+    assert {"take", "gather", "sum", "mul", "matmul", "scatter_add", "store"} <= set(stops), stops
+    assert set(stops.values()) == {"NonFiniteError", "IndexRangeError"}, stops
+
+
+@pytest.mark.slow
+def test_many_more_do() -> None:
+    for seed in range(80, 1500):
+        check(seed)
