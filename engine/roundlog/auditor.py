@@ -11,6 +11,8 @@ import torch
 
 from roundlog.batches import BatchSource
 from roundlog.commitments import MerkleTree
+from roundlog.dispute.made_up import MadeUp
+from roundlog.executor import Executor
 from roundlog.job import Job
 from roundlog.log import LogError, LogReader
 from roundlog.operators import Inexact, operator
@@ -36,6 +38,8 @@ class AuditResult:
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
     """Logs that could not be read or were given up, one sentence each; what follows was audited without."""
+    stopped: str | None = None
+    """Why the run has no end, of one that has none: from that step on, states are made up."""
 
 
 class Auditor:
@@ -53,12 +57,14 @@ class Auditor:
         device: torch.device | str = "cpu",
         on_step: Callable[[StepEvent], None] | None = None,
         micro_batches: int = 1,
+        go_on: bool = False,
+        executor: Executor | None = None,
     ) -> None:
         """log_dir: the trainer's logs; None audits without. verify_log: the share of the logged decisions inside the
         ambiguous set that are verified, drawn in secret; 1.0 verifies all of them. Under `threshold` the trainer's
         logs are needed, and every reversal is held against the operator's error bound, whatever the share.
         micro_batches: into how many parts every batch is cut, for the same roots and findings in less memory (and some
-        disk, in run_dir).
+        disk, in run_dir). go_on, executor: as of a Run.
 
         Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run or a log is
         needed, ProgramError if a batch has fewer samples than micro-batches."""
@@ -79,19 +85,26 @@ class Auditor:
             on_step=on_step,
             role="auditor",
             micro_batches=micro_batches,
+            go_on=go_on,
+            executor=executor,
         )
         self._run_dir = run_dir
         self._log_dir = log_dir
         self._share = verify_log
 
     def run(self) -> AuditResult:
-        """Audit to the end. Raises NonFiniteError, RunError, OSError."""
+        """Audit to the end. Raises StoppedError (unless it goes on), RunError, OSError."""
         if self._log_dir is None:
             roots = self._run.run(_Alone(self.job))
-            return AuditResult(MerkleTree(roots).root, roots)
+            return AuditResult(MerkleTree(roots).root, roots, stopped=self._stopped())
         part = _Following(self.job, self._log_dir, self._run_dir / "findings.json", self._share)
         roots = self._run.run(part)
-        return AuditResult(MerkleTree(roots).root, roots, part.follower.findings, part.unreadable)
+        return AuditResult(MerkleTree(roots).root, roots, part.follower.findings, part.unreadable, self._stopped())
+
+    def _stopped(self) -> str | None:
+        if self._run.stopped is not None:
+            return str(self._run.stopped)
+        return "it stopped before this process was started" if MadeUp(self._run_dir).needed else None
 
 
 class _Alone:

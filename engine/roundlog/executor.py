@@ -17,7 +17,6 @@ from roundlog.operators import (
     Direct,
     Inexact,
     Kind,
-    Operator,
     Source,
     StepInputs,
     check,
@@ -71,125 +70,25 @@ class StepResult:
     loss: float
 
 
-class Executor:
-    """Executes steps of one program."""
-
-    def __init__(self, program: Program, bits: int = FULL_BITS) -> None:
-        """bits: of the results of exact operators; those of inexact ones are the rounding's affair.
-
-        Raises ProgramError if the program does not pass the registry's check, or has an operator that cannot be
-        rounded to so few bits."""
-        check(program)
-        self.program = program
-        self._bits = bits
-        self._operators = [operator(node.op) for node in program.nodes]
-        check_narrow(program, self._operators, bits)
-        self._plan = plan(program)
-        self._dead_after = deaths(program, self._plan)
-        self._last_uses = program.last_uses()
-        self._surely_finite = surely_finite(program)
-        self._checked: set[torch.device] = set()
-        self._own_states: list[weakref.ref[torch.Tensor]] = []
-        """What the last step left behind, and found finite."""
-
-    def run(
-        self,
-        inputs: StepInputs,
-        rounding: Rounding,
-        observe: Callable[[int, torch.Tensor], None] | None = None,
-        pass_on: Callable[[int, torch.Tensor], None] | None = None,
-    ) -> StepResult:
-        """One step. `observe` sees every operator's index and output, in program order; without it, chains of exact
-        elementwise operators run fused on the CPU, to the same bits. `pass_on` is for programs that are a part of a
-        step: it takes what they store (slot and value, as soon as it is there), and the result holds no states. What
-        goes on to another part may be infinite where a constant is.
-
-        Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants or data, as in
-        attention masks, may pass through exact operators), IndexRangeError for an index out of range, MachineError if
-        this process does not compute as IEEE 754 says."""
-        if inputs.device not in self._checked:
-            check_machine(inputs.device)
-            self._checked.add(inputs.device)
-        with own_threads():
-            return self._run(inputs, rounding, observe, pass_on)
-
-    def _run(
-        self,
-        inputs: StepInputs,
-        rounding: Rounding,
-        observe: Callable[[int, torch.Tensor], None] | None,
-        pass_on: Callable[[int, torch.Tensor], None] | None,
-    ) -> StepResult:
-        # The fused tape computes in FP32.
-        if observe is not None or inputs.device.type != "cpu" or self._bits != FULL_BITS:
-            return self._one_by_one(inputs, rounding, observe, pass_on)
-        running = self._start(inputs, rounding, pass_on)
-        try:
-            for item, dead in zip(self._plan, self._dead_after, strict=True):
-                if isinstance(item, Group):
-                    running.compute_group(item)
-                else:
-                    running.compute(item)
-                running.forget(dead)
-        except StoppedError:
-            # Groups run later than their operators stand: which one is first is found in program order.
-            self._one_by_one(inputs, rounding, None, pass_on)
-            raise
-        return self._finish(running)
-
-    def _one_by_one(
-        self,
-        inputs: StepInputs,
-        rounding: Rounding,
-        observe: Callable[[int, torch.Tensor], None] | None,
-        pass_on: Callable[[int, torch.Tensor], None] | None,
-    ) -> StepResult:
-        running = self._start(inputs, rounding, pass_on)
-        for index in range(len(self.program.nodes)):
-            running.compute(index)
-            if observe is not None:
-                observe(index, running.values[index])
-            running.forget(self._last_uses.get(index, []))
-        return self._finish(running)
-
-    def _start(
-        self, inputs: StepInputs, rounding: Rounding, pass_on: Callable[[int, torch.Tensor], None] | None
-    ) -> _Step:
-        known = [
-            slot < len(self._own_states) and self._own_states[slot]() is state
-            for slot, state in enumerate(inputs.states)
-        ]
-        return _Step(self.program, self._operators, self._bits, self._surely_finite, inputs, known, rounding, pass_on)
-
-    def _finish(self, running: _Step) -> StepResult:
-        self._own_states = [weakref.ref(state) for state in running.states]
-        return StepResult(states=running.states, loss=float(running.loss))
-
-
-class _Step:
+class RunningStep:
     """One running step: the values that are alive."""
 
     def __init__(
         self,
-        program: Program,
-        operators: list[Operator],
-        bits: int,
-        surely_finite: list[bool],
+        executor: Executor,
         inputs: StepInputs,
         known: list[bool],
         rounding: Rounding,
         pass_on: Callable[[int, torch.Tensor], None] | None,
     ) -> None:
+        """known: which of the state's slots are known to be finite."""
+        self.executor = executor
+        self.inputs = inputs
         self.values: dict[int, torch.Tensor] = {}
         self.states: list[torch.Tensor] = []
         self.loss = torch.zeros(())
-        self._program = program
-        self._operators = operators
-        self._bits = bits
-        self._surely_finite = surely_finite
+        self._program = executor.program
         self._known = known
-        """The state's slots that are known to be finite."""
-        self._inputs = inputs
         self._rounding = rounding
         self._pass_on = pass_on
 
@@ -199,7 +98,7 @@ class _Step:
 
     def compute(self, index: int) -> None:
         """Operator `index`, by itself. Raises NonFiniteError."""
-        node, op = self._program.nodes[index], self._operators[index]
+        node, op = self._program.nodes[index], self.executor.operators[index]
         arguments = [self.values[value] for value in node.inputs]
         finite = True
         ends_step = node.op == "store" and self._pass_on is None
@@ -207,16 +106,16 @@ class _Step:
             result, finite = self._rounding.round(index, op, arguments, node.attributes)
         elif isinstance(op, Direct):
             try:
-                result = compute_narrow(op, arguments, node.attributes, self._bits)
+                result = compute_narrow(op, arguments, node.attributes, self.executor.bits)
             except OutOfRangeError as error:
                 raise IndexRangeError(
-                    self._program, self._inputs.step, index, error.element, error.output, "has no value", str(error)
+                    self._program, self.inputs.step, index, error.element, error.output, "has no value", str(error)
                 ) from None
-            if op.kind == Kind.EXACT or (ends_step and not self._surely_finite[node.inputs[0]]):
+            if op.kind == Kind.EXACT or (ends_step and not self.executor.surely_finite[node.inputs[0]]):
                 finite = _all_finite(result)
         else:
             assert isinstance(op, Source)
-            result = op.load(node.attributes, node.type, self._inputs)
+            result = op.load(node.attributes, node.type, self.inputs)
             if node.op == "schedule" or (node.op == "state" and not self._known[integer(node.attributes, "slot")]):
                 finite = _all_finite(result)
         if not finite:
@@ -250,7 +149,7 @@ class _Step:
     def _stop_if_not_finite(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> None:
         """An exact operator may give an infinity where it is given one, at that very element: that came in as a
         constant or as data."""
-        op = self._operators[index]
+        op = self.executor.operators[index]
         bad = ~result.isfinite()
         if isinstance(op, Elementwise):
             for x in arguments:
@@ -262,7 +161,107 @@ class _Step:
         if len(where):
             element = int(where[0])
             value = float(result.reshape(-1)[element])
-            raise NonFiniteError(self._program, self._inputs.step, index, element, result, f"gives {value}", _ADVICE)
+            raise NonFiniteError(self._program, self.inputs.step, index, element, result, f"gives {value}", _ADVICE)
+
+
+class Executor:
+    """Executes steps of one program.
+
+    A class of its own below this one, and one below RunningStep as its `running`, can execute otherwise than the
+    program says: only a dishonest party has a use for that."""
+
+    running: type[RunningStep] = RunningStep
+
+    def __init__(self, program: Program, bits: int = FULL_BITS) -> None:
+        """bits: of the results of exact operators; those of inexact ones are the rounding's affair.
+
+        Raises ProgramError if the program does not pass the registry's check, or has an operator that cannot be
+        rounded to so few bits."""
+        check(program)
+        self.program = program
+        self.bits = bits
+        self.operators = [operator(node.op) for node in program.nodes]
+        check_narrow(program, self.operators, bits)
+        self._plan = plan(program)
+        self._dead_after = deaths(program, self._plan)
+        self._last_uses = program.last_uses()
+        self.surely_finite = surely_finite(program)
+        self._checked: set[torch.device] = set()
+        self._own_states: list[weakref.ref[torch.Tensor]] = []
+        """What the last step left behind, and found finite."""
+
+    def run(
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        observe: Callable[[int, torch.Tensor], None] | None = None,
+        pass_on: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> StepResult:
+        """One step. `observe` sees every operator's index and output, in program order; without it, chains of exact
+        elementwise operators run fused on the CPU, to the same bits. `pass_on` is for programs that are a part of a
+        step: it takes what they store (slot and value, as soon as it is there), and the result holds no states. What
+        goes on to another part may be infinite where a constant is.
+
+        Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants or data, as in
+        attention masks, may pass through exact operators), IndexRangeError for an index out of range, MachineError if
+        this process does not compute as IEEE 754 says."""
+        if inputs.device not in self._checked:
+            check_machine(inputs.device)
+            self._checked.add(inputs.device)
+        with own_threads():
+            return self._run(inputs, rounding, observe, pass_on)
+
+    def _run(
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        observe: Callable[[int, torch.Tensor], None] | None,
+        pass_on: Callable[[int, torch.Tensor], None] | None,
+    ) -> StepResult:
+        # The fused tape computes in FP32.
+        if observe is not None or inputs.device.type != "cpu" or self.bits != FULL_BITS:
+            return self._one_by_one(inputs, rounding, observe, pass_on)
+        running = self._start(inputs, rounding, pass_on)
+        try:
+            for item, dead in zip(self._plan, self._dead_after, strict=True):
+                if isinstance(item, Group):
+                    running.compute_group(item)
+                else:
+                    running.compute(item)
+                running.forget(dead)
+        except StoppedError:
+            # Groups run later than their operators stand: which one is first is found in program order.
+            self._one_by_one(inputs, rounding, None, pass_on)
+            raise
+        return self._finish(running)
+
+    def _one_by_one(
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        observe: Callable[[int, torch.Tensor], None] | None,
+        pass_on: Callable[[int, torch.Tensor], None] | None,
+    ) -> StepResult:
+        running = self._start(inputs, rounding, pass_on)
+        for index in range(len(self.program.nodes)):
+            running.compute(index)
+            if observe is not None:
+                observe(index, running.values[index])
+            running.forget(self._last_uses.get(index, []))
+        return self._finish(running)
+
+    def _start(
+        self, inputs: StepInputs, rounding: Rounding, pass_on: Callable[[int, torch.Tensor], None] | None
+    ) -> RunningStep:
+        known = [
+            slot < len(self._own_states) and self._own_states[slot]() is state
+            for slot, state in enumerate(inputs.states)
+        ]
+        return self.running(self, inputs, known, rounding, pass_on)
+
+    def _finish(self, running: RunningStep) -> StepResult:
+        self._own_states = [weakref.ref(state) for state in running.states]
+        return StepResult(states=running.states, loss=float(running.loss))
 
 
 def _all_finite(x: torch.Tensor) -> bool:

@@ -11,10 +11,11 @@ root is the recorded one is where the run carries on; whatever lies after it is 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,10 +24,13 @@ import torch
 
 from roundlog.batches import Batches, BatchSource
 from roundlog.commitments import CommitmentError, state_root
-from roundlog.executor import Executor
+from roundlog.dispute.made_up import MadeUp
+from roundlog.dispute.trace import first_store, state_after_stop
+from roundlog.executor import Executor, StoppedError
 from roundlog.job import Job
 from roundlog.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.operators import StepInputs
+from roundlog.policies import alone
 from roundlog.rounding import Follower, Rounding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import (
@@ -90,11 +94,16 @@ class Run:
         on_step: Callable[[StepEvent], None] | None = None,
         role: str | None = None,
         micro_batches: int = 1,
+        go_on: bool = False,
+        executor: Executor | None = None,
     ) -> None:
         """role: whose run this is ("trainer", "auditor"): nobody carries on from what another role computed. None
         only looks at a run, or replays from it. A run directory is a party's own; it is never fetched from others.
         keep_every: intervals between two checkpoints that are kept on disk (the last one always is). micro_batches:
         into how many parts every batch is cut, to the same bits in less memory; the rounding has to be a Follower.
+        go_on: where a step stops, make a state up (`roundlog.dispute.made_up`) and carry on from it, as a party has to
+        that disputes what somebody claims of such a run. executor: instead of that of the job's program; only a
+        dishonest party has a use for it.
 
         Raises RunError if the directory holds another job's run, ProgramError if a batch cannot be cut so."""
         if keep_every < 1:
@@ -112,9 +121,14 @@ class Run:
                 "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it without "
                 "micro-batches"
             )
+        self.go_on = go_on
+        self.stopped: StoppedError | None = None
+        """The first stop that this process has gone on from."""
         self._bind(role)
         self.executor: Executor | MicrobatchExecutor
-        if len(samples) == 1:
+        if executor is not None:
+            self.executor = executor
+        elif len(samples) == 1:
             self.executor = Executor(job.program, job.spec.rounding_bits)
         else:
             self.executor = MicrobatchExecutor(job.program, micro_batches, directory, job.spec.rounding_bits)
@@ -181,7 +195,7 @@ class Run:
         return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
 
     def run(self, part: Part) -> list[bytes]:
-        """All remaining intervals; returns every state root. Raises NonFiniteError, RunError, OSError."""
+        """All remaining intervals; returns every state root. Raises StoppedError, RunError, OSError."""
         spec = self.job.spec
         with self._locked():
             done, states = self.newest(spec.intervals)
@@ -213,10 +227,9 @@ class Run:
         part.end_interval(interval)
         return states
 
-    def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
-        """The state after one step."""
-        started = time.perf_counter()
-        inputs = StepInputs(
+    def inputs(self, step: int, states: list[torch.Tensor]) -> StepInputs:
+        """All that a step is a function of. states: before it, on the run's device."""
+        return StepInputs(
             states=states,
             data=self._data(step),
             schedule=self.job.schedule[step].to(self.device),
@@ -224,14 +237,38 @@ class Run:
             step=step,
             device=self.device,
         )
-        if isinstance(self.executor, MicrobatchExecutor):
-            assert isinstance(rounding, Follower)
-            result = self.executor.run(inputs, rounding)
-        else:
-            result = self.executor.run(inputs, rounding)
+
+    def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
+        """The state after one step."""
+        started = time.perf_counter()
+        inputs = self.inputs(step, states)
+        try:
+            if isinstance(self.executor, MicrobatchExecutor):
+                assert isinstance(rounding, Follower)
+                result = self.executor.run(inputs, rounding)
+            else:
+                result = self.executor.run(inputs, rounding)
+            after, loss = result.states, result.loss
+        except StoppedError as error:
+            if not self.go_on:
+                raise
+            self.stopped = self.stopped or error
+            after, loss = self._beyond(inputs, error), math.nan
         if self.on_step is not None:
-            self.on_step(StepEvent(step, result.loss, time.perf_counter() - started))
-        return result.states
+            self.on_step(StepEvent(step, loss, time.perf_counter() - started))
+        return after
+
+    def _beyond(self, inputs: StepInputs, error: StoppedError) -> list[torch.Tensor]:
+        """The state that is made up after a step that stops."""
+        program, bits = self.job.program, self.job.spec.rounding_bits
+        stores: dict[int, torch.Tensor] = {}
+        if error.operator > first_store(program):
+            # Executed again for what was stored before it stopped.
+            with suppress(StoppedError):
+                Executor(program, bits).run(inputs, alone(self.job.spec), observe=stores.__setitem__)
+        made_up = MadeUp(self.directory)
+        states = state_after_stop(program, bits, inputs.step, stores, error, made_up)
+        return [state.to(self.device) for state in states]
 
     def _data(self, step: int) -> Sequence[torch.Tensor]:
         if self._batches is not None:

@@ -10,6 +10,7 @@ import torch
 
 from roundlog.batches import BatchSource
 from roundlog.commitments import MerkleTree
+from roundlog.executor import Executor
 from roundlog.job import Job
 from roundlog.log import LogHeader, LogWriter
 from roundlog.policies import log_kind, recorder
@@ -63,20 +64,29 @@ class Trainer:
         device: torch.device | str = "cpu",
         on_step: Callable[[StepEvent], None] | None = None,
         thresholds: Thresholds | None = None,
+        executor: Executor | None = None,
     ) -> None:
-        """`batches` replaces the data that the spec prescribes; only a dishonest trainer has a use for it.
+        """`batches` replaces the data that the spec prescribes, `executor` that of the job's program; only a dishonest
+        trainer has a use for them.
         `thresholds` are for jobs under the `threshold` policy.
 
         Raises RunError if the directory holds another job's run."""
         self.job = job
         self._run = Run(
-            job, run_dir, batches=batches, keep_every=keep_every, device=device, on_step=on_step, role="trainer"
+            job,
+            run_dir,
+            batches=batches,
+            keep_every=keep_every,
+            device=device,
+            on_step=on_step,
+            role="trainer",
+            executor=executor,
         )
         self.log_dir = run_dir / "log"
         self._thresholds = thresholds
 
     def run(self) -> TrainingResult:
-        """Train to the end. Raises NonFiniteError, LogError, RunError, OSError."""
+        """Train to the end. Raises StoppedError, LogError, RunError, OSError."""
         self.log_dir.mkdir(exist_ok=True)
         roots = self._run.run(_Recording(self.job, self.log_dir, self._thresholds))
         files = [log_path(self.log_dir, interval) for interval in range(self.job.spec.intervals)]

@@ -25,7 +25,7 @@ def opening_arguments(descriptor: Descriptor, openings: Sequence[Opening]) -> li
         if chunk.tree == Tree.VALUE:
             arguments.append((values.index(chunk.tensor), chunk.index, opening.payload, opening.siblings))
         elif chunk.tree == Tree.STATE:
-            arguments.append((0, chunk.tensor, opening.tensor_root, opening.root_siblings))
+            arguments.append((0, chunk.tensor, opening.tensor_root, opening.state_siblings))
             arguments.append((1, chunk.index, opening.payload, opening.siblings))
         else:
             place = chunk.tensor if chunk.tree == Tree.ROW else chunk.index

@@ -98,7 +98,9 @@ def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks)
 
 
 def run_segment(descriptor: Descriptor, element: int, partial: Partial, terms: range, chunks: Chunks) -> Partial:
-    """The running result after further terms of an element's reduction. Raises NoValueError, and as `adjudicate`."""
+    """The running result after further terms of an element's reduction. Raises NoValueError, but only after all terms
+    were read, as the contract reads them; and as `adjudicate`."""
+    stopped: NoValueError | None = None
     for term in terms:
         index = index_of(descriptor, element, term)
         label = 0
@@ -114,7 +116,12 @@ def run_segment(descriptor: Descriptor, element: int, partial: Partial, terms: r
         known = [place for place in places if place is not None]
         if len(known) == len(inputs):
             operands = tuple(_item(item, place, chunks) for item, place in zip(inputs, known, strict=True))
-            partial = partial.absorb(operands, label)
+            try:
+                partial = partial.absorb(operands, label)
+            except NoValueError as error:
+                stopped = error
+    if stopped is not None:
+        raise stopped
     return partial
 
 

@@ -43,17 +43,13 @@ class TraceRoots:
         if index in self._keep:
             self.kept[index] = output
 
-    def tree(self) -> MerkleTree:
-        """The trace tree: leaf q has the tensor root of operator q's output as payload. Its root is the trace root."""
-        return MerkleTree(self.roots)
-
 
 def needed(program: Program, q: int) -> set[int]:
     """The values whose tensors are needed to dispute operator q: its inputs and its own."""
     return {q, *program.nodes[q].inputs}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Material:
     """Everything that openings of one operator are cut from. Implements `Chunks`.
 
@@ -65,6 +61,8 @@ class Material:
     dataset: Sequence[torch.Tensor]
     schedule: torch.Tensor
     literals: tuple[DType, tuple[int, ...]] | None = None
+    _bytes: dict[tuple[Tree, int], memoryview] = field(default_factory=dict, init=False)
+    """Of the tensors that were read, so that each is looked at as a whole only once."""
 
     @staticmethod
     def of(
@@ -87,7 +85,10 @@ class Material:
         if chunk.tree == Tree.ROW:
             row = [tensor_bytes(part[chunk.tensor]) for part in self.dataset]
             return b"".join(row)
-        data = tensor_bytes(self.tensor(chunk))
+        key = chunk.tree, chunk.tensor
+        if key not in self._bytes:
+            self._bytes[key] = tensor_bytes(self.tensor(chunk))
+        data = self._bytes[key]
         first = chunk.index * CHUNK_SIZE
         if not first < max(len(data), 1):
             raise IndexError(f"a tensor of {len(data)} bytes has no chunk {chunk.index}")
@@ -154,28 +155,28 @@ def partial_tree(results: Sequence[Partial]) -> MerkleTree:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A chunk with its way up: siblings to its tensor root (a ROW: to the data root), and from there to the root that
-    the tensor root is a leaf of (VALUE: trace root, STATE: state root; else none)."""
+    """A chunk with its way up: siblings to its tensor root (a ROW: to the data root), and from a STATE's tensor root to
+    the state root. That an operand's tensor root is in the trace is proven once for the operand, not for its chunks."""
 
     chunk: Chunk
     payload: bytes
     siblings: list[bytes]
     tensor_root: bytes
-    root_siblings: list[bytes]
+    state_siblings: list[bytes]
 
-    def holds(self, *, root: bytes, leaves: int, tensors: int) -> bool:
-        """Whether it leads to `root`, a tree over `tensors` tensor roots, by a tensor tree of `leaves` chunks. A
-        `root` that is no such tree (data, schedule, constant) has `tensors` = 0."""
+    def holds(self, *, root: bytes, leaves: int, states: int = 0) -> bool:
+        """Whether it leads to `root` by a tree of `leaves` chunks (a ROW: rows); a STATE to the state root over
+        `states` slots."""
         place = self.chunk.tensor if self.chunk.tree == Tree.ROW else self.chunk.index
         if not verify(self.tensor_root, self.payload, place, leaves, self.siblings):
             return False
-        if not tensors:
-            return self.tensor_root == root and not self.root_siblings
-        return verify(root, self.tensor_root, self.chunk.tensor, tensors, self.root_siblings)
+        if self.chunk.tree == Tree.STATE:
+            return verify(root, self.tensor_root, self.chunk.tensor, states, self.state_siblings)
+        return self.tensor_root == root and not self.state_siblings
 
 
-def prove(chunks: Sequence[Chunk], material: Material, trace: MerkleTree) -> list[Opening]:
-    """Openings with proofs. trace: the trace tree of the step. Every tensor is hashed once."""
+def prove(chunks: Sequence[Chunk], material: Material) -> list[Opening]:
+    """Openings with proofs. Every tensor is hashed once."""
     trees: dict[tuple[Tree, int], MerkleTree] = {}
     states: MerkleTree | None = None
     result = []
@@ -186,9 +187,7 @@ def prove(chunks: Sequence[Chunk], material: Material, trace: MerkleTree) -> lis
             trees[key] = data_tree(list(material.dataset)) if row else tensor_tree(material.tensor(chunk))
         tree = trees[key]
         above: list[bytes] = []
-        if chunk.tree == Tree.VALUE:
-            above = trace.proof(chunk.tensor)
-        elif chunk.tree == Tree.STATE:
+        if chunk.tree == Tree.STATE:
             states = states or state_tree(material.states)
             above = states.proof(chunk.tensor)
         siblings = tree.proof(chunk.tensor if row else chunk.index)

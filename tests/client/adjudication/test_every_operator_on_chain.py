@@ -14,7 +14,7 @@ from roundlog.adjudication.adjudicate import Step, segments
 from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.adjudication.partial import start
-from roundlog.commitments import CHUNK_SIZE, MerkleTree, data_tree, state_tree, tensor_bytes, tensor_root, tensor_tree
+from roundlog.commitments import CHUNK_SIZE, data_tree, state_tree, tensor_bytes, tensor_root, tensor_tree
 from roundlog.executor import Executor
 from roundlog.operators.registry import StepInputs
 from roundlog.program import Program
@@ -49,7 +49,6 @@ class Run:
         count = len(self.program.nodes)
         traced = TraceRoots(range(count))
         Executor(self.program).run(inputs, Recorder(4), traced)
-        self.trace: MerkleTree = traced.tree()
         self.roots, self.values = traced.roots, traced.kept
         self.states, self.dataset = [state, torch.ones(3), torch.zeros(5)], [images, tokens]
         self.step = Step(step=STEP, seed=SEED, batch_size=3, data_rows=ROWS)
@@ -95,7 +94,7 @@ def compute(adjudicator: Any, run: Run, index: int, element: int) -> tuple[int, 
     asked = run.question(descriptor, element)
 
     def arguments(chunks: list[opened.Chunk]) -> list[Any]:
-        return opening_arguments(descriptor, opened.prove(chunks, material, run.trace))
+        return opening_arguments(descriptor, opened.prove(chunks, material))
 
     if descriptor.family not in REDUCTIONS or len(segments(descriptor)) == 1:
         _, chunks = opened.openings(descriptor, element, run.step, material)
@@ -147,7 +146,7 @@ def test_long_reductions_go_on_from_segment_to_segment(adjudicator: Any, run: Ru
         for segment in range(len(segments(descriptor))):
             before = words(partial.encode())
             partial, chunks = opened.segment_openings(descriptor, element, partial, segment, material)
-            arguments = opening_arguments(descriptor, opened.prove(chunks, material, run.trace))
+            arguments = opening_arguments(descriptor, opened.prove(chunks, material))
             called = adjudicator.functions.reduceSegment(run.setting, asked, segment, before, arguments).call()
             assert called == [VALUE, words(partial.encode())], (node.op, index, segment)
         finished = adjudicator.functions.finish(asked[0], words(partial.encode()), 32).call()

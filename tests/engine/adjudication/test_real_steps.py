@@ -89,26 +89,26 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     return Trained(Job.from_task(request.param()))
 
 
-def holds(trained: Trained, descriptor: Descriptor, opening: Opening, trace: MerkleTree) -> bool:
+def holds(trained: Trained, descriptor: Descriptor, opening: Opening) -> bool:
     """As a contract checks it: every root and every leaf count from the spec, the descriptor or the dispute."""
     job, chunk = trained.job, opening.chunk
     count = max(1, -(-descriptor.nbytes // CHUNK_SIZE))
     if chunk.tree == Tree.VALUE:
         (item, *_) = (item for item in descriptor.inputs if item.value == chunk.tensor)
-        return opening.holds(root=trace.root, leaves=leaves(item), tensors=job.spec.operator_count)
+        return opening.holds(root=trained.roots.roots[chunk.tensor], leaves=leaves(item))
     if chunk.tree == Tree.STATE:
-        return opening.holds(root=job.spec.initial_state_root, leaves=count, tensors=job.spec.state_count)
+        return opening.holds(root=job.spec.initial_state_root, leaves=count, states=job.spec.state_count)
     if chunk.tree == Tree.ROW:
-        return opening.holds(root=job.spec.data_root, leaves=job.spec.data_rows, tensors=0)
+        return opening.holds(root=job.spec.data_root, leaves=job.spec.data_rows)
     if chunk.tree == Tree.SCHEDULE:
         size = job.spec.steps * descriptor.parameters[1] * 4
-        return opening.holds(root=job.spec.schedule_root, leaves=-(-size // CHUNK_SIZE), tensors=0)
-    return opening.holds(root=descriptor.root, leaves=count, tensors=0)
+        return opening.holds(root=job.spec.schedule_root, leaves=-(-size // CHUNK_SIZE))
+    return opening.holds(root=descriptor.root, leaves=count)
 
 
 def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(trained: Trained) -> None:
-    program, rng, trace = trained.job.program, Random("real steps"), trained.roots.tree()
-    assert trace.count == len(program.nodes)
+    program, rng = trained.job.program, Random("real steps")
+    assert len(trained.roots.roots) == len(program.nodes)
     for q, node in enumerate(program.nodes):
         descriptor = describe(program, q)
         assert descriptor.elements == node.type.numel and descriptor.nbytes == node.type.nbytes
@@ -124,15 +124,15 @@ def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(train
         assert not isinstance(answer, Outcome), (program.describe(q), element)
         size = descriptor.dtype.itemsize
         assert encode(descriptor.dtype, answer) == output[element * size :][:size], (program.describe(q), element)
-        proved = prove(chunks, material, trace)
-        assert all(holds(trained, descriptor, opening, trace) for opening in proved), program.describe(q)
+        proved = prove(chunks, material)
+        assert all(holds(trained, descriptor, opening) for opening in proved), program.describe(q)
         assert adjudicate(descriptor, element, trained.step, Opened(proved)) == answer
         if proved:
             # Nothing was opened that is not needed, and nothing holds that was changed.
             with pytest.raises(KeyError):
                 adjudicate(descriptor, element, trained.step, Opened(proved[1:]))
             spoiled = replace(proved[0], payload=proved[0].payload[:-1] + bytes([proved[0].payload[-1] ^ 1]))
-            assert not holds(trained, descriptor, spoiled, trace)
+            assert not holds(trained, descriptor, spoiled)
 
 
 def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) -> None:
@@ -161,7 +161,7 @@ def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
             for number, result in enumerate(results):
                 after, chunks = segment_openings(cut, element, before, number, trained.material(q))
                 assert after == result
-                opened = Opened(prove(chunks, trained.material(q), trained.roots.tree()))
+                opened = Opened(prove(chunks, trained.material(q)))
                 resumed = decode_partial(cut, before.encode())
                 assert run_segment(cut, element, resumed, segments(cut)[number], opened) == result
                 before = result
@@ -171,22 +171,22 @@ def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
 
 
 def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> None:
-    program, trace = trained.job.program, trained.roots.tree()
+    program = trained.job.program
     q = next(q for q, node in enumerate(program.nodes) if node.op == "matmul")
     descriptor = describe(program, q)
     _, chunks = openings(descriptor, 0, trained.step, trained.material(q))
-    proved = prove(chunks, trained.material(q), trace)
+    proved = prove(chunks, trained.material(q))
     for opening in proved:
         (item, *_) = (item for item in descriptor.inputs if item.value == opening.chunk.tensor)
-        count, tensors = leaves(item), trained.job.spec.operator_count
-        good = {"root": trace.root, "leaves": count, "tensors": tensors}
+        count = leaves(item)
+        good = {"root": trained.roots.roots[opening.chunk.tensor], "leaves": count}
         assert opening.holds(**good)
         moved = replace(opening, chunk=replace(opening.chunk, index=opening.chunk.index + 1))
-        other = replace(opening, chunk=replace(opening.chunk, tensor=opening.chunk.tensor ^ 1))
-        for wrong in (moved, other, replace(opening, root_siblings=opening.root_siblings[:-1])):
+        longer = replace(opening, siblings=[*opening.siblings, bytes(32)])
+        for wrong in (moved, longer, replace(opening, state_siblings=[bytes(32)])):
             assert not wrong.holds(**good)
-        assert not opening.holds(root=trace.root, leaves=4 * count, tensors=tensors)
-        assert not opening.holds(root=trace.root, leaves=count, tensors=0)
+        assert not opening.holds(root=trained.roots.roots[opening.chunk.tensor ^ 1], leaves=count)
+        assert not opening.holds(root=good["root"], leaves=4 * count)
 
 
 def test_only_families_that_a_step_has_are_left_out(trained: Trained) -> None:

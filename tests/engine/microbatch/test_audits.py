@@ -16,6 +16,7 @@ from roundlog.microbatch import peak_bytes
 from roundlog.program import ProgramError
 from roundlog.replay import replay_interval
 from roundlog.rounding import FindingKind
+from roundlog.run import Run
 from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
 from tasks import classify, conv_task, gpt_task, linear_task
 from torch import nn
@@ -121,7 +122,7 @@ def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
 
 def test_an_interval_can_be_replayed_in_micro_batches(trained, tmp_path: Path) -> None:
     job, result, _ = trained
-    assert replay_interval(job, tmp_path / "run", 1, micro_batches=2)[-1] == result.state_roots[1]
+    assert replay_interval(Run(job, tmp_path / "run", micro_batches=2), 1)[-1] == result.state_roots[1]
 
 
 def test_more_micro_batches_than_samples_are_refused_in_one_sentence(tmp_path: Path) -> None:

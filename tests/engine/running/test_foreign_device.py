@@ -12,8 +12,12 @@ from pathlib import Path
 import foreign_device
 import pytest
 from roundlog.auditor import Auditor
+from roundlog.dispute import MadeUp, trace_step
+from roundlog.executor import Executor
 from roundlog.job import Job
-from roundlog.replay import referee_step, replay_interval, replay_state
+from roundlog.policies import alone
+from roundlog.replay import replay_interval, replay_state
+from roundlog.run import Run
 from roundlog.trainer import Trainer
 from tasks import TASKS
 
@@ -27,16 +31,18 @@ def work(job_dir: str, run_dir: str, log_dir: str) -> None:
     with foreign_device.foreign():
         trained = Trainer(job, room / "trained", device=foreign_device.NAME).run()
         by_log = Auditor(job, room / "by log", log_dir=Path(log_dir), verify_log=0.5, device=foreign_device.NAME).run()
-        alone = Auditor(job, room / "alone", device=foreign_device.NAME).run()
+        by_itself = Auditor(job, room / "alone", device=foreign_device.NAME).run()
         cut = Auditor(
             job, room / "cut", log_dir=Path(log_dir), verify_log=0.5, device=foreign_device.NAME, micro_batches=2
         ).run()
-        steps = replay_interval(job, room / "trained", 1, device=foreign_device.NAME)
-        before = replay_state(job, room / "trained", 3, device=foreign_device.NAME)
-        verdict = referee_step(job, before, 3, room / "referee", device=foreign_device.NAME)
+        run = Run(job, room / "trained", device=foreign_device.NAME)
+        steps = replay_interval(run, 1)
+        assert isinstance(run.executor, Executor)
+        inputs = run.inputs(3, replay_state(run, 3))
+        trace = trace_step(run.executor, inputs, alone(job.spec), MadeUp(room))
     found = [by_log.findings, by_log.unreadable, cut.findings, cut.unreadable]
-    roots = [run.checkpoint_root.hex() for run in (trained, by_log, alone, cut)]
-    replayed = [root.hex() for root in (*steps, verdict)]
+    roots = [run.checkpoint_root.hex() for run in (trained, by_log, by_itself, cut)]
+    replayed = [root.hex() for root in (*steps, trace.tree.root)]
     print(json.dumps({"roots": roots, "found": found, "replayed": replayed, "log": str(trained.log_dir)}))
 
 
@@ -60,9 +66,11 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
     # And the other way round: the CPU follows the device's log.
     audit = Auditor(job, tmp_path / "audit", log_dir=Path(there["log"]), verify_log=1.0).run()
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])
-    # What a dispute needs: the steps of an interval, and the referee's verdict about the last of them.
-    steps = [root.hex() for root in replay_interval(job, tmp_path / "here", 1)]
-    assert there["replayed"] == [*steps, steps[-1]]
+    # What a dispute needs: the steps of an interval, and all that the last of them computes.
+    run = Run(job, tmp_path / "here")
+    assert isinstance(run.executor, Executor)
+    trace = trace_step(run.executor, run.inputs(3, replay_state(run, 3)), alone(job.spec), MadeUp(tmp_path))
+    assert there["replayed"] == [root.hex() for root in (*replay_interval(run, 1), trace.tree.root)]
 
 
 MIXES = """

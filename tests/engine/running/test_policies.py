@@ -13,7 +13,7 @@ from roundlog.job import Job, JobError, Limits, step_bytes
 from roundlog.log import Kind, LogReader, LogWriter, Trits
 from roundlog.replay import replay_interval
 from roundlog.rounding import FindingKind, Thresholds
-from roundlog.run import RunError
+from roundlog.run import Run, RunError
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.trainer import Trainer, log_header, log_path
 from safetensors.torch import load_file
@@ -123,7 +123,7 @@ def test_thresholds_change_the_log_and_not_the_training(trained, tmp_path) -> No
 
 def test_a_trainer_replays_its_own_interval(trained) -> None:
     job, result, directory = trained
-    assert replay_interval(job, directory / "run", 1)[-1] == result.state_roots[1]
+    assert replay_interval(Run(job, directory / "run"), 1)[-1] == result.state_roots[1]
 
 
 def test_a_job_of_few_bits_survives_its_files_and_declares_the_memory_that_it_needs(tmp_path) -> None:

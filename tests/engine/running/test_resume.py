@@ -8,9 +8,10 @@ import time
 import pytest
 from processes import finish, start
 from roundlog.auditor import Auditor
+from roundlog.commitments import state_root
 from roundlog.job import Job
-from roundlog.replay import referee_step, replay_interval, replay_state
-from roundlog.run import RunError
+from roundlog.replay import replay_interval, replay_state
+from roundlog.run import Run, RunError
 from roundlog.trainer import Trainer
 from tasks import conv_task, linear_task
 
@@ -84,23 +85,26 @@ def test_checkpoints_may_be_kept_every_few_intervals(trained, tmp_path) -> None:
     assert run.checkpoint_root == result.checkpoint_root
     kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["00000008.safetensors", "00000012.safetensors"]
-    assert replay_interval(job, tmp_path / "run", 4)[-1] == result.state_roots[4]
+    assert replay_interval(Run(job, tmp_path / "run"), 4)[-1] == result.state_roots[4]
 
 
 def test_an_interval_is_replayed_to_the_committed_root(trained) -> None:
     directory, job, result = trained
     for interval in (0, 3, 5):
-        roots = replay_interval(job, directory / "run", interval)
+        roots = replay_interval(Run(job, directory / "run"), interval)
         assert len(roots) == 2
         assert roots[-1] == result.state_roots[interval]
     with pytest.raises(ValueError, match="interval 6 is not one of them"):
-        replay_interval(job, directory / "run", 6)
+        replay_interval(Run(job, directory / "run"), 6)
 
 
-def test_a_referee_gets_one_step_right_from_the_state_before_it(trained, tmp_path) -> None:
+def test_a_state_is_replayed_from_the_newest_checkpoint_before_it(trained) -> None:
     directory, job, _ = trained
-    before = replay_state(job, directory / "run", 7)
-    assert referee_step(job, before, 7, tmp_path / "referee") == replay_interval(job, directory / "run", 3)[1]
+    run = Run(job, directory / "run")
+    assert [state_root(replay_state(run, steps)) for steps in (7, 8)] == replay_interval(run, 3)
+    assert state_root(replay_state(run, 0)) == job.spec.initial_state_root
+    with pytest.raises(ValueError, match="the job has 12 steps, not 13"):
+        replay_state(run, 13)
 
 
 def test_a_directory_of_another_job_is_refused(trained, tmp_path) -> None:

@@ -1,0 +1,20 @@
+"""What a party needs once a single step is disputed: all that the step computes as one tree, the chunks of one output,
+the running results of one sum, and proofs of single elements (docs/protocol.md). Everything is executed again when it
+is asked for; nothing is kept but what an answer needs."""
+
+from roundlog.dispute.made_up import MadeUp
+from roundlog.dispute.operator import DisputedOperator, ElementMaterial
+from roundlog.dispute.running import RunningResults, running_results
+from roundlog.dispute.trace import StepTrace, operators_half, trace_step, trace_tree
+
+__all__ = [
+    "DisputedOperator",
+    "ElementMaterial",
+    "MadeUp",
+    "RunningResults",
+    "StepTrace",
+    "operators_half",
+    "running_results",
+    "trace_step",
+    "trace_tree",
+]

@@ -1,0 +1,134 @@
+"""One operator of one step, with everything that a party opens of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from roundlog.adjudication import Descriptor, describe, encode_descriptor, program_tree
+from roundlog.adjudication.adjudicate import Answer, Step, Tree, decode, run_segment, segments
+from roundlog.adjudication.openings import Material, Opening, Recorder, openings, prove
+from roundlog.adjudication.partial import NoValueError, start
+from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tree
+from roundlog.dispute.made_up import MadeUp
+from roundlog.dispute.running import RunningResults, running_results
+from roundlog.dispute.trace import Stop, claimed_tree, right_bytes
+from roundlog.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class ElementMaterial:
+    """What decides one element, or one segment of its terms."""
+
+    descriptor: Descriptor
+    openings: list[Opening]
+    """With proofs up to the tensor roots; of loads, up to the roots in the spec or the agreed state."""
+
+    @property
+    def roots(self) -> dict[int, bytes]:
+        """Tensor roots of the operands of which something is opened, by value number."""
+        return {o.chunk.tensor: o.tensor_root for o in self.openings if o.chunk.tree == Tree.VALUE}
+
+
+class DisputedOperator:
+    """Operator q of a step, as a party claims it."""
+
+    def __init__(
+        self,
+        job: Job,
+        step: int,
+        q: int,
+        *,
+        values: Mapping[int, torch.Tensor],
+        states: list[torch.Tensor],
+        made_up: MadeUp,
+        stop: Stop | None = None,
+    ) -> None:
+        """values: what is claimed of operator q and of its inputs (`roundlog.adjudication.openings.needed`). states:
+        before the step. stop: where the step has no value, if it has none."""
+        self.q = q
+        self.descriptor = describe(job.program, q)
+        self.encoded = encode_descriptor(self.descriptor)
+        self._job = job
+        self._step = Step.of(job.spec, step)
+        self._made_up = made_up
+        self._stop = stop
+        self._values = values
+        self._material = Material.of(
+            job.program,
+            q,
+            values=values,
+            states=[state.cpu() for state in states],
+            dataset=list(job.dataset.values()),
+            schedule=job.schedule,
+        )
+
+    @cached_property
+    def descriptor_proof(self) -> list[bytes]:
+        """That the descriptor is leaf q under the program root."""
+        return program_tree(self._job.program).proof(self.q)
+
+    @cached_property
+    def tree(self) -> MerkleTree:
+        """Over the chunks of the output."""
+        output = self._values[self.q]
+        if self._stopped_here is None:
+            return tensor_tree(output)
+        bits = self._step.rounding_bits
+        return claimed_tree(self._job.program, bits, self._step.step, self._stopped_here, output, self._made_up)
+
+    @property
+    def _stopped_here(self) -> Stop | None:
+        return self._stop if self._stop is not None and self._stop.operator == self.q else None
+
+    @cached_property
+    def _right(self) -> memoryview:
+        output, stop = self._values[self.q], self._stopped_here
+        return tensor_bytes(output) if stop is None else right_bytes(stop, output)
+
+    def chunk(self, index: int) -> bytes:
+        """The bytes of a chunk; of an operator that stops, those that are known."""
+        return bytes(self._right[index * CHUNK_SIZE : (index + 1) * CHUNK_SIZE])
+
+    def wrong_element(self, index: int, posted: bytes) -> int | None:
+        """The lowest element of chunk `index` in which an opponent's bytes (of the right number) are wrong, as its
+        number in the output. None if nothing in it can be proven wrong."""
+        own, size = self.chunk(index), self.descriptor.dtype.itemsize
+        first = index * CHUNK_SIZE // size
+        if self._stop is not None and self._stop.operator < self.q:
+            return None
+        for number in range(len(own) // size):
+            if own[number * size :][:size] != posted[number * size :][:size]:
+                return first + number
+        stop = self._stopped_here
+        # Whatever stands there: no run has a value.
+        return stop.element if stop is not None and stop.element == first + len(own) // size else None
+
+    def element(self, element: int) -> tuple[Answer, ElementMaterial]:
+        """(what the contract makes of it, what it needs for that)."""
+        answer, chunks = openings(self.descriptor, element, self._step, self._material)
+        return answer, ElementMaterial(self.descriptor, prove(chunks, self._material))
+
+    def running(self, element: int, claimed: int) -> RunningResults:
+        """The running results of an element, of which the trainer's bits are `claimed`."""
+        dtype = self.descriptor.dtype
+        return running_results(
+            self.descriptor,
+            element,
+            self._material,
+            made_up=self._made_up,
+            place=(self._step.step, self.q),
+            claimed=decode(dtype, claimed.to_bytes(dtype.itemsize, "little")),
+            bits=self._step.rounding_bits,
+        )
+
+    def segment(self, element: int, segment: int) -> ElementMaterial:
+        """What decides one segment of an element's terms; it does not depend on what came before."""
+        recorder = Recorder(self._material)
+        with suppress(NoValueError):
+            run_segment(self.descriptor, element, start(self.descriptor), segments(self.descriptor)[segment], recorder)
+        return ElementMaterial(self.descriptor, prove(sorted(recorder.seen), self._material))

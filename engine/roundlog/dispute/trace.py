@@ -1,0 +1,177 @@
+"""The tree of level OPERATOR: all that one step has computed, beside the state that it has led to.
+
+    leaf q < operators              payload: tensor root of operator q's output
+    leaf half + s, s < states       payload: tensor root of state slot s after the step
+
+and PAD elsewhere; half = 2^h, h the greater of the depths of an operators' and of a state's tree. So the right half is
+the state's own tree, extended by PAD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from roundlog.adjudication.openings import TraceRoots
+from roundlog.commitments import (
+    CHUNK_SIZE,
+    PAD,
+    MerkleTree,
+    depth_of,
+    leaf_hash,
+    tensor_bytes,
+    tensor_root,
+    tensor_tree,
+)
+from roundlog.dispute.made_up import MadeUp
+from roundlog.executor import Executor, StoppedError
+from roundlog.operators import StepInputs
+from roundlog.program import Program
+from roundlog.rounding import Rounding
+
+
+def half_of(operators: int, states: int) -> int:
+    """Leaves of the operators' half, and so the number of slot 0's leaf."""
+    return 1 << max(depth_of(operators), depth_of(states))
+
+
+def trace_tree(operators: Sequence[bytes], states: Sequence[bytes]) -> MerkleTree:
+    """The tree, from the payloads (tensor roots) of its two halves."""
+    gap = half_of(len(operators), len(states)) - len(operators)
+    return MerkleTree.of_leaf_hashes([*map(leaf_hash, operators), *[PAD] * gap, *map(leaf_hash, states)])
+
+
+def operators_half(tree: MerkleTree) -> bytes:
+    """The node over the operators' half: of a trace tree, all that does not follow from the state root."""
+    return tree.node(tree.depth - 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a step has no value: the operator and its first such element."""
+
+    operator: int
+    element: int
+
+
+@dataclass(kw_only=True)
+class StepTrace:
+    """One step as a party claims it: a whole tree even where the step has no result."""
+
+    operators: list[bytes]
+    """Tensor roots of all outputs, in program order."""
+    states: list[bytes]
+    """Tensor roots of the state after the step."""
+    stop: Stop | None
+    values: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Outputs that were to be kept; that of the operator at which the step stops is right before the first element
+    without a value."""
+
+    @cached_property
+    def tree(self) -> MerkleTree:
+        return trace_tree(self.operators, self.states)
+
+
+def trace_step(
+    executor: Executor, inputs: StepInputs, rounding: Rounding, made_up: MadeUp, keep: Collection[int] = ()
+) -> StepTrace:
+    """Executes a step and notes every operator's output. keep: of which operators to keep it. Where the step stops,
+    the rest is made up."""
+    roots = TraceRoots(keep)
+    try:
+        result = executor.run(inputs, rounding, observe=roots)
+    except StoppedError as error:
+        return _stopped(executor.program, executor.bits, inputs, roots, made_up, error, keep)
+    return StepTrace(
+        operators=roots.roots, states=[tensor_root(state) for state in result.states], stop=None, values=roots.kept
+    )
+
+
+def _stopped(
+    program: Program,
+    bits: int,
+    inputs: StepInputs,
+    roots: TraceRoots,
+    made_up: MadeUp,
+    error: StoppedError,
+    keep: Collection[int],
+) -> StepTrace:
+    step, first = inputs.step, first_store(program)
+    stop = Stop(error.operator, error.element)
+
+    def root(index: int) -> bytes:
+        if index < stop.operator:
+            return roots.roots[index]
+        if index == stop.operator:
+            return claimed_tree(program, bits, step, stop, error.output, made_up).root
+        if index < first:
+            return made_up.data(32, "root", step, index)
+        return tensor_root(_slot(program, bits, step, index, made_up))
+
+    operators = [root(index) for index in range(len(program.nodes))]
+    # What the stores keep has to be what the state holds: else an opponent with a copy of the operators' half would
+    # prove this side wrong, and so it is the one that is.
+    return StepTrace(
+        operators=operators,
+        states=operators[first:],
+        stop=stop,
+        values={**roots.kept, stop.operator: error.output} if stop.operator in keep else roots.kept,
+    )
+
+
+def state_after_stop(
+    program: Program, bits: int, step: int, stores: Mapping[int, torch.Tensor], error: StoppedError, made_up: MadeUp
+) -> list[torch.Tensor]:
+    """The state that a party claims after a step that stops. stores: outputs of the store operators before that."""
+    stop = Stop(error.operator, error.element)
+
+    def slot(index: int) -> torch.Tensor:
+        if index == stop.operator:
+            return _claimed_slot(program, bits, step, stop, error.output, made_up)
+        return stores[index] if index < stop.operator else _slot(program, bits, step, index, made_up)
+
+    return [slot(index) for index in range(first_store(program), len(program.nodes))]
+
+
+def first_store(program: Program) -> int:
+    """The operator that stores slot 0. A program ends with one store for each slot, in their order."""
+    return len(program.nodes) - len(program.state_names)
+
+
+def claimed_tree(
+    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, made_up: MadeUp
+) -> MerkleTree:
+    """The tree that a party claims over the output of the operator at which a step stops: right up to the chunk of the
+    first element without a value, nobody else's from there on. So the first chunk in which an opponent differs is one
+    in which it is wrong. Of a store it is a tensor's, which the next step loads; of any other operator nobody ever
+    asks for the bytes below."""
+    if stop.operator >= first_store(program):
+        return tensor_tree(_claimed_slot(program, bits, step, stop, output, made_up))
+    kind = program.nodes[stop.operator].type
+    first = stop.element * kind.dtype.itemsize // CHUNK_SIZE
+    right = right_bytes(stop, output)
+    leaves = [leaf_hash(right[i * CHUNK_SIZE : (i + 1) * CHUNK_SIZE]) for i in range(first)]
+    chunks = -(-kind.nbytes // CHUNK_SIZE)
+    secret = [made_up.data(32, "chunk", step, stop.operator, i) for i in range(first, chunks)]
+    return MerkleTree.of_leaf_hashes([*leaves, *secret])
+
+
+def right_bytes(stop: Stop, output: torch.Tensor) -> memoryview:
+    """The output of the operator at which a step stops, up to the first element without a value."""
+    return tensor_bytes(output.detach().reshape(-1)[: stop.element])
+
+
+def _claimed_slot(
+    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, made_up: MadeUp
+) -> torch.Tensor:
+    kind = program.nodes[stop.operator].type
+    first = stop.element * kind.dtype.itemsize // CHUNK_SIZE * CHUNK_SIZE // kind.dtype.itemsize
+    rest = _slot(program, bits, step, stop.operator, made_up)
+    return torch.cat([output.detach().cpu().reshape(-1)[:first], rest.reshape(-1)[first:]]).reshape(kind.shape)
+
+
+def _slot(program: Program, bits: int, step: int, store: int, made_up: MadeUp) -> torch.Tensor:
+    return made_up.tensor(program.nodes[store].type, bits, "state", step, store)

@@ -1,0 +1,175 @@
+"""What a party says about one operator's output: the element to dispute, its material, and its running results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from roundlog.adjudication import Family, describe
+from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, decode, encode, finish, run_segment, segments
+from roundlog.adjudication.descriptor import REDUCTIONS, Descriptor, Input, Row
+from roundlog.adjudication.openings import Material, needed
+from roundlog.adjudication.partial import ExactSum, decode_partial, start
+from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
+from roundlog.dispute import DisputedOperator, MadeUp, running_results, trace_step
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.policies import alone
+from roundlog.program import DType
+from roundlog.run import Run
+from tasks import conv_task, gpt_task
+
+STEP = 1
+
+
+class Opened:
+    """The chunks that were opened, and no others."""
+
+    def __init__(self, openings) -> None:
+        self.payloads = {opening.chunk: opening.payload for opening in openings}
+
+    def payload(self, chunk) -> bytes:
+        return self.payloads[chunk]
+
+
+@pytest.fixture(scope="module", params=[conv_task, gpt_task], ids=["conv", "gpt"])
+def job(request: pytest.FixtureRequest) -> Job:
+    return Job.from_task(request.param())
+
+
+def disputed(job: Job, room: Path, q: int) -> DisputedOperator:
+    """Operator q of step 1, executed as a party does: only what is needed is kept."""
+    run = Run(job, room)
+    states = run.step(0, list(job.initial.values()), alone(job.spec))
+    inputs = run.inputs(STEP, states)
+    assert isinstance(run.executor, Executor)
+    trace = trace_step(run.executor, inputs, alone(job.spec), MadeUp(room), needed(job.program, q))
+    assert set(trace.values) == needed(job.program, q)
+    return DisputedOperator(job, STEP, q, values=trace.values, states=states, made_up=MadeUp(room), stop=trace.stop)
+
+
+def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(job: Job, tmp_path: Path) -> None:
+    rng, seen = Random("wrong elements"), set()
+    program, step = job.program, Step.of(job.spec, STEP)
+    for q, node in enumerate(program.nodes):
+        if node.op in seen or not node.type.numel:
+            continue
+        seen.add(node.op)
+        one = disputed(job, tmp_path, q)
+        size, index = node.type.dtype.itemsize, rng.randrange(one.tree.count)
+        own = one.chunk(index)
+        assert one.wrong_element(index, own) is None
+        places = sorted(rng.sample(range(len(own) // size), min(3, len(own) // size)))
+        posted = bytearray(own)
+        for place in places:
+            posted[place * size + rng.randrange(size)] ^= 1 << rng.randrange(8)
+        element = index * CHUNK_SIZE // size + places[0]
+        assert one.wrong_element(index, bytes(posted)) == element, node.op
+        answer, material = one.element(element)
+        assert not isinstance(answer, Outcome)
+        assert encode(node.type.dtype, answer) != posted[places[0] * size :][:size]
+        assert adjudicate(one.descriptor, element, step, Opened(material.openings)) == answer
+        assert material.roots.keys() <= set(node.inputs)
+        assert one.descriptor_proof and one.descriptor == describe(program, q)
+    assert {"state", "data", "schedule", "matmul", "sum", "store", "exp", "where", "div"} <= seen
+
+
+def test_a_truth_value_that_is_no_truth_value_is_found_as_well(job: Job, tmp_path: Path) -> None:
+    q = next(q for q, node in enumerate(job.program.nodes) if node.type.dtype == DType.BOOL and node.type.numel > 3)
+    one = disputed(job, tmp_path, q)
+    posted = bytearray(one.chunk(0))
+    posted[2] += 2
+    assert one.wrong_element(0, bytes(posted)) == 2
+    answer, _ = one.element(2)
+    assert answer == posted[2] - 2
+
+
+def test_running_results_come_to_the_element_and_every_segment_has_its_material(job: Job, tmp_path: Path) -> None:
+    program, seen = job.program, set()
+    for q, node in enumerate(program.nodes):
+        descriptor = describe(program, q)
+        if descriptor.family not in REDUCTIONS or node.op in seen:
+            continue
+        seen.add(node.op)
+        one = disputed(job, tmp_path, q)
+        short = replace(descriptor, segment=max(1, descriptor.terms // 3))
+        one.descriptor = short
+        element = descriptor.elements - 1
+        answer, _ = one.element(element)
+        assert not isinstance(answer, Outcome)
+        claimed = int.from_bytes(encode(descriptor.dtype, answer), "little")
+        found = one.running(element, claimed)
+        assert not found.stopped and len(found.partials) == len(segments(short)) == found.tree.count
+        assert finish(short, found.partials[-1]) == answer
+        for number in range(len(found.partials)):
+            before = decode_partial(short, found.before(number)) if number else start(short)
+            opened = Opened(one.segment(element, number).openings)
+            after = run_segment(short, element, before, segments(short)[number], opened)
+            assert after == found.partials[number]
+    assert {"sum", "matmul"} <= seen
+
+
+def test_a_sum_that_stops_goes_on_from_a_secret_and_never_comes_to_the_opponents_bits(
+    secret: MadeUp,
+) -> None:
+    terms = torch.tensor([1.0, 2.0, float("inf"), 4.0, 5.0, 6.0, 7.0])
+    item = Input(0, DType.F32, (7,), (Row(0, (1,)),))
+    descriptor = Descriptor(family=Family.SUM, dtype=DType.F32, segment=2, iteration=(), reduction=(7,), inputs=(item,))
+    material = Material(values={0: terms}, states=[], dataset=[], schedule=torch.zeros(0))
+    arguments = {"made_up": secret, "place": (3, 5), "bits": 32}
+    found = running_results(descriptor, 0, material, claimed=0, **arguments)
+    assert found.stopped and found.partials[0] == ExactSum(3 << 298)
+    # Honest again from there on.
+    assert found.partials[2].total - found.partials[1].total == 11 << 298
+    assert found.partials[3].total - found.partials[2].total == 7 << 298
+    for partial in found.partials:
+        assert decode_partial(descriptor, partial.encode()) == partial
+    again = running_results(descriptor, 0, material, claimed=0, **arguments)
+    assert again.tree.root == found.tree.root
+    claimed = finish(descriptor, found.partials[-1])
+    other = running_results(descriptor, 0, material, claimed=claimed, **arguments)
+    assert finish(descriptor, other.partials[-1]) != claimed
+    assert found.before(0) == bytes(96) and found.before(2) == found.partials[1].encode()
+
+
+def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(secret: MadeUp, tmp_path: Path) -> None:
+    """The whole output of the operator, chunk by chunk, as somebody might claim it who goes on."""
+    task = conv_task()
+    task.dataset["x"][:] *= 1e30
+    job = Job.from_task(task)
+    run = Run(job, tmp_path)
+    inputs = run.inputs(0, list(job.initial.values()))
+    assert isinstance(run.executor, Executor)
+    stopped = trace_step(run.executor, inputs, alone(job.spec), secret).stop
+    assert stopped is not None
+    q = stopped.operator
+    trace = trace_step(run.executor, inputs, alone(job.spec), secret, needed(job.program, q))
+    one = DisputedOperator(
+        job,
+        0,
+        q,
+        values=trace.values,
+        states=inputs.states,
+        made_up=secret,
+        stop=trace.stop,  # type: ignore[arg-type]
+    )
+    assert one.tree.root == trace.operators[q]
+    size = job.program.nodes[q].type.dtype.itemsize
+    made = trace.values[q].clone()
+    made[~made.isfinite()] = 1.0
+    theirs = tensor_tree(made)
+    index = next(i for i in range(theirs.count) if theirs.node(0, i) != one.tree.node(0, i))
+    posted = bytes(tensor_bytes(made)[index * CHUNK_SIZE : (index + 1) * CHUNK_SIZE])
+    assert one.wrong_element(index, posted) == stopped.element
+    assert one.element(stopped.element)[0] is Outcome.NO_VALUE
+    if stopped.element * size // CHUNK_SIZE or stopped.element:
+        spoiled = made.clone()
+        spoiled.view(-1)[0] += 1.0
+        assert one.wrong_element(0, bytes(tensor_bytes(spoiled)[:CHUNK_SIZE])) == 0
+        answer, _ = one.element(0)
+        assert decode(DType.F32, bytes(tensor_bytes(spoiled)[:4])) != answer
+    later = DisputedOperator(job, 0, q + 1, values={q + 1: made}, states=[], made_up=secret, stop=trace.stop)
+    assert later.wrong_element(0, bytes(4)) is None
