@@ -127,9 +127,7 @@ def _read(directory: Path, limits: Limits) -> Job:
         name: TensorType((spec.data_rows, *kind.shape[1:]), kind.dtype) for name, kind in program.data.items()
     }
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
-    state_bytes = sum(kind.nbytes for kind in program.states.values())
-    data_bytes = sum(kind.nbytes for kind in (*dataset_types.values(), *schedule_types.values()))
-    need = 3 * state_bytes + data_bytes + step_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
+    need = run_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
     if need > limits.memory_bytes:
         raise JobError(
             f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
@@ -154,6 +152,14 @@ def _require_finite(initial: dict[str, torch.Tensor], schedule: torch.Tensor) ->
     for name, tensor in (*initial.items(), ("schedule", schedule)):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise JobError(f"{name} starts with a number that is not finite: no run can follow such a job")
+
+
+def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
+    """Bytes that a run needs at its worst moment: state, data, and one step. An upper bound. Raises as `step_bytes`."""
+    state = sum(kind.nbytes for kind in program.states.values())
+    rows = sum(kind.nbytes for kind in program.data.values()) // program.batch_size * spec.data_rows
+    schedule = 4 * spec.steps * len(program.schedule_names)
+    return 3 * state + rows + schedule + step_bytes(program, spec, micro_batches)
 
 
 def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:

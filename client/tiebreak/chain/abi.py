@@ -7,11 +7,9 @@ job cannot keep a client from reading all the others.
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from importlib import resources
 from typing import Any
 
 from eth_abi.abi import decode, encode
@@ -21,6 +19,7 @@ from eth_utils.address import to_checksum_address
 from roundlog.spec import TrainingSpec
 
 from tiebreak.chain import records
+from tiebreak.chain.code import load_artifact
 from tiebreak.chain.errors import ContractError, DeploymentError, InvalidAnswer
 from tiebreak.chain.events import EVENTS, Event
 from tiebreak.chain.node import Log
@@ -28,7 +27,10 @@ from tiebreak.chain.spec import PostedSpec
 
 ENUMS: dict[str, type[IntEnum]] = {
     kind.__name__: kind
-    for kind in (records.JobStatus, records.Phase, records.Outcome, records.Reason, records.Side, records.Level)
+    for kind in (
+        *(records.JobStatus, records.Phase, records.Outcome, records.Reason, records.Side, records.Level),
+        *(records.Finding, records.Fault),
+    )
 }
 STRUCTS: dict[str, type[Any]] = {
     "Terms": records.Terms,
@@ -36,10 +38,20 @@ STRUCTS: dict[str, type[Any]] = {
     "ClaimView": records.Claim,
     "GameView": records.Game,
     "LevelView": records.LevelState,
+    "OperatorView": records.OperatorState,
+    "ElementView": records.ElementState,
+    "Bisection": records.Search,
     "Clock": records.Clock,
     "Children": records.Children,
     "LeafOpening": records.LeafOpening,
     "NextRoot": records.NextRoot,
+    "OperatorOpening": records.OperatorOpening,
+    "OperandRoot": records.OperandRoot,
+    "Opening": records.Opening,
+    "ElementProof": records.ElementProof,
+    "Partial": records.Partial,
+    "PartialsOpening": records.PartialsOpening,
+    "SegmentProof": records.SegmentProof,
 }
 _SOLIDITYS_OWN = {
     bytes.fromhex("08c379a0"): ("Error", [{"name": "message", "type": "string"}]),
@@ -51,14 +63,13 @@ Parameter = Mapping[str, Any]
 
 
 class ContractAbi:
-    """The interface and creation code of one compiled contract."""
+    """The interface of one compiled contract, with the errors of others that it calls."""
 
-    def __init__(self, artifact: Mapping[str, Any]) -> None:
-        """Raises DeploymentError when the artifact is not one of this project's."""
+    def __init__(self, artifact: Mapping[str, Any], *callees: Mapping[str, Any]) -> None:
+        """Raises DeploymentError when an artifact is not one of this project's."""
         try:
             entries = [entry for entry in artifact["abi"] if entry["type"] in ("function", "event", "error")]
-            self.creation_code = bytes.fromhex(artifact["bytecode"].removeprefix("0x"))
-            self.code = bytes.fromhex(artifact["deployedBytecode"].removeprefix("0x"))
+            entries += [entry for other in callees for entry in other["abi"] if entry["type"] == "error"]
             self._functions = {entry["name"]: entry for entry in entries if entry["type"] == "function"}
             self._errors = {_selector(entry): entry for entry in entries if entry["type"] == "error"}
             self._events = {keccak(_signature(entry)): entry for entry in entries if entry["type"] == "event"}
@@ -67,13 +78,9 @@ class ContractAbi:
 
     @classmethod
     @functools.cache
-    def load(cls, name: str) -> ContractAbi:
-        """Reads the artifact that is part of this package."""
-        try:
-            text = (resources.files("tiebreak.chain") / "artifacts" / f"{name}.json").read_text("utf-8")
-            return cls(json.loads(text))
-        except (OSError, ValueError) as error:
-            raise DeploymentError(f"the artifact of {name} is missing: build the contracts again.") from error
+    def load(cls, name: str, *callees: str) -> ContractAbi:
+        """Reads artifacts that are part of this package."""
+        return cls(load_artifact(name), *map(load_artifact, callees))
 
     def encode_call(self, function: str, *arguments: object) -> bytes:
         """Selector and arguments. Raises ValueError when an argument does not fit its type."""
@@ -172,8 +179,8 @@ def _typed(parameter: Parameter, value: Any) -> Any:
             _field(item): _typed(item, element) for item, element in zip(parameter["components"], value, strict=True)
         }
         if name == "TrainingSpec":
-            referee = fields.pop("referee")
-            return PostedSpec(TrainingSpec(**fields), referee)
+            referee, adjudicator = fields.pop("referee"), fields.pop("adjudicator")
+            return PostedSpec(TrainingSpec(**fields), referee, adjudicator)
         return STRUCTS[name](**fields)
     if kind == "address":
         return to_checksum_address(value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.records import Children, Level, Outcome, Reason, Side, Terms
+from tiebreak.chain.records import Children, Finding, Level, Outcome, Partial, Reason, Side, Terms
 from tiebreak.chain.spec import PostedSpec
 
 
@@ -109,17 +109,69 @@ class RootOpened(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorKnown(Event):
+    game: int
+    operator: int
+    descriptor_hash: bytes
+    width: int
+    elements: int
+    chunks: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPosted(Event):
+    game: int
+    leaf_index: int
+    chunk: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementProven(Event):
+    """`bits`: with finding VALUE those of the element, with UNDECIDED those of the function's argument."""
+
+    game: int
+    element: int
+    claimed: int
+    finding: Finding
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementDisputed(Event):
+    game: int
+    element: int
+    claimed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentProven(Event):
+    game: int
+    segment: int
+    finding: Finding
+    afterwards: Partial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreProven(Event):
+    game: int
+    slot: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefereeCalled(Event):
     game: int
     referee: ChecksumAddress
-    agreed: bytes
+    element: int
+    claimed: int
     deadline: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjudicated(Event):
     game: int
-    state_root: bytes
+    bits: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +211,7 @@ EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
         *(JobPosted, JobExpired, Committed, Attested, Challenged, LevelStarted, Bisected, LeafFound, LeafOpened),
-        *(RootOpened, RefereeCalled, Adjudicated, GameOver, ClaimRejected, ClaimFinal, Credited, Withdrawn),
+        *(RootOpened, OperatorKnown, ChunkPosted, ElementProven, ElementDisputed, SegmentProven, StoreProven),
+        *(RefereeCalled, Adjudicated, GameOver, ClaimRejected, ClaimFinal, Credited, Withdrawn),
     )
 }

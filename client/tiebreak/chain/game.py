@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from eth_typing import ChecksumAddress
-from roundlog.spec import TrainingSpec
 
 from tiebreak.chain.abi import ContractAbi
+from tiebreak.chain.code import deploy_adjudicator, deploy_game, is_game
 from tiebreak.chain.errors import (
     AccountError,
     ChainError,
@@ -23,7 +23,19 @@ from tiebreak.chain.errors import (
 )
 from tiebreak.chain.events import Challenged, Event, JobPosted, Withdrawn
 from tiebreak.chain.node import Log, Node, Receipt, Topic
-from tiebreak.chain.records import Children, Game, Job, LeafOpening, NextRoot, Side, Terms
+from tiebreak.chain.records import (
+    Children,
+    ElementProof,
+    Game,
+    Job,
+    LeafOpening,
+    NextRoot,
+    OperatorOpening,
+    PartialsOpening,
+    SegmentProof,
+    Side,
+    Terms,
+)
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 
@@ -46,29 +58,28 @@ class VerificationGame:
         self.address = address
         self.first_block = first_block
         self._sender = sender
-        self._abi = ContractAbi.load("VerificationGame")
+        self._abi = ContractAbi.load("VerificationGame", "Limits", "Descent", "Proofs", "Adjudicator", "Functions")
 
     @classmethod
     def at(
         cls, node: Node, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
     ) -> VerificationGame:
-        """The contract at an address that somebody gave us, once it is shown that its code is this version's.
+        """The contract at an address that somebody gave us, once it is shown that its code and that of its libraries is
+        this version's.
 
         Raises DeploymentError if it is not.
         """
-        game = cls(node, address, sender, first_block=first_block)
-        if node.code(address) != game._abi.code:
+        if not is_game(node, address):
             raise DeploymentError(
                 f"{address} on chain {node.chain_id} does not hold this version of VerificationGame: check the address."
             )
-        return game
+        return cls(node, address, sender, first_block=first_block)
 
     @classmethod
     def deploy(cls, sender: Sender) -> VerificationGame:
-        """Puts a new contract on the chain, which belongs to nobody, and returns it."""
-        receipt = sender.send(None, ContractAbi.load("VerificationGame").creation_code)
-        if receipt.contract is None:
-            raise InvalidAnswer(f"{sender.node.name} gave no address for the new contract: use another node.")
+        """Puts a new contract on the chain, which belongs to nobody, with an adjudicator, and returns it."""
+        receipt = deploy_game(sender, deploy_adjudicator(sender))
+        assert receipt.contract is not None
         return cls.at(sender.node, receipt.contract, sender, first_block=receipt.block)
 
     def by(self, sender: Sender) -> VerificationGame:
@@ -107,18 +118,21 @@ class VerificationGame:
     def has_attested(self, job: int, auditor: ChecksumAddress) -> bool:
         return bool(self._view("hasAttested", job, auditor))
 
-    def hash_spec(self, spec: TrainingSpec, referee: ChecksumAddress) -> bytes:
-        """The contract's own keccak256(abi.encode(spec)); `tiebreak.chain.spec.spec_hash` computes the same
-        locally.
-        """
-        found: bytes = self._view("hashSpec", PostedSpec(spec, referee))
+    def hash_spec(self, spec: PostedSpec) -> bytes:
+        """The contract's own keccak256(abi.encode(spec)); `spec.hash` computes the same locally."""
+        found: bytes = self._view("hashSpec", spec)
+        return found
+
+    def adjudicator(self) -> ChecksumAddress:
+        """The adjudicator that was deployed with the contract, the natural one for a new job."""
+        found: ChecksumAddress = self._view("adjudicator")
         return found
 
     # the claim
 
-    def post_job(self, spec: TrainingSpec, referee: ChecksumAddress, terms: Terms, job_cid: str) -> tuple[int, Receipt]:
+    def post_job(self, spec: PostedSpec, terms: Terms, job_cid: str) -> tuple[int, Receipt]:
         """Posts a job, pays its reward into escrow, and returns its id."""
-        receipt = self._send("postJob", PostedSpec(spec, referee), terms, job_cid, value=terms.reward)
+        receipt = self._send("postJob", spec, terms, job_cid, value=terms.reward)
         return self._one(receipt, JobPosted).job, receipt
 
     def reclaim(self, job: int) -> Receipt:
@@ -163,11 +177,31 @@ class VerificationGame:
     def open_level(self, game: int, side: Side, leaf: LeafOpening, next: NextRoot) -> Receipt:
         return self._send("openLevel", game, side, leaf, next)
 
-    def reveal_leaf(self, game: int, side: Side, leaf: LeafOpening) -> Receipt:
-        return self._send("revealLeaf", game, side, leaf)
+    def open_operator(self, game: int, side: Side, opening: OperatorOpening) -> Receipt:
+        return self._send("openOperator", game, side, opening)
 
-    def adjudicate(self, game: int, state_root: bytes) -> Receipt:
-        return self._send("adjudicate", game, state_root)
+    def prove_store(self, game: int, payload: bytes, proof: Iterable[bytes]) -> Receipt:
+        """`payload`: the tensor root that the store keeps; `proof`: that it is a leaf of the challenger's trace."""
+        return self._send("proveStore", game, payload, tuple(proof))
+
+    def post_chunk(self, game: int, chunk: bytes) -> Receipt:
+        return self._send("postChunk", game, chunk)
+
+    def prove_element(self, game: int, proof: ElementProof) -> Receipt:
+        return self._send("proveElement", game, proof)
+
+    def dispute_sum(self, game: int, descriptor: bytes, chunk: bytes, position: int) -> Receipt:
+        """`position`: which element of the trainer's chunk, counted in elements."""
+        return self._send("disputeSum", game, descriptor, chunk, position)
+
+    def open_partials(self, game: int, side: Side, opening: PartialsOpening) -> Receipt:
+        return self._send("openPartials", game, side, opening)
+
+    def prove_segment(self, game: int, proof: SegmentProof) -> Receipt:
+        return self._send("proveSegment", game, proof)
+
+    def adjudicate(self, game: int, bits: int) -> Receipt:
+        return self._send("adjudicate", game, bits)
 
     def claim_timeout(self, game: int) -> Receipt:
         return self._send("claimTimeout", game)

@@ -28,8 +28,10 @@ class Phase(IntEnum):
     NONE = 0
     BISECTION = 1
     OPENING = 2
-    REFEREE = 3
-    OVER = 4
+    POSTING = 3
+    PROVING = 4
+    REFEREE = 5
+    OVER = 6
 
 
 class Outcome(IntEnum):
@@ -43,10 +45,11 @@ class Outcome(IntEnum):
 
 class Reason(IntEnum):
     NONE = 0
-    VERDICT = 1
-    TIMEOUT = 2
-    PADDING = 3
-    CLAIM_REJECTED = 4
+    PROOF = 1
+    VERDICT = 2
+    TIMEOUT = 3
+    PADDING = 4
+    CLAIM_REJECTED = 5
 
 
 class Side(IntEnum):
@@ -61,10 +64,36 @@ class Side(IntEnum):
 class Level(IntEnum):
     CHECKPOINT = 0
     STEP = 1
+    OPERATOR = 2
+    CHUNK = 3
+    PARTIAL = 4
 
-    @property
-    def is_last(self) -> bool:
-        return self is Level.STEP
+
+class Finding(IntEnum):
+    VALUE = 0
+    STOPS = 1
+    UNDECIDED = 2
+
+
+class Fault(IntEnum):
+    AXES = 0
+    TOO_MANY_INPUTS = 1
+    PARAMETERS = 2
+    NEGATIVE = 3
+    INPUTS = 4
+    DTYPE = 5
+    SEGMENT = 6
+    SIZE = 7
+    AFFINE = 8
+    DIVISOR = 9
+    OUTSIDE = 10
+    REDUCTION = 11
+    GATHER_AXIS = 12
+    CODE = 13
+    FAMILY = 14
+    EMPTY = 15
+    LABEL = 16
+    RANGE = 17
 
 
 ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
@@ -141,14 +170,38 @@ class LevelState:
     level: Level
     leaf_count: int
     roots: tuple[bytes, bytes]
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The search of the present level."""
+
     nodes: tuple[bytes, bytes]
     revealed: Children
     index: int
     height: int
     turn: Side
-    opened: tuple[bool, bool]
-    payloads: tuple[bytes, bytes]
-    agreed_before: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorState:
+    """The disputed operator; all zero until a side has opened it."""
+
+    descriptor_hash: bytes
+    width: int
+    elements: int
+    chunks: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementState:
+    """The element that the challenger has named, and the trainer's bits of it."""
+
+    known: bool
+    element: int
+    claimed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +222,10 @@ class Game:
     referee_deadline: int
     started_at: int
     agreed: bytes
+    search: Search
     levels: tuple[LevelState, ...]
+    operator: OperatorState
+    disputed: ElementState
 
     @property
     def current(self) -> LevelState:
@@ -182,7 +238,7 @@ class Game:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafOpening:
-    """What a side says about the disputed leaf of a level."""
+    """What a side says about the disputed leaf of level CHECKPOINT or STEP."""
 
     payload: bytes
     agreed: bytes
@@ -191,7 +247,83 @@ class LeafOpening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRoot:
-    """The root that a side opens for the next level, with the proof that the payload above is its last leaf."""
+    """What a side opens below: the root over the steps, with the proof that the payload above is its last leaf; or the
+    node over the operators' half of a trace."""
 
     root: bytes
     last_leaf_proof: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorOpening:
+    """What a side says about the disputed operator."""
+
+    descriptor: bytes
+    descriptor_proof: tuple[bytes, ...]
+    tensor_root: bytes
+    children: Children
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperandRoot:
+    """The tensor root of an operand, a leaf of the challenger's trace; zero where nothing of it is opened."""
+
+    root: bytes
+    proof: tuple[bytes, ...]
+
+
+NO_OPERAND = OperandRoot(root=bytes(32), proof=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A chunk of operand number `input`, with its proof up to the tensor root."""
+
+    input: int
+    chunk: int
+    data: bytes
+    proof: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementProof:
+    """All that decides one element of the trainer's chunk."""
+
+    descriptor: bytes
+    chunk: bytes
+    position: int
+    operands: tuple[OperandRoot, ...]
+    openings: tuple[Opening, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partial:
+    """A running result: three words of 32 bytes."""
+
+    words: tuple[bytes, bytes, bytes]
+
+    @staticmethod
+    def of(encoded: bytes) -> Partial:
+        """From the 96 bytes that are a leaf of level PARTIAL."""
+        return Partial(words=(encoded[:32], encoded[32:64], encoded[64:96]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialsOpening:
+    """A side's tree over the running results of the disputed element."""
+
+    descriptor: bytes
+    root: bytes
+    last: Partial
+    last_leaf_proof: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentProof:
+    """All that decides one segment of the disputed element's terms."""
+
+    descriptor: bytes
+    before: Partial
+    before_proof: tuple[bytes, ...]
+    operands: tuple[OperandRoot, ...]
+    openings: tuple[Opening, ...]

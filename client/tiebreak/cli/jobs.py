@@ -14,6 +14,8 @@ from tiebreak.cli.failures import CommandError
 if TYPE_CHECKING:
     from roundlog.job import Job
 
+_CONTRACTS_BITS = 32
+
 app = typer.Typer(no_args_is_help=True, help="Training jobs: make one, post it, look at it, collect its model.")
 
 
@@ -83,7 +85,9 @@ def create(
     ] = None,
     referee: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Who decides what the contract cannot.", rich_help_panel=_TERMS),
+        typer.Option(
+            metavar="ADDRESS", help="Who decides where the contract's precision does not.", rich_help_panel=_TERMS
+        ),
     ] = None,
     trainer_bond: Annotated[
         int | None,
@@ -128,7 +132,11 @@ def create(
         raise CommandError("these are terms of a posted job, but there is no --reward to post it with: add one.")
     if reward is not None and policy == Policy.THRESHOLD:
         raise CommandError(
-            "under threshold the trainer's log decides, which no referee can judge: leave --reward away."
+            "under threshold the trainer's log decides, which no contract can judge: leave --reward away."
+        )
+    if reward is not None and bits not in (None, _CONTRACTS_BITS):
+        raise CommandError(
+            f"the contract does not round exact operators to {bits} bits: leave --bits away, or --reward."
         )
     if reward is not None and referee is None:
         raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")

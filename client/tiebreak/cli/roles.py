@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 trainer = typer.Typer(no_args_is_help=True, help="Train jobs and claim their rewards.")
 auditor = typer.Typer(no_args_is_help=True, help="Repeat claimed trainings, and challenge those that are wrong.")
-referee = typer.Typer(no_args_is_help=True, help="Decide disputes that have come down to one step.")
+referee = typer.Typer(no_args_is_help=True, help="Decide disputes that the contract cannot.")
 
 Directory = Annotated[
     Path | None,
@@ -139,12 +139,6 @@ def run_auditor(
 
 @referee.command("run")
 def run_referee(
-    offer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CID", help="A state that a party offers, to start from if it is the agreed one."),
-    ] = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     directory: Directory = None,
     poll: Poll = 2.0,
@@ -155,14 +149,14 @@ def run_referee(
     confirmations: network.Confirmations = 0,
     json: options.Json = False,
 ) -> None:
-    """Answer every game that calls this account, until interrupted."""
+    """Answer every game that calls this account, until interrupted: an element of an elementary function whose
+    rounding the contract's precision does not decide. Nobody knows of one yet."""
 
     def make(station: Station) -> Role:
         from tiebreak.roles.referee import RefereeRole
 
-        return RefereeRole(station, offers=offer or [], device=device)
+        return RefereeRole(station)
 
-    options.use_threads(threads)
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
     play("referee", place, make, poll, json)
 

@@ -69,6 +69,7 @@ def _plain_job(number: int, job: Job) -> dict[str, object]:
         "status": job.status.name,
         "customer": job.customer,
         "referee": job.spec.referee,
+        "adjudicator": job.spec.adjudicator,
         "job_cid": job.job_cid,
         "spec_hash": job.spec_hash,
         "steps": job.spec.training.steps,
@@ -116,6 +117,7 @@ def _show_job(number: int, job: Job, games: dict[int, Game], now: int) -> None:
         "bonds": f"trainer {in_ether(terms.trainer_bond)}, challenger {in_ether(terms.challenger_bond)}",
         "customer": job.customer,
         "referee": job.spec.referee,
+        "adjudicator": job.spec.adjudicator,
         "files": job.job_cid,
     }
     if not claim.committed_at:

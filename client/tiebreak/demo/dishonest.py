@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from roundlog import job as engine
 from roundlog.batches import Batches
 from roundlog.commitments import node_hash
+from roundlog.dispute.trace import first_store
+from roundlog.executor import Executor
 from roundlog.log import LogReader, LogWriter
 from roundlog.log.entries import Decision, Entries
 from roundlog.trainer import log_header, log_path
@@ -19,7 +22,8 @@ from roundlog.trainer import log_header, log_path
 from tiebreak.chain.errors import ContractError
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Receipt
-from tiebreak.chain.records import Children, LeafOpening, NextRoot, Side
+from tiebreak.chain.records import Children, Side
+from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.station import Station
@@ -96,32 +100,46 @@ def _turned(entries: Entries) -> Entries:
     return Entries(entries.indices, decisions.astype(np.uint8), entries.values)
 
 
-class MadeUpEvidence(Evidence):
-    """Right before a step, made up from that step on; consistent, so that it can be defended down to the verdict."""
+class TamperingTrainer(TrainerRole):
+    """Trains with lies, and defends them to the last."""
 
-    def __init__(self, honest: Evidence, first_wrong_step: int) -> None:
-        self._first_wrong_step = first_wrong_step
-        interval = honest.job.spec.interval
-        roots = [self._bent((i + 1) * interval - 1, root) for i, root in enumerate(honest.claim.payloads)]
-        super().__init__(honest.job, honest.run_dir, roots)
+    def __init__(self, station: Station, job: int, *, lies: Sequence[Lie]) -> None:
+        super().__init__(station, job)
+        self._lies = tuple(lies)
 
-    def _bent(self, step: int, root: bytes) -> bytes:
-        return root if step < self._first_wrong_step else sha256(b"made up" + root).digest()
+    def executor(self, job: engine.Job) -> Executor:
+        return TamperedExecutor(job.program, job.spec.rounding_bits, self._lies)
 
-    def _step_roots(self, interval: int) -> list[bytes]:
-        first = interval * self.job.spec.interval
-        return [self._bent(first + i, root) for i, root in enumerate(super()._step_roots(interval))]
+    def alter(self, evidence: Evidence) -> Evidence:
+        return CunningEvidence(evidence, Side.TRAINER)
 
 
-class LyingAuditor(AuditorRole):
-    """Challenges with made-up states from one step on."""
+class TamperingAuditor(AuditorRole):
+    """Audits with lies, and defends them to the last. It has no use for the trainer's log."""
+
+    def __init__(self, station: Station, job: int, *, lies: Sequence[Lie] = ()) -> None:
+        super().__init__(station, job, use_log=False)
+        self._lies = tuple(lies)
+
+    def lies(self, job: engine.Job) -> Sequence[Lie]:
+        return self._lies
+
+    def executor(self, job: engine.Job) -> Executor:
+        return TamperedExecutor(job.program, job.spec.rounding_bits, self.lies(job))
+
+    def alter(self, evidence: Evidence) -> Evidence:
+        return CunningEvidence(evidence, Side.CHALLENGER)
+
+
+class LyingAuditor(TamperingAuditor):
+    """Challenges with a state that one step has never stored, and with all that would follow from it."""
 
     def __init__(self, station: Station, job: int, *, first_wrong_step: int) -> None:
         super().__init__(station, job)
         self._first_wrong_step = first_wrong_step
 
-    def alter(self, evidence: Evidence) -> Evidence:
-        return MadeUpEvidence(evidence, self._first_wrong_step)
+    def lies(self, job: engine.Job) -> Sequence[Lie]:
+        return [Lie(step=self._first_wrong_step, operator=first_store(job.program), only_stored=True)]
 
 
 class SilentContract(VerificationGame):
@@ -129,22 +147,18 @@ class SilentContract(VerificationGame):
 
     moves = 0
 
-    def _speak(self) -> None:
-        if self.moves == 0:
-            raise ContractError("FellSilentOnPurpose", {})
-        self.moves -= 1
+    def _send(self, function: str, *arguments: object, value: int = 0) -> Receipt:
+        if function in _MOVES:
+            if self.moves == 0:
+                raise ContractError("FellSilentOnPurpose", {})
+            self.moves -= 1
+        return super()._send(function, *arguments, value=value)
 
-    def bisect(self, game: int, opened: Children, next: Children) -> Receipt:
-        self._speak()
-        return super().bisect(game, opened, next)
 
-    def open_level(self, game: int, side: Side, leaf: LeafOpening, next: NextRoot) -> Receipt:
-        self._speak()
-        return super().open_level(game, side, leaf, next)
-
-    def reveal_leaf(self, game: int, side: Side, leaf: LeafOpening) -> Receipt:
-        self._speak()
-        return super().reveal_leaf(game, side, leaf)
+_MOVES = {
+    *("bisect", "openLevel", "openOperator", "proveStore", "postChunk"),
+    *("proveElement", "disputeSum", "openPartials", "proveSegment"),
+}
 
 
 class CheatingContract(VerificationGame):

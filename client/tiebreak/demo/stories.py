@@ -46,7 +46,6 @@ def poisoned(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> None:
     # An audit needs no log; with one that is wrong from some step on, it only takes longer.
     words = ("auditor", "run", "--job", str(stage.job), "--no-log")
     stage.start(scene.auditor, scene.command(scene.auditor, *words))
-    stage.start(scene.referee, scene.command(scene.referee, "referee", "run"))
     stage.until_ended(scene.auditor, scene.trainer)
     stage.collect()
 
@@ -56,7 +55,7 @@ def poisoned(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> None:
     )
     game = _game(stage, scene.auditor)
     stage.expect("the auditor has challenged with the right root", right_root, game.levels[0].roots[1])
-    _expect_end(stage, game, Outcome.CHALLENGER_WON, Reason.VERDICT)
+    _expect_end(stage, game, Outcome.CHALLENGER_WON, Reason.PROOF)
     stage.expect(f"the game has found step {step}, the poisoned one", step, _found(game, job.spec.training.interval))
     stage.expect("the claim is rejected", JobStatus.REJECTED.name, job.status.name)
     half = TRAINER_BOND // 2
@@ -68,7 +67,6 @@ def false_alarms(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> N
     scene = stage.scene
     stage.post(job_dir)
     stage.start(scene.trainer, scene.command(scene.trainer, "trainer", "run", "--job", str(stage.job)))
-    stage.start(scene.referee, scene.command(scene.referee, "referee", "run"))
     stage.act(scene.liar, "lie", step)
     stage.act(scene.silent, "vanish", step)
     stage.until(lambda job: job.game_count == 2 and job.live_games == 1 and _is_over(stage, scene.liar))
@@ -86,7 +84,7 @@ def false_alarms(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> N
     job = scene.contract.job(stage.job)
     stage.expect("the trainer has claimed the right root", right_root, job.claim.checkpoint_root)
     lie = _game(stage, scene.liar)
-    _expect_end(stage, lie, Outcome.TRAINER_WON, Reason.VERDICT)
+    _expect_end(stage, lie, Outcome.TRAINER_WON, Reason.PROOF)
     stage.expect(f"the game has found step {step}, where the lie begins", step, _found(lie, job.spec.training.interval))
     _expect_end(stage, _game(stage, scene.silent), Outcome.TRAINER_WON, Reason.TIMEOUT)
     stage.expect("the claim is final", JobStatus.FINAL.name, job.status.name)
@@ -126,13 +124,16 @@ def _is_over(stage: Stage, challenger: Party) -> bool:
 
 def _found(game: Game, interval: int) -> int:
     """The step at which a game has arrived."""
-    checkpoint, step = (level.index for level in game.levels)
+    checkpoint, step = (level.index for level in game.levels[:2])
     return checkpoint * interval + step
 
 
 def _expect_end(stage: Stage, game: Game, outcome: Outcome, reason: Reason) -> None:
     winner = {Outcome.TRAINER_WON: "trainer", Outcome.CHALLENGER_WON: "auditor"}[outcome]
-    how = {Reason.VERDICT: "by the referee's verdict", Reason.TIMEOUT: "because the other side's clock ran out"}[reason]
+    how = {
+        Reason.PROOF: "by what the contract has computed",
+        Reason.TIMEOUT: "because the other side's clock ran out",
+    }[reason]
     stage.expect(
         f"the {winner} has won the game {how}",
         (outcome.name, reason.name),

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiebreak.chain.records import Children, LeafOpening, NextRoot, Outcome, Side
-from tiebreak.game.leaves import Place
+from tiebreak.chain.records import (
+    Children,
+    ElementProof,
+    LeafOpening,
+    NextRoot,
+    OperatorOpening,
+    Outcome,
+    PartialsOpening,
+    SegmentProof,
+    Side,
+)
+from tiebreak.game.trees import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +28,7 @@ class Bisect:
 
 @dataclass(frozen=True, slots=True)
 class OpenLevel:
-    """Open the disputed leaf and the root of the level below it. Only the party itself may send this."""
+    """Open the disputed state root and the tree below it. Only the party itself may send this."""
 
     side: Side
     leaf: LeafOpening
@@ -26,11 +36,57 @@ class OpenLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class RevealLeaf:
-    """Open the disputed leaf of the last level."""
+class OpenOperator:
+    """Open the disputed operator's output."""
 
     side: Side
-    leaf: LeafOpening
+    opening: OperatorOpening
+
+
+@dataclass(frozen=True, slots=True)
+class ProveStore:
+    """Show what the store of a state slot keeps, on which both sides agree."""
+
+    payload: bytes
+    proof: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PostChunk:
+    """Show the trainer's bytes."""
+
+    chunk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProveElement:
+    """Have the contract compute an element of the trainer's chunk."""
+
+    proof: ElementProof
+
+
+@dataclass(frozen=True, slots=True)
+class DisputeSum:
+    """Name an element of the trainer's chunk, whose terms are too many for one call. Only the challenger may."""
+
+    descriptor: bytes
+    chunk: bytes
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPartials:
+    """Open the tree over the running results of the disputed element. Only the party itself may send this."""
+
+    side: Side
+    opening: PartialsOpening
+
+
+@dataclass(frozen=True, slots=True)
+class ProveSegment:
+    """Have the contract compute the disputed segment."""
+
+    proof: SegmentProof
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +99,13 @@ class ReleaseBond:
     """Another game rejected the claim first; fetch the bond back."""
 
 
-Move = Bisect | OpenLevel | RevealLeaf | ClaimTimeout | ReleaseBond
+PartysMove = OpenLevel | DisputeSum | OpenPartials
+"""Only the party itself may send these: they hold a choice."""
+
+ForcedMove = Bisect | OpenOperator | ProveStore | PostChunk | ProveElement | ProveSegment
+"""Anyone may send these for a side: hashes leave no choice, or the contract computes what is right."""
+
+Move = PartysMove | ForcedMove | ClaimTimeout | ReleaseBond
 """Something to be sent now."""
 
 
@@ -52,6 +114,11 @@ class Need:
     """The tree at `place` is needed before a move can be made; ask again with it."""
 
     place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class NeedChunk:
+    """The bytes that the trainer has posted are needed before a move can be made; ask again with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +143,4 @@ class Over:
     outcome: Outcome
 
 
-Decision = Move | Need | Wait | Helpless | Over
+Decision = Move | Need | NeedChunk | Wait | Helpless | Over

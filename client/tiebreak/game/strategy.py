@@ -1,32 +1,76 @@
 """The strategy of a party: from what the contract shows, and from the party's own trees, to the one move that is due.
 
-Nothing here knows what a leaf means. Levels differ by their trees alone, so a level below the last one of today plays
-by the same code.
+No chain, no files. A tree that is not at hand is asked for by its place: nothing is computed before it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from tiebreak.chain.records import Game, Outcome, Phase, Side
-from tiebreak.game.leaves import Leaves, Place
+from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash
+
+from tiebreak.chain.openings import opening_arguments
+from tiebreak.chain.records import (
+    NO_CHILDREN,
+    NO_OPERAND,
+    ElementProof,
+    Game,
+    Level,
+    OperandRoot,
+    OperatorOpening,
+    Outcome,
+    Partial,
+    PartialsOpening,
+    Phase,
+    SegmentProof,
+    Side,
+)
 from tiebreak.game.moves import (
     Bisect,
     ClaimTimeout,
     Decision,
+    DisputeSum,
+    ForcedMove,
     Helpless,
     Need,
+    NeedChunk,
     OpenLevel,
+    OpenOperator,
+    OpenPartials,
     Over,
+    PartysMove,
+    PostChunk,
+    ProveElement,
+    ProveSegment,
+    ProveStore,
     ReleaseBond,
-    RevealLeaf,
     Wait,
 )
+from tiebreak.game.trees import Leaves, Output, Place, Trace, Tree, children
 
-Trees = Mapping[Place, Leaves]
+_RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
+"""Phases in which a party's clock runs."""
 
 
-def next_move(game: Game, side: Side, trees: Trees, now: int) -> Decision:
+@dataclass(slots=True)
+class Known:
+    """What a party has at hand: trees of its own, and the chunk that the trainer has posted."""
+
+    trees: dict[Place, Tree] = field(default_factory=dict)
+    chunk: bytes | None = None
+
+
+class _Missing(Exception):
+    def __init__(self, need: Need | NeedChunk) -> None:
+        self.need = need
+
+
+class _Lost(Exception):
+    pass
+
+
+def next_move(game: Game, side: Side, known: Known, now: int) -> Decision:
     """What the party of `side` does at the instant `now` (seconds since 1970, of the next block).
 
     A party moves for itself as long as it has time, and claims a timeout only when every running clock is out and none
@@ -45,7 +89,7 @@ def next_move(game: Game, side: Side, trees: Trees, now: int) -> Decision:
 
     own = game.deadlines[side]
     if own and now <= own:
-        return forced_move(game, side, trees)
+        return forced_move(game, side, known)
     if own:
         # Nobody gains by hurrying the end of a game that it has lost.
         return Helpless(f"the {side.name.lower()}'s clock ran out at {own}")
@@ -58,42 +102,205 @@ def timeout_is_due(game: Game, now: int) -> bool:
     """Whether `claimTimeout` would be accepted in a block at `now`. The instant of a deadline is its owner's."""
     if game.phase is Phase.REFEREE:
         return now > game.referee_deadline
-    if game.phase in (Phase.BISECTION, Phase.OPENING):
+    if game.phase in _RUNNING:
         return all(now > deadline for deadline in game.deadlines if deadline)
     return False
 
 
-def forced_move(game: Game, side: Side, trees: Trees) -> Bisect | OpenLevel | RevealLeaf | Need | Helpless:
+def forced_move(game: Game, side: Side, known: Known) -> PartysMove | ForcedMove | Need | NeedChunk | Helpless:
     """The move that is due from `side`, for whoever holds that side's trees: the party, or somebody who helps it.
 
     Call it only while that side's clock runs.
     """
-    level = game.current
-    place = place_of(game)
-    leaves = trees.get(place)
-    if leaves is None:
-        return Need(place)
-    if len(leaves) != level.leaf_count or leaves.root != level.roots[side]:
-        return Helpless(f"the {side.name.lower()}'s root at level {level.level.name} is not over the states at hand")
-
-    if game.phase is Phase.BISECTION:
-        node = level.index >> level.height
-        opened = leaves.children(level.height, node)
-        # The leftmost half that differs: what lies before it is agreed.
-        half = 0 if opened.left != level.revealed.left else 1
-        return Bisect(opened, leaves.children(level.height - 1, 2 * node + half))
-
-    leaf = leaves.open(level.index, level.agreed_before)
-    if level.level.is_last:
-        return RevealLeaf(side, leaf)
-    below = trees.get((*place, level.index))
-    if below is None:
-        return Need((*place, level.index))
-    if below.payloads[-1] != leaf.payload:
-        return Helpless(f"leaf {level.index} at level {level.level.name} does not follow from the states below it")
-    return OpenLevel(side, leaf, below.as_next_root())
+    try:
+        return _Turn(game, side, known).move()
+    except _Missing as missing:
+        return missing.need
+    except _Lost as lost:
+        return Helpless(str(lost))
 
 
 def place_of(game: Game) -> Place:
     """Place of the tree in which the game is now: the disputed leaf of every level above."""
     return tuple(level.index for level in game.levels[:-1])
+
+
+class _Turn:
+    """One look at a game by one side."""
+
+    def __init__(self, game: Game, side: Side, known: Known) -> None:
+        self.game, self.side, self.known = game, side, known
+        self.level = game.current.level
+        self.place = place_of(game)
+
+    def move(self) -> PartysMove | ForcedMove:
+        match self.game.phase, self.level:
+            case Phase.BISECTION, _:
+                return self.bisect()
+            case Phase.OPENING, Level.CHECKPOINT | Level.STEP:
+                return self.open_level()
+            case Phase.OPENING, Level.OPERATOR:
+                return self.open_operator()
+            case Phase.OPENING, Level.PARTIAL:
+                return self.open_partials()
+            case Phase.POSTING, Level.CHUNK:
+                return PostChunk(self.own_output().chunk(self.game.search.index))
+            case Phase.PROVING, Level.OPERATOR:
+                return ProveStore(*self.own_trace().store(self.game.search.index))
+            case Phase.PROVING, Level.CHUNK:
+                return self.prove_element()
+            case Phase.PROVING, Level.PARTIAL:
+                return self.prove_segment()
+        raise AssertionError(f"nobody is due in phase {self.game.phase.name} at level {self.level.name}")
+
+    # The searches.
+
+    def bisect(self) -> Bisect:
+        search, tree = self.game.search, self.own_tree()
+        node = search.index >> search.height
+        opened = children(tree, search.height, node)
+        # The leftmost half that differs: what lies before it is agreed.
+        half = 0 if opened.left != search.revealed.left else 1
+        return Bisect(opened, children(tree, search.height - 1, 2 * node + half))
+
+    def own_tree(self) -> MerkleTree:
+        """The tree that this side claims at the present level."""
+        if self.level in (Level.CHECKPOINT, Level.STEP):
+            return self.own_leaves().tree
+        if self.level is Level.OPERATOR:
+            return self.own_trace().tree
+        return self.own_output().tree if self.level is Level.CHUNK else self.own_partials_tree()
+
+    # The openings.
+
+    def open_level(self) -> OpenLevel:
+        index = self.game.search.index
+        leaf = self.own_leaves().open(index, self.game.agreed)
+        below = self.at((*self.place, index))
+        assert isinstance(below, Leaves | Trace)
+        leads_to = below.payloads[-1] if isinstance(below, Leaves) else below.state_root
+        if leads_to != leaf.payload:
+            raise _Lost(f"leaf {index} at level {self.level.name} does not follow from what is below it")
+        return OpenLevel(self.side, leaf, below.as_next_root())
+
+    def open_operator(self) -> OpenOperator:
+        index = self.game.search.index
+        output = self.output_at((*self.place, index))
+        opening = OperatorOpening(
+            descriptor=output.encoded,
+            descriptor_proof=tuple(output.descriptor_proof),
+            tensor_root=output.tree.root,
+            children=children(output.tree, output.tree.depth, 0) if output.tree.depth else NO_CHILDREN,
+        )
+        if leaf_hash(opening.tensor_root) != self.game.search.nodes[self.side]:
+            raise _Lost(f"the output of operator {index} is not the one that is claimed")
+        return OpenOperator(self.side, opening)
+
+    def open_partials(self) -> OpenPartials:
+        output, disputed = self.output_at(self.place[:3]), self.game.disputed
+        running = output.running(disputed.element, disputed.claimed)
+        opening = PartialsOpening(
+            descriptor=output.encoded,
+            root=running.tree.root,
+            last=Partial.of(running.partials[-1].encode()),
+            last_leaf_proof=tuple(running.tree.proof(running.tree.count - 1)),
+        )
+        return OpenPartials(self.side, opening)
+
+    # The proofs.
+
+    def prove_element(self) -> ProveElement | DisputeSum:
+        output, search = self.own_output(), self.game.search
+        chunk = self.known.chunk
+        if chunk is None or leaf_hash(chunk) != search.nodes[Side.TRAINER]:
+            raise _Missing(NeedChunk())
+        element = output.wrong_element(search.index, chunk)
+        if element is None:
+            raise _Lost(f"nothing in the trainer's chunk {search.index} can be proven wrong")
+        position = element - search.index * CHUNK_SIZE // output.descriptor.dtype.itemsize
+        if self.game.operator.segments > 1:
+            return DisputeSum(output.encoded, chunk, position)
+        material = output.material(element)
+        return ProveElement(
+            ElementProof(
+                descriptor=output.encoded,
+                chunk=chunk,
+                position=position,
+                operands=self.operands(output, material.roots),
+                openings=opening_arguments(output.descriptor, material.openings),
+            )
+        )
+
+    def prove_segment(self) -> ProveSegment:
+        index, disputed = self.game.search.index, self.game.disputed
+        tree = self.own_partials_tree()
+        output = self.output_at(self.place[:3])
+        running = output.running(disputed.element, disputed.claimed)
+        material = output.segment(disputed.element, index)
+        return ProveSegment(
+            SegmentProof(
+                descriptor=output.encoded,
+                before=Partial.of(running.before(index)),
+                before_proof=tuple(tree.proof(index - 1)) if index else (),
+                operands=self.operands(output, material.roots),
+                openings=opening_arguments(output.descriptor, material.openings),
+            )
+        )
+
+    def operands(self, output: Output, roots: Mapping[int, bytes]) -> tuple[OperandRoot, ...]:
+        """Each operand's tensor root as an agreed leaf of the trace; once, and only if something of it is opened."""
+        trace = self.trace_at(self.place[:2])
+        done: set[int] = set()
+        found = []
+        for item in output.descriptor.inputs:
+            if item.value in roots and item.value not in done:
+                done.add(item.value)
+                found.append(OperandRoot(root=roots[item.value], proof=tuple(trace.tree.proof(item.value))))
+            else:
+                found.append(NO_OPERAND)
+        return tuple(found)
+
+    # What this side has at hand, held against what it has claimed.
+
+    def at(self, place: Place) -> Tree:
+        tree = self.known.trees.get(place)
+        if tree is None:
+            raise _Missing(Need(place))
+        return tree
+
+    def own_leaves(self) -> Leaves:
+        leaves = self.at(self.place)
+        assert isinstance(leaves, Leaves)
+        self.require_root(leaves.tree, "states at hand")
+        return leaves
+
+    def trace_at(self, place: Place) -> Trace:
+        trace = self.at(place)
+        assert isinstance(trace, Trace)
+        return trace
+
+    def own_trace(self) -> Trace:
+        trace = self.trace_at(self.place)
+        self.require_root(trace.tree, "step as it was executed")
+        return trace
+
+    def output_at(self, place: Place) -> Output:
+        output = self.at(place)
+        assert not isinstance(output, Leaves | Trace)
+        return output
+
+    def own_output(self) -> Output:
+        output = self.output_at(self.place)
+        self.require_root(output.tree, "output at hand")
+        return output
+
+    def own_partials_tree(self) -> MerkleTree:
+        disputed = self.game.disputed
+        tree = self.output_at(self.place[:3]).running(disputed.element, disputed.claimed).tree
+        self.require_root(tree, "running results at hand")
+        return tree
+
+    def require_root(self, tree: MerkleTree, what: str) -> None:
+        claimed = self.game.current
+        if tree.count != claimed.leaf_count or tree.root != claimed.roots[self.side]:
+            raise _Lost(f"the {self.side.name.lower()}'s root at level {self.level.name} is not over the {what}")

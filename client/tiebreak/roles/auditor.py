@@ -9,12 +9,12 @@ import torch
 from roundlog import auditor as auditing
 from roundlog import job as engine
 from roundlog.batches import BatchSource
+from roundlog.executor import Executor
 from roundlog.microbatch import samples_of
-from roundlog.run import Run
 
 from tiebreak.chain.records import Job, JobStatus, Outcome, Phase, Side
 from tiebreak.roles.contents import Refused, fetch_job, fetch_log
-from tiebreak.roles.evidence import RUN_ENDS, Evidence, padded
+from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games, help_along
 from tiebreak.roles.policy import stakes
@@ -54,6 +54,10 @@ class AuditorRole(JobRole):
 
     def batches(self, job: engine.Job) -> BatchSource | None:
         """The data to audit with; None for what the spec prescribes."""
+        return None
+
+    def executor(self, job: engine.Job) -> Executor | None:
+        """What executes the program; None for what the program says."""
         return None
 
     def alter(self, evidence: Evidence) -> Evidence:
@@ -101,14 +105,19 @@ class AuditorRole(JobRole):
         root, claimed = evidence.claim.root, posted.claim.checkpoint_root
         if self.station.now() > posted.claim.challenge_deadline:
             return self._help_others(root == claimed, evidence)
+        if root == claimed and evidence.made_up.needed:
+            state = f"the claim on job {self.job} is about a run that has no end, and nothing in it shows that"
+            return Progress(finished=True, state=state)
         if root == claimed:
             return Progress(
                 acted=self.send("attest", lambda: contract.attest(self.job, root), job=self.job), state="attesting"
             )
-        return self._challenge(posted, root)
+        return self._challenge(posted, evidence)
 
-    def _challenge(self, posted: Job, root: bytes) -> Progress:
-        if (objection := self.station.policy.objection(posted, posted.terms.challenger_bond)) is not None:
+    def _challenge(self, posted: Job, evidence: Evidence) -> Progress:
+        root = evidence.claim.root
+        objection = self.station.policy.objection(posted, posted.terms.challenger_bond)
+        if (objection := objection or self._too_large(evidence.job)) is not None:
             state = f"the claim on job {self.job} is wrong (root 0x{root.hex()}), but not challenged: {objection}"
             return Progress(finished=True, state=state)
         # A challenge of a former life of this process may still be on its way; two would cost two bonds.
@@ -123,10 +132,17 @@ class AuditorRole(JobRole):
         )
         return Progress(acted=sent, state="challenging")
 
+    def _too_large(self, job: engine.Job) -> str | None:
+        """Why a disputed step could not be executed here: audits cut batches, but a step that is disputed is whole."""
+        need, most = engine.run_bytes(job.program, job.spec), self.station.limits.memory_bytes
+        if need <= most:
+            return None
+        return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
+
     def _play(self, posted: Job, mine: list[int]) -> Progress:
         evidence = self._audited(posted)
         if self._games is None:
-            self._games = Games(self, self.job, Side.CHALLENGER, self.station.room(self.job, posted))
+            self._games = Games(self, self.job, Side.CHALLENGER)
         return self._games.play(mine, lambda: evidence)
 
     def _help_others(self, claim_is_right: bool, evidence: Evidence) -> Progress:
@@ -171,6 +187,7 @@ class AuditorRole(JobRole):
                 job,
                 run_dir,
                 batches=self.batches(job),
+                executor=self.executor(job),
                 device=self._device,
                 micro_batches=self._micro_batches(job),
             )
@@ -210,25 +227,25 @@ class AuditorRole(JobRole):
             device=self._device,
             on_step=self.on_step(self.job, job.spec.steps, "auditing" if log_dir else "auditing without a log"),
             micro_batches=self._micro_batches(job),
+            go_on=True,
+            executor=self.executor(job),
         )
-        try:
-            result = auditor.run()
-            roots = result.state_roots
-            for finding in result.findings[:_FINDINGS_TOLD]:
-                where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
-                self.notify_job(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
-            if (more := len(result.findings) - _FINDINGS_TOLD) > 0:
-                self.notify_job(What.COMPUTED, f"the log has {more} more wrong entries")
-            for unreadable in result.unreadable:
-                self.notify_job(What.WARNING, f"goes on without the log: {unreadable}")
-        except RUN_ENDS as error:
-            self.notify_job(What.COMPUTED, f"the run has no end: {error}")
-            roots = padded(Run(job, run_dir, batches=self.batches(job)).recorded_roots(), job)
+        result = auditor.run()
+        for finding in result.findings[:_FINDINGS_TOLD]:
+            where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
+            self.notify_job(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
+        if (more := len(result.findings) - _FINDINGS_TOLD) > 0:
+            self.notify_job(What.COMPUTED, f"the log has {more} more wrong entries")
+        for unreadable in result.unreadable:
+            self.notify_job(What.WARNING, f"goes on without the log: {unreadable}")
+        if result.stopped is not None:
+            self.notify_job(What.COMPUTED, f"the run has no end: {result.stopped}")
         evidence = Evidence(
             job,
             run_dir,
-            roots,
+            result.state_roots,
             batches=self.batches(job),
+            executor=self.executor(job),
             device=self._device,
             micro_batches=self._micro_batches(job),
         )

@@ -9,11 +9,13 @@ import torch
 from roundlog import job as engine
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.program import Program
-from roundlog.spec import POLICY_CERTIFIED, SpecError
+from roundlog.spec import SpecError
 from roundlog.storage import StorageError, load_tensors
 
+from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.records import Job
-from tiebreak.chain.spec import spec_hash
+from tiebreak.chain.spec import PostedSpec
+from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
 from tiebreak.roles.station import Station
 from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
 
@@ -23,12 +25,6 @@ _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
 _HEADER_BYTES_A_TENSOR = 1024
 
 
-NO_REFEREE = (
-    "the spec's rounding_policy is 1 (threshold), under which the trainer's log decides and no referee can tell right "
-    "from wrong: such a job is for use without a chain"
-)
-
-
 class Refused(Exception):
     """Content, or a whole job, that this role will not work with. The message is one sentence."""
 
@@ -36,15 +32,20 @@ class Refused(Exception):
 def fetch_job(station: Station, posted: Job, room: Path) -> engine.Job:
     """The job that the chain names, fetched unless it is there already.
 
-    Raises Refused for a job that is not the posted one or larger than the station's limits, StoreError when its files
-    cannot be had at present."""
+    Raises Refused for a job that is not the posted one, larger than the station's limits, or of which disputes could
+    not be decided; StoreError when its files cannot be had at present."""
     limits = station.limits
     try:
         posted.spec.training.validate()
     except SpecError as error:
         raise Refused(f"the posted spec cannot be followed: {error}") from error
-    if posted.spec.training.rounding_policy != POLICY_CERTIFIED:
-        raise Refused(NO_REFEREE)
+    if (why := unanswerable_spec(posted.spec.training)) is not None:
+        raise Refused(why)
+    if not is_adjudicator(station.contract.node, posted.spec.adjudicator):
+        raise Refused(
+            f"the posted adjudicator {posted.spec.adjudicator} is not this version's, so that nobody knows what it "
+            "would compute"
+        )
     if posted.spec.training.steps > limits.steps:
         raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
     directory = room / "job"
@@ -67,8 +68,10 @@ def _read_job(station: Station, posted: Job, directory: Path) -> engine.Job:
         job = engine.Job.read(directory, limits)
     except engine.JobError as error:
         raise Refused(str(error)) from error
-    if spec_hash(job.spec, posted.spec.referee) != posted.spec_hash:
+    if PostedSpec(job.spec, posted.spec.referee, posted.spec.adjudicator).hash != posted.spec_hash:
         raise Refused(f"the files at {posted.job_cid} are those of another job than the posted one")
+    if (why := unanswerable_program(job)) is not None:
+        raise Refused(why)
     return job
 
 

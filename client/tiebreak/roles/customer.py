@@ -7,40 +7,48 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 from roundlog import job as engine
-from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import read_record, write_record
 
+from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.records import Job, JobStatus, Terms
-from tiebreak.chain.spec import spec_hash
+from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import timeout_is_due
-from tiebreak.roles.contents import NO_REFEREE, Refused, fetch_job, fetch_state
+from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
+from tiebreak.roles.contents import Refused, fetch_job, fetch_state
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 
 
 def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAddress) -> int:
-    """Publishes the job's files, posts the job and pays its reward; returns its id.
+    """Publishes the job's files, posts the job, with the adjudicator of the station's contract, and pays its reward;
+    returns its id.
 
     If this is interrupted at any instant, the same call made again with the same station carries on and does not pay
     twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job, or
-    one whose disputes nobody could judge, StoreError, ChainError."""
+    one whose disputes could not be decided, StoreError, ChainError."""
     job = engine.Job.read(job_dir, engine.Limits(memory_bytes=station.limits.memory_bytes))
-    if job.spec.rounding_policy != POLICY_CERTIFIED:
-        raise engine.JobError(NO_REFEREE)
+    if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
+        raise engine.JobError(why)
+    adjudicator = station.contract.adjudicator()
+    if not is_adjudicator(station.contract.node, adjudicator):
+        raise engine.JobError(
+            f"the adjudicator {adjudicator} of this contract is not this version's: deploy a contract"
+        )
+    spec = PostedSpec(job.spec, referee, adjudicator)
     cid = station.store.add_directory(job_dir)
     _tell(station, What.PUBLISHED, f"published the job as {cid}")
     record_path = station.directory / "posting.json"
     station.sender.settle()
-    name = {"job_cid": cid, "spec_hash": spec_hash(job.spec, referee).hex()}
+    name = {"job_cid": cid, "spec_hash": spec.hash.hex()}
     record = read_record(record_path) if record_path.exists() else {}
     if {key: record.get(key) for key in name} == name and (found := _posted_since(station, record)) is not None:
         record_path.unlink()
         return found
     station.directory.mkdir(parents=True, exist_ok=True)
     write_record(record_path, {**name, "from_block": station.contract.node.head().number + 1})
-    job_id, receipt = station.contract.post_job(job.spec, referee, terms, cid)
+    job_id, receipt = station.contract.post_job(spec, terms, cid)
     record_path.unlink()
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
     station.notify(notice)

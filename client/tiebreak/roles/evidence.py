@@ -6,30 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from roundlog.adjudication.openings import needed
 from roundlog.batches import BatchSource
-from roundlog.commitments import state_root
-from roundlog.executor import NonFiniteError
+from roundlog.dispute import DisputedOperator, MadeUp, StepTrace, trace_step
+from roundlog.executor import Executor
 from roundlog.job import Job
-from roundlog.program import ProgramError
-from roundlog.replay import replay, replay_state
+from roundlog.policies import alone
+from roundlog.replay import replay_interval, replay_state
 from roundlog.run import Run
 
-from tiebreak.game import Leaves, Place
-
-NO_STATE = bytes(32)
-"""Stands for the state after a step that cannot be executed (a value became infinite or NaN, or an index left its
-table), and for all that would follow: so that a claim about such a run can be disputed like any other. No state has
-this root, unless SHA-256 is broken."""
-
-RUN_ENDS = (NonFiniteError, ProgramError)
-"""What the engine raises when a step cannot be executed."""
+from tiebreak.game import Leaves, Output, Place, Trace, Tree
 
 
 class Evidence:
-    """What a party knows about a run that it has executed in `run_dir`.
+    """What a party knows about a run that it has executed in `run_dir`, and executes again where it is asked.
 
-    `state_roots`: one an interval, `NO_STATE` from the interval on in which the run ends early. `batches` as in the
-    run: None for what the spec prescribes; `micro_batches`: into how many parts they are cut, to the same bits."""
+    `state_roots`: one an interval. `batches`, `executor`: as in the run; None for what the spec prescribes.
+    `micro_batches`: into how many parts batches are cut, to the same bits; a step that is disputed itself is executed
+    whole."""
 
     def __init__(
         self,
@@ -38,15 +32,22 @@ class Evidence:
         state_roots: Sequence[bytes],
         *,
         batches: BatchSource | None = None,
+        executor: Executor | None = None,
         device: torch.device | str = "cpu",
         micro_batches: int = 1,
     ) -> None:
         self.job = job
         self.run_dir = run_dir
+        self.made_up = MadeUp(run_dir)
         self._batches = batches
+        self._executor = executor
         self._device = device
         self._micro_batches = micro_batches
-        self._known: dict[Place, Leaves] = {(): Leaves(state_roots)}
+        self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
+        # Of each the last one that was asked for: games are played one after the other.
+        self._before: tuple[int, list[torch.Tensor]] | None = None
+        self._trace: tuple[Place, Trace] | None = None
+        self._output: tuple[Place, Output] | None = None
 
     @classmethod
     def recall(
@@ -55,6 +56,7 @@ class Evidence:
         run_dir: Path,
         *,
         batches: BatchSource | None = None,
+        executor: Executor | None = None,
         device: torch.device | str = "cpu",
         micro_batches: int = 1,
     ) -> Evidence | None:
@@ -62,56 +64,77 @@ class Evidence:
         roots = Run(job, run_dir, batches=batches).recorded_roots()
         if len(roots) < job.spec.intervals:
             return None
-        return cls(job, run_dir, roots, batches=batches, device=device, micro_batches=micro_batches)
+        return cls(job, run_dir, roots, batches=batches, executor=executor, device=device, micro_batches=micro_batches)
 
     @property
     def claim(self) -> Leaves:
         """The tree over all checkpoints."""
-        return self._known[()]
+        return self._roots[()]
 
-    def leaves(self, place: Place) -> Leaves:
-        """The tree at a place of the dispute, executed again if need be. Raises KeyError below the last level."""
-        if place not in self._known:
-            if len(place) != 1:
-                raise KeyError(place)
-            self._known[place] = Leaves(self._step_roots(place[0]))
-        return self._known[place]
+    def tree(self, place: Place) -> Tree:
+        """The tree at a place of the dispute, executed again if need be. Raises KeyError where no tree hangs."""
+        if len(place) < 2:
+            if place not in self._roots:
+                self._roots[place] = Leaves(self.step_roots(*place))
+            return self._roots[place]
+        if len(place) == 2:
+            if self._trace is None or self._trace[0] != place:
+                self._trace = place, Trace(self.trace(self.step_at(place)))
+            return self._trace[1]
+        if len(place) == 3:
+            if self._output is None or self._output[0] != place:
+                self._output = place, self.output(self.step_at(place), place[2])
+            return self._output[1]
+        raise KeyError(place)
 
-    def state_before(self, step: int) -> list[torch.Tensor]:
-        """The state before a step, executed again from the newest kept checkpoint. Raises one of RUN_ENDS."""
-        return replay_state(
-            self.job,
-            self.run_dir,
-            step,
-            batches=self._batches,
-            device=self._device,
-            micro_batches=self._micro_batches,
-        )
+    def step_at(self, place: Place) -> int:
+        """The step, counted from 0, that a place is about."""
+        return place[0] * self.job.spec.interval + place[1]
 
-    def _step_roots(self, interval: int) -> list[bytes]:
+    # What a dishonest party does otherwise.
+
+    def step_roots(self, interval: int) -> Sequence[bytes]:
         """The state roots after every step of an interval."""
-        run = Run(
+        return replay_interval(self._run(), interval)
+
+    def trace(self, step: int, keep: Sequence[int] = ()) -> StepTrace:
+        """All that a step computes; the outputs of the operators `keep` themselves."""
+        run = self._run()
+        executor = (
+            run.executor
+            if isinstance(run.executor, Executor)
+            else Executor(run.job.program, run.job.spec.rounding_bits)
+        )
+        inputs = run.inputs(step, self._state_before(step))
+        return trace_step(executor, inputs, alone(self.job.spec), self.made_up, keep)
+
+    def output(self, step: int, q: int) -> Output:
+        """The output of operator q of a step, with everything that can be opened of it."""
+        trace = self.trace(step, sorted(needed(self.job.program, q)))
+        return DisputedOperator(
+            self.job,
+            step,
+            q,
+            values=trace.values,
+            states=self._state_before(step),
+            made_up=self.made_up,
+            stop=trace.stop,
+        )
+
+    # The engine.
+
+    def _run(self) -> Run:
+        return Run(
             self.job,
             self.run_dir,
             batches=self._batches,
             device=self._device,
             micro_batches=self._micro_batches,
+            go_on=True,
+            executor=self._executor,
         )
-        size = self.job.spec.interval
-        wanted = range(interval * size, (interval + 1) * size)
-        done, states = run.newest(interval)
-        roots: list[bytes] = []
-        try:
-            for step, after in replay(run, done * size, states):
-                if step in wanted:
-                    roots.append(state_root(after))
-                if step + 1 == wanted.stop:
-                    break
-        except RUN_ENDS:
-            pass
-        return roots + [NO_STATE] * (size - len(roots))
 
-
-def padded(roots: Sequence[bytes], job: Job) -> list[bytes]:
-    """The state roots of a run that ended early, as evidence has them."""
-    return [*roots, *[NO_STATE] * (job.spec.intervals - len(roots))]
+    def _state_before(self, step: int) -> list[torch.Tensor]:
+        if self._before is None or self._before[0] != step:
+            self._before = step, replay_state(self._run(), step)
+        return self._before[1]

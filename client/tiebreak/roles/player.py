@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from typing import get_args
 
-from roundlog.commitments import state_root
-from roundlog.storage import replace_file, save_tensors
+from roundlog.commitments import leaf_hash
 
+from tiebreak.chain.events import ChunkPosted
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Receipt
-from tiebreak.chain.records import Game, Phase, Side
+from tiebreak.chain.records import Game, Level, Phase, Side
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,
     Decision,
+    DisputeSum,
+    ForcedMove,
     Helpless,
-    Leaves,
+    Known,
     Move,
     Need,
+    NeedChunk,
     OpenLevel,
+    OpenOperator,
+    OpenPartials,
     Over,
-    Place,
+    PostChunk,
+    ProveElement,
+    ProveSegment,
+    ProveStore,
     ReleaseBond,
-    RevealLeaf,
     Wait,
     forced_move,
     next_move,
 )
-from tiebreak.roles.evidence import RUN_ENDS, Evidence
+from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.role import Role
 
@@ -37,13 +44,14 @@ def play(role: Role, game_id: int, side: Side, evidence: Evidence) -> tuple[bool
     """All moves of one side that can be made now. Returns whether any was sent, the decision that ended it, and the
     game as it stands then."""
     station = role.station
-    trees: dict[Place, Leaves] = {(): evidence.claim}
+    known = Known({(): evidence.claim})
     acted = False
     while True:
         game = station.contract.game(game_id)
-        decision = next_move(game, side, trees, station.now())
-        if isinstance(decision, Need):
-            trees[decision.place] = evidence.leaves(decision.place)
+        decision = next_move(game, side, known, station.now())
+        if isinstance(decision, Need | NeedChunk):
+            if not _provide(role, game_id, game, known, decision, evidence):
+                return acted, Wait("the bytes that the trainer has posted", station.now() + 1), game
         elif isinstance(decision, Wait | Helpless | Over):
             return acted, decision, game
         elif not _send(role, game_id, game, decision):
@@ -54,18 +62,37 @@ def play(role: Role, game_id: int, side: Side, evidence: Evidence) -> tuple[bool
 
 def help_along(role: Role, game_id: int, side: Side, evidence: Evidence) -> bool:
     """Makes the forced moves of a silent side that holds the same trees as we do. Nobody but the party itself can open
-    a level, so this helps within one."""
+    a level or name an element, so this helps in between."""
     game = role.station.contract.game(game_id)
-    if game.phase not in (Phase.BISECTION, Phase.OPENING) or not game.deadlines[side]:
+    if game.phase in (Phase.REFEREE, Phase.OVER) or not game.deadlines[side]:
         return False
     clock = game.clocks[side]
     # The first half of its time is the party's own: two who send the same move only get in each other's way.
     if not clock.started_at + clock.remaining // 2 < role.station.now() <= game.deadlines[side]:
         return False
-    trees: dict[Place, Leaves] = {(): evidence.claim}
-    while isinstance(decision := forced_move(game, side, trees), Need):
-        trees[decision.place] = evidence.leaves(decision.place)
-    return isinstance(decision, Bisect | RevealLeaf) and _send(role, game_id, game, decision)
+    known = Known({(): evidence.claim})
+    while isinstance(decision := forced_move(game, side, known), Need | NeedChunk):
+        if not _provide(role, game_id, game, known, decision, evidence):
+            return False
+    return isinstance(decision, get_args(ForcedMove)) and _send(role, game_id, game, decision)
+
+
+def _provide(role: Role, game_id: int, game: Game, known: Known, need: Need | NeedChunk, evidence: Evidence) -> bool:
+    """Whether what the strategy asks for could be had."""
+    if isinstance(need, Need):
+        known.trees[need.place] = evidence.tree(need.place)
+        return True
+    known.chunk = posted_chunk(role.station.contract, game_id, game)
+    return known.chunk is not None
+
+
+def posted_chunk(contract: VerificationGame, game_id: int, game: Game) -> bytes | None:
+    """The chunk that was posted in a game; None if the node does not show it. Its hash is known, so that it need not
+    lie under any number of blocks."""
+    for event in contract.events(game=game_id, to_block=contract.node.head().number):
+        if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == game.search.nodes[Side.TRAINER]:
+            return event.chunk
+    return None
 
 
 def _send(role: Role, game_id: int, game: Game, move: Move) -> bool:
@@ -80,8 +107,20 @@ def execute(contract: VerificationGame, game_id: int, move: Move) -> Receipt:
             return contract.bisect(game_id, opened, below)
         case OpenLevel(side, leaf, root):
             return contract.open_level(game_id, side, leaf, root)
-        case RevealLeaf(side, leaf):
-            return contract.reveal_leaf(game_id, side, leaf)
+        case OpenOperator(side, opening):
+            return contract.open_operator(game_id, side, opening)
+        case ProveStore(payload, proof):
+            return contract.prove_store(game_id, payload, proof)
+        case PostChunk(chunk):
+            return contract.post_chunk(game_id, chunk)
+        case ProveElement(proof):
+            return contract.prove_element(game_id, proof)
+        case DisputeSum(descriptor, chunk, position):
+            return contract.dispute_sum(game_id, descriptor, chunk, position)
+        case OpenPartials(side, opening):
+            return contract.open_partials(game_id, side, opening)
+        case ProveSegment(proof):
+            return contract.prove_segment(game_id, proof)
         case ClaimTimeout():
             return contract.claim_timeout(game_id)
         case ReleaseBond():
@@ -90,14 +129,26 @@ def execute(contract: VerificationGame, game_id: int, move: Move) -> Receipt:
 
 def describe(game: Game, move: Move) -> str:
     """A move in words."""
-    level = game.current
+    level, index = game.current.level, game.search.index
     match move:
         case Bisect():
-            return f"bisect {level.level.name} at height {level.height}, from leaf {level.index}"
+            return f"bisect {level.name} at height {game.search.height}, from leaf {index}"
         case OpenLevel():
-            return f"open leaf {level.index} of {level.level.name} and the level below it"
-        case RevealLeaf():
-            return f"reveal leaf {level.index} of {level.level.name}"
+            return f"open leaf {index} of {level.name} and the level below it"
+        case OpenOperator():
+            return f"open the output of operator {index}"
+        case ProveStore():
+            return "prove what a store of the state keeps"
+        case PostChunk():
+            return f"post chunk {index} of the output of operator {game.levels[Level.OPERATOR].index}"
+        case ProveElement(proof):
+            return f"have the contract compute element {proof.position} of chunk {index}"
+        case DisputeSum(_, _, position):
+            return f"dispute the sum that is element {position} of chunk {index}"
+        case OpenPartials():
+            return f"open the running results of element {game.disputed.element}"
+        case ProveSegment():
+            return f"have the contract compute segment {index} of element {game.disputed.element}"
         case ClaimTimeout():
             return "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
         case ReleaseBond():
@@ -107,11 +158,10 @@ def describe(game: Game, move: Move) -> str:
 class Games:
     """The games of one side under one claim: plays those that are live, and remembers those that are over."""
 
-    def __init__(self, role: Role, job: int, side: Side, room: Path) -> None:
+    def __init__(self, role: Role, job: int, side: Side) -> None:
         self._role = role
         self._job = job
         self._side = side
-        self._room = room
         self._over: set[int] = set()
         self._warned: set[int] = set()
 
@@ -122,7 +172,7 @@ class Games:
         for game_id in games:
             if game_id in self._over:
                 continue
-            moved, decision, game = play(self._role, game_id, self._side, evidence())
+            moved, decision, _ = play(self._role, game_id, self._side, evidence())
             acted |= moved
             if isinstance(decision, Over):
                 self._over.add(game_id)
@@ -133,39 +183,10 @@ class Games:
                     self._tell(What.WARNING, f"cannot move in game {game_id}: {decision.why}", game_id)
             elif isinstance(decision, Wait):
                 waits.append(decision)
-                if game.phase is Phase.REFEREE:
-                    self._offer_state(game_id, game, evidence())
         if not waits:
             return Progress(acted=acted)
         first = min(waits, key=lambda wait: wait.until)
         return Progress(acted=acted, state=f"waiting for {first.what}", until=first.until)
 
-    def _offer_state(self, game_id: int, game: Game, evidence: Evidence) -> None:
-        """Once the referee is called, publishes the agreed state before the disputed step, so that the referee need not
-        repeat all the steps before it."""
-        record = self._room / f"offer-{game_id}.cid"
-        if record.exists():
-            return
-        path = self._room / "offer.safetensors"
-        try:
-            states = evidence.state_before(disputed_step(game, evidence.job.spec.interval))
-            if state_root(states) != game.agreed:
-                return
-            save_tensors(path, dict(zip(evidence.job.program.state_names, states, strict=True)))
-            cid = self._role.station.store.add_file(path)
-        except RUN_ENDS as error:
-            self._tell(What.WARNING, f"has no state to offer to the referee: {error}", game_id)
-            return
-        path.unlink()
-        with replace_file(record) as file:
-            file.write(cid.encode())
-        self._tell(What.PUBLISHED, f"offers the state before the disputed step to the referee as {cid}", game_id)
-
     def _tell(self, what: What, text: str, game_id: int) -> None:
         self._role.tell(what, text, job=self._job, game=game_id)
-
-
-def disputed_step(game: Game, interval: int) -> int:
-    """The step, counted from 0, that a game has found."""
-    first, inside = (level.index for level in game.levels)
-    return first * interval + inside

@@ -14,10 +14,10 @@ class Policy:
     """The least that a job has to offer before a bond is paid for it."""
 
     referees: frozenset[ChecksumAddress] | None = None
-    """Whose verdicts are trusted; None: whoever the job names. A customer may name itself, and take the bond."""
+    """Whose verdicts are trusted; None: whoever the job names. A customer may name itself."""
     least_clock: int = 60
-    """Seconds of thinking time in a game. Below what one replay of an interval and a few blocks take, the right side
-    loses by the clock."""
+    """Seconds of thinking time in a game. Below what a few replays of an interval and some fifty blocks take, the right
+    side loses by the clock."""
     most_bond: int | None = None
     """Wei; None: whatever the job asks."""
 
@@ -38,4 +38,4 @@ def stakes(posted: Job, bond: int) -> str:
     sides = {"the customer": posted.customer, "the trainer": posted.claim.trainer}
     same = [name for name, address in sides.items() if address == referee]
     warning = f", and is {' and '.join(same)} of this job" if same else ""
-    return f"the referee {referee} can decide over the bond of {bond} wei{warning}"
+    return f"the referee {referee} can decide over the bond of {bond} wei where the contract cannot{warning}"

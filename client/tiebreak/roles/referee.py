@@ -1,26 +1,20 @@
-"""The referee: where a game has come down to one step, executes that step and says what the state after it is."""
+"""The referee: answers the one question that the contract leaves open, an element of an elementary function whose
+rounding the contract's precision does not decide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
+from eth_hash.auto import keccak
+from roundlog.adjudication import Family, Function, describe, encode_descriptor
+from roundlog.adjudication.binary32 import is_finite
+from roundlog.adjudication.exactly import evaluate_exactly
+from roundlog.program import Program
 
-import torch
-from roundlog import job as engine
-from roundlog.auditor import Auditor
-from roundlog.commitments import state_root
-from roundlog.replay import referee_step, replay_state
-from roundlog.run import StepEvent
-
-from tiebreak.chain.records import Game, Job, Phase
-from tiebreak.roles.contents import Refused, fetch_job, fetch_state
-from tiebreak.roles.evidence import NO_STATE, RUN_ENDS
+from tiebreak.chain.events import ElementProven
+from tiebreak.chain.records import Finding, Game, Job, Level, Phase
+from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import disputed_step
 from tiebreak.roles.role import Role
 from tiebreak.roles.station import Station
-from tiebreak.store import StoreError
 
 
 class RefereeRole(Role):
@@ -28,15 +22,11 @@ class RefereeRole(Role):
 
     name = "referee"
 
-    def __init__(self, station: Station, *, offers: Iterable[str] = (), device: torch.device | str = "cpu") -> None:
-        """offers: CIDs of states that parties offer; one with the agreed root saves executing all steps before it."""
+    def __init__(self, station: Station) -> None:
         super().__init__(station)
-        self._offers = tuple(offers)
-        self._device = device
         self._seen = 0
         self._live: set[int] = set()
         self._jobs: dict[int, Job] = {}
-        self._verdicts: dict[int, bytes] = {}
 
     def step(self) -> Progress:
         contract = self.station.contract
@@ -58,65 +48,46 @@ class RefereeRole(Role):
         return self._jobs[job_id].spec.referee == self.station.address
 
     def _rule(self, game_id: int, game: Game) -> bool:
-        posted = self._jobs[game.job]
+        posted, operator = self._jobs[game.job], game.levels[Level.OPERATOR].index
         try:
             job = fetch_job(self.station, posted, self.station.room(game.job, posted))
+            code = function_of(job.program, operator, game.operator.descriptor_hash)
         except Refused as error:
             self.tell(What.WARNING, f"cannot decide game {game_id}: {error}", job=game.job, game=game_id)
             self._live.discard(game_id)
             return False
-        step = disputed_step(game, job.spec.interval)
-        if game_id not in self._verdicts:
-            self._verdicts[game_id] = self._verdict(game_id, game, job, step)
-            text = f"after step {step} the state root is 0x{self._verdicts[game_id].hex()}"
-            self.tell(What.COMPUTED, text, job=game.job, game=game_id)
+        argument = self._argument(game_id, game)
+        if argument is None:
+            self.tell(What.WARNING, "the node does not show what was asked", job=game.job, game=game_id)
+            return False
+        bits = verdict(code, argument, job.spec.rounding_bits, game.disputed.claimed)
+        text = f"{code.name.lower()} of 0x{argument:08x} is 0x{bits:08x}, and claimed was 0x{game.disputed.claimed:08x}"
+        self.tell(What.COMPUTED, text, job=game.job, game=game_id)
         return self.send(
-            f"decide about step {step}",
-            lambda: self.station.contract.adjudicate(game_id, self._verdicts[game_id]),
+            f"decide about element {game.disputed.element} of operator {operator}",
+            lambda: self.station.contract.adjudicate(game_id, bits),
             job=game.job,
             game=game_id,
         )
 
-    def _verdict(self, game_id: int, game: Game, job: engine.Job, step: int) -> bytes:
-        run_dir = self.station.room(game.job, self._jobs[game.job]) / "run"
-        try:
-            before = self._offered(game, job) or self._replayed(game.job, job, step, run_dir)
-            if state_root(before) != game.agreed:
-                # Both sides agree on a state that this job never reaches, so neither can be right about what follows.
-                self.tell(What.WARNING, f"both sides are wrong before step {step}", job=game.job, game=game_id)
-                return NO_STATE
-            return referee_step(job, before, step, run_dir, device=self._device)
-        except RUN_ENDS as error:
-            self.tell(What.COMPUTED, f"the run ends here: {error}", job=game.job, game=game_id)
-            return NO_STATE
-
-    def _offered(self, game: Game, job: engine.Job) -> list[torch.Tensor] | None:
-        path = self.station.room(game.job, self._jobs[game.job]) / "offered.safetensors"
-        for cid in self._offers:
-            try:
-                states = fetch_state(self.station, cid, job.program, game.agreed, path)
-            except (Refused, StoreError) as error:
-                self.tell(What.WARNING, str(error), job=game.job)
-                continue
-            self.tell(What.FETCHED, f"starts from the offered state {cid}", job=game.job)
-            return states
+    def _argument(self, game_id: int, game: Game) -> int | None:
+        """The function's argument, as the contract has read it from the agreed operand."""
+        contract = self.station.contract
+        for event in contract.events(game=game_id, to_block=contract.node.head().number):
+            if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:
+                return event.bits
         return None
 
-    def _replayed(self, job_id: int, job: engine.Job, step: int, run_dir: Path) -> list[torch.Tensor]:
-        """The state before `step`, from the initial one. Whole intervals are executed as an audit, which keeps
-        checkpoints, so that a killed referee carries on and the next game starts from there."""
-        intervals = step // job.spec.interval
-        tell = self.on_step(job_id, step, "executing the steps before the disputed one")
 
-        def watch(event: StepEvent) -> None:
-            if event.step >= intervals * job.spec.interval:
-                raise _FarEnough
-            tell(event)
-
-        with suppress(_FarEnough):
-            Auditor(job, run_dir, device=self._device, on_step=watch).run()
-        return replay_state(job, run_dir, step, device=self._device)
+def function_of(program: Program, operator: int, descriptor_hash: bytes) -> Function:
+    """Which function the disputed operator is. Raises Refused if it is none, or not the one that the game has seen."""
+    descriptor = describe(program, operator)
+    if bytes(keccak(encode_descriptor(descriptor))) != descriptor_hash or descriptor.family != Family.FUNCTION:
+        raise Refused(f"{program.describe(operator)} is not what the game is about")
+    return Function(descriptor.code)
 
 
-class _FarEnough(Exception):
-    """The intervals before the disputed one are done."""
+def verdict(code: Function, argument: int, rounding_bits: int, claimed: int) -> int:
+    """The bits to answer with. Where a run has no value nobody is right: then any but those that are claimed."""
+    bits = evaluate_exactly(code, argument, rounding_bits)
+    return bits if is_finite(bits) else claimed ^ 1

@@ -8,11 +8,12 @@ import torch
 from roundlog import job as engine
 from roundlog import trainer as training
 from roundlog.batches import BatchSource
+from roundlog.executor import Executor, StoppedError
 
 from tiebreak.chain.records import ANYONE, Job, JobStatus, Side
 from tiebreak.game import Leaves
 from tiebreak.roles.contents import Refused, fetch_job
-from tiebreak.roles.evidence import RUN_ENDS, Evidence
+from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
@@ -40,6 +41,14 @@ class TrainerRole(JobRole):
     def batches(self, job: engine.Job) -> BatchSource | None:
         """The data to train on; None for what the spec prescribes."""
         return None
+
+    def executor(self, job: engine.Job) -> Executor | None:
+        """What executes the program; None for what the program says."""
+        return None
+
+    def alter(self, evidence: Evidence) -> Evidence:
+        """What the trainer claims."""
+        return evidence
 
     def claim(self, evidence: Evidence) -> tuple[bytes, bytes, tuple[bytes, ...]]:
         """Checkpoint root, final state root, and the proof that ties them."""
@@ -69,7 +78,7 @@ class TrainerRole(JobRole):
             self._told_stakes = True
         try:
             self._train(posted)
-        except (Refused, *RUN_ENDS) as error:
+        except (Refused, StoppedError) as error:
             return Progress(finished=True, state=f"job {self.job} cannot be trained: {error}")
         return Progress(acted=self._commit(posted), state="committing")
 
@@ -97,19 +106,32 @@ class TrainerRole(JobRole):
             job,
             room / "run",
             batches=self.batches(job),
+            executor=self.executor(job),
             keep_every=self._keep_every,
             device=self._device,
             on_step=self.on_step(self.job, job.spec.steps, "training"),
         )
         self._result = result = trainer.run()
         self.notify_job(What.COMPUTED, f"trained to checkpoint root 0x{result.checkpoint_root.hex()}")
-        self._evidence = Evidence(job, room / "run", result.state_roots, batches=self.batches(job), device=self._device)
+        self._evidence = self.alter(
+            Evidence(
+                job,
+                room / "run",
+                result.state_roots,
+                batches=self.batches(job),
+                executor=self.executor(job),
+                device=self._device,
+            )
+        )
 
     def _recall(self, posted: Job) -> None:
         """Reads the evidence of a finished run again, without executing anything."""
         room = self.station.room(self.job, posted)
         job = fetch_job(self.station, posted, room)
-        self._evidence = Evidence.recall(job, room / "run", batches=self.batches(job), device=self._device)
+        found = Evidence.recall(
+            job, room / "run", batches=self.batches(job), executor=self.executor(job), device=self._device
+        )
+        self._evidence = None if found is None else self.alter(found)
 
     def _commit(self, posted: Job) -> bool:
         assert self._evidence is not None and self._result is not None
@@ -145,7 +167,7 @@ class TrainerRole(JobRole):
                 return Progress(state="the run is lost and has to be executed again")
             evidence = self._evidence
             if self._games is None:
-                self._games = Games(self, self.job, Side.TRAINER, self.station.room(self.job, posted))
+                self._games = Games(self, self.job, Side.TRAINER)
             return self._games.play(contract.games_of(self.job), lambda: evidence)
         if self.station.now() <= posted.claim.challenge_deadline:
             return Progress(

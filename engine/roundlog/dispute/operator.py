@@ -9,7 +9,7 @@ from functools import cached_property
 
 import torch
 
-from roundlog.adjudication import Descriptor, describe, encode_descriptor, program_tree
+from roundlog.adjudication import describe, encode_descriptor, program_tree
 from roundlog.adjudication.adjudicate import Answer, Step, Tree, decode, run_segment, segments
 from roundlog.adjudication.openings import Material, Opening, Recorder, openings, prove
 from roundlog.adjudication.partial import NoValueError, start
@@ -24,9 +24,10 @@ from roundlog.job import Job
 class ElementMaterial:
     """What decides one element, or one segment of its terms."""
 
-    descriptor: Descriptor
     openings: list[Opening]
     """With proofs up to the tensor roots; of loads, up to the roots in the spec or the agreed state."""
+    answer: Answer | None = None
+    """What the element is; None of a segment."""
 
     @property
     def roots(self) -> dict[int, bytes]:
@@ -58,6 +59,8 @@ class DisputedOperator:
         self._made_up = made_up
         self._stop = stop
         self._values = values
+        self._running: dict[tuple[int, int], RunningResults] = {}
+        """The last one only."""
         self._material = Material.of(
             job.program,
             q,
@@ -108,27 +111,30 @@ class DisputedOperator:
         # Whatever stands there: no run has a value.
         return stop.element if stop is not None and stop.element == first + len(own) // size else None
 
-    def element(self, element: int) -> tuple[Answer, ElementMaterial]:
-        """(what the contract makes of it, what it needs for that)."""
+    def material(self, element: int) -> ElementMaterial:
+        """What decides an element that needs one opening."""
         answer, chunks = openings(self.descriptor, element, self._step, self._material)
-        return answer, ElementMaterial(self.descriptor, prove(chunks, self._material))
+        return ElementMaterial(prove(chunks, self._material), answer)
 
     def running(self, element: int, claimed: int) -> RunningResults:
         """The running results of an element, of which the trainer's bits are `claimed`."""
-        dtype = self.descriptor.dtype
-        return running_results(
-            self.descriptor,
-            element,
-            self._material,
-            made_up=self._made_up,
-            place=(self._step.step, self.q),
-            claimed=decode(dtype, claimed.to_bytes(dtype.itemsize, "little")),
-            bits=self._step.rounding_bits,
-        )
+        if (element, claimed) not in self._running:
+            dtype = self.descriptor.dtype
+            found = running_results(
+                self.descriptor,
+                element,
+                self._material,
+                made_up=self._made_up,
+                place=(self._step.step, self.q),
+                claimed=decode(dtype, claimed.to_bytes(dtype.itemsize, "little")),
+                bits=self._step.rounding_bits,
+            )
+            self._running = {(element, claimed): found}
+        return self._running[element, claimed]
 
     def segment(self, element: int, segment: int) -> ElementMaterial:
         """What decides one segment of an element's terms; it does not depend on what came before."""
         recorder = Recorder(self._material)
         with suppress(NoValueError):
             run_segment(self.descriptor, element, start(self.descriptor), segments(self.descriptor)[segment], recorder)
-        return ElementMaterial(self.descriptor, prove(sorted(recorder.seen), self._material))
+        return ElementMaterial(prove(sorted(recorder.seen), self._material))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from random import Random
 from typing import Any
 
@@ -94,7 +95,7 @@ def compute(adjudicator: Any, run: Run, index: int, element: int) -> tuple[int, 
     asked = run.question(descriptor, element)
 
     def arguments(chunks: list[opened.Chunk]) -> list[Any]:
-        return opening_arguments(descriptor, opened.prove(chunks, material))
+        return [astuple(o) for o in opening_arguments(descriptor, opened.prove(chunks, material))]
 
     if descriptor.family not in REDUCTIONS or len(segments(descriptor)) == 1:
         _, chunks = opened.openings(descriptor, element, run.step, material)
@@ -146,7 +147,7 @@ def test_long_reductions_go_on_from_segment_to_segment(adjudicator: Any, run: Ru
         for segment in range(len(segments(descriptor))):
             before = words(partial.encode())
             partial, chunks = opened.segment_openings(descriptor, element, partial, segment, material)
-            arguments = opening_arguments(descriptor, opened.prove(chunks, material))
+            arguments = [astuple(o) for o in opening_arguments(descriptor, opened.prove(chunks, material))]
             called = adjudicator.functions.reduceSegment(run.setting, asked, segment, before, arguments).call()
             assert called == [VALUE, words(partial.encode())], (node.op, index, segment)
         finished = adjudicator.functions.finish(asked[0], words(partial.encode()), 32).call()

@@ -25,7 +25,9 @@ STOP = 3
 @pytest.fixture(scope="module")
 def job() -> Job:
     """Its weights are too large for step 3, the second of its interval."""
-    return Job.from_task(replace(linear_task(steps=8, interval=2), schedule=lambda step: 1.0 if step != STOP - 1 else 3e38))
+    return Job.from_task(
+        replace(linear_task(steps=8, interval=2), schedule=lambda step: 1.0 if step != STOP - 1 else 3e38)
+    )
 
 
 def test_an_audit_that_does_not_go_on_stops(job: Job, tmp_path: Path) -> None:

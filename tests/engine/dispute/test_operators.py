@@ -68,7 +68,8 @@ def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(j
             posted[place * size + rng.randrange(size)] ^= 1 << rng.randrange(8)
         element = index * CHUNK_SIZE // size + places[0]
         assert one.wrong_element(index, bytes(posted)) == element, node.op
-        answer, material = one.element(element)
+        material = one.material(element)
+        answer = material.answer
         assert not isinstance(answer, Outcome)
         assert encode(node.type.dtype, answer) != posted[places[0] * size :][:size]
         assert adjudicate(one.descriptor, element, step, Opened(material.openings)) == answer
@@ -83,7 +84,7 @@ def test_a_truth_value_that_is_no_truth_value_is_found_as_well(job: Job, tmp_pat
     posted = bytearray(one.chunk(0))
     posted[2] += 2
     assert one.wrong_element(0, bytes(posted)) == 2
-    answer, _ = one.element(2)
+    answer = one.material(2).answer
     assert answer == posted[2] - 2
 
 
@@ -98,7 +99,7 @@ def test_running_results_come_to_the_element_and_every_segment_has_its_material(
         short = replace(descriptor, segment=max(1, descriptor.terms // 3))
         one.descriptor = short
         element = descriptor.elements - 1
-        answer, _ = one.element(element)
+        answer = one.material(element).answer
         assert not isinstance(answer, Outcome)
         claimed = int.from_bytes(encode(descriptor.dtype, answer), "little")
         found = one.running(element, claimed)
@@ -164,12 +165,12 @@ def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(secret: M
     index = next(i for i in range(theirs.count) if theirs.node(0, i) != one.tree.node(0, i))
     posted = bytes(tensor_bytes(made)[index * CHUNK_SIZE : (index + 1) * CHUNK_SIZE])
     assert one.wrong_element(index, posted) == stopped.element
-    assert one.element(stopped.element)[0] is Outcome.NO_VALUE
+    assert one.material(stopped.element).answer is Outcome.NO_VALUE
     if stopped.element * size // CHUNK_SIZE or stopped.element:
         spoiled = made.clone()
         spoiled.view(-1)[0] += 1.0
         assert one.wrong_element(0, bytes(tensor_bytes(spoiled)[:CHUNK_SIZE])) == 0
-        answer, _ = one.element(0)
+        answer = one.material(0).answer
         assert decode(DType.F32, bytes(tensor_bytes(spoiled)[:4])) != answer
     later = DisputedOperator(job, 0, q + 1, values={q + 1: made}, states=[], made_up=secret, stop=trace.stop)
     assert later.wrong_element(0, bytes(4)) is None

@@ -1,0 +1,165 @@
+"""The compiled contracts: putting them on a chain, and telling whether what stands at an address is one of them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from eth_typing import ChecksumAddress
+from eth_utils.address import to_canonical_address, to_checksum_address
+
+from tiebreak.chain.errors import DeploymentError, InvalidAnswer
+from tiebreak.chain.node import Node, Receipt
+from tiebreak.chain.sender import Sender
+
+_PUSH_20 = 0x73
+"""A deployed library begins with this instruction and its own address (Solidity, "Call Protection For Libraries")."""
+
+Places = Sequence[tuple[int, int]]
+"""(offset, length) in bytes of a code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """One compiled contract. Zeros stand in the code where addresses of libraries and immutables go."""
+
+    name: str
+    is_library: bool
+    creation: bytes
+    deployed: bytes
+    links: Mapping[str, Places]
+    """Library -> where its address stands in `creation`."""
+    deployed_links: Mapping[str, Places]
+    immutables: Places
+    """Where the deployed code has the one value of 32 bytes that the constructor sets."""
+
+    @staticmethod
+    @functools.cache
+    def load(name: str) -> Code:
+        """Reads the artifact that is part of this package. Raises DeploymentError."""
+        artifact = load_artifact(name)
+        try:
+            return Code(
+                name=name,
+                is_library=artifact["kind"] == "library",
+                creation=bytes.fromhex(artifact["bytecode"].removeprefix("0x")),
+                deployed=bytes.fromhex(artifact["deployedBytecode"].removeprefix("0x")),
+                links=_links(artifact["linkReferences"]),
+                deployed_links=_links(artifact["deployedLinkReferences"]),
+                immutables=_places(artifact["immutableReferences"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DeploymentError(f"the artifact of {name} is malformed: build the contracts again.") from error
+
+    def deploy(
+        self, sender: Sender, *, links: Mapping[str, ChecksumAddress] | None = None, argument: bytes = b""
+    ) -> Receipt:
+        """Puts it on the chain; its address is `receipt.contract`. argument: of the constructor, encoded."""
+        code = self.creation
+        for library, places in self.links.items():
+            code = _filled(code, places, to_canonical_address((links or {})[library]))
+        receipt = sender.send(None, code + argument)
+        if receipt.contract is None:
+            raise InvalidAnswer(f"{sender.node.name} gave no address for the new contract: use another node.")
+        return receipt
+
+    def at(self, node: Node, address: ChecksumAddress) -> Deployed | None:
+        """What stands at an address, if its code is this: byte by byte but for the places that were filled in, each of
+        which has to hold one value throughout."""
+        found = node.code(address)
+        if len(found) != len(self.deployed):
+            return None
+        code = self.deployed
+        if self.is_library:
+            code = bytes([_PUSH_20]) + to_canonical_address(address) + code[21:]
+        libraries: dict[str, ChecksumAddress] = {}
+        for library, places in self.deployed_links.items():
+            (start, length), *_ = places
+            libraries[library] = to_checksum_address(found[start : start + length])
+            code = _filled(code, places, found[start : start + length])
+        value = bytes(32)
+        if self.immutables:
+            (start, length), *_ = self.immutables
+            value = found[start : start + length]
+            code = _filled(code, self.immutables, value)
+        return Deployed(libraries=libraries, immutable=value) if code == found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """What was filled into a contract's code."""
+
+    libraries: Mapping[str, ChecksumAddress]
+    immutable: bytes
+    """32 bytes; zeros if it has none."""
+
+
+def load_artifact(name: str) -> Mapping[str, Any]:
+    """One of the artifacts of this package. Raises DeploymentError."""
+    try:
+        text = (resources.files("tiebreak.chain") / "artifacts" / f"{name}.json").read_text("utf-8")
+        artifact = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise DeploymentError(f"the artifact of {name} is missing: build the contracts again.") from error
+    if not isinstance(artifact, dict):
+        raise DeploymentError(f"the artifact of {name} is malformed: build the contracts again.")
+    return artifact
+
+
+def deploy_adjudicator(sender: Sender) -> ChecksumAddress:
+    """An adjudicator of its own, with the functions that it needs."""
+    functions = _address(Code.load("Functions").deploy(sender))
+    return _address(Code.load("Adjudicator").deploy(sender, argument=_word(functions)))
+
+
+def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> Receipt:
+    """The verification game and the libraries that it needs; shows the adjudicator as the one to use."""
+    game = Code.load("VerificationGame")
+    libraries = {name: _address(Code.load(name).deploy(sender)) for name in game.links}
+    return game.deploy(sender, links=libraries, argument=_word(adjudicator))
+
+
+def is_game(node: Node, address: ChecksumAddress) -> bool:
+    """Whether this version's verification game stands there, over this version's libraries."""
+    found = Code.load("VerificationGame").at(node, address)
+    return found is not None and all(
+        Code.load(name).at(node, library) is not None for name, library in found.libraries.items()
+    )
+
+
+def is_adjudicator(node: Node, address: ChecksumAddress) -> bool:
+    """Whether this version's adjudicator stands there, over this version's functions: the only one of which it is
+    known what it computes."""
+    found = Code.load("Adjudicator").at(node, address)
+    if found is None or found.immutable[:12] != bytes(12):
+        return False
+    return Code.load("Functions").at(node, to_checksum_address(found.immutable[12:])) is not None
+
+
+def _address(receipt: Receipt) -> ChecksumAddress:
+    assert receipt.contract is not None
+    return receipt.contract
+
+
+def _word(address: ChecksumAddress) -> bytes:
+    return bytes(12) + to_canonical_address(address)
+
+
+def _filled(code: bytes, places: Places, value: bytes) -> bytes:
+    for start, length in places:
+        if length != len(value):
+            raise DeploymentError("an artifact has a place of another length: build the contracts again.")
+        code = code[:start] + value + code[start + length :]
+    return code
+
+
+def _places(raw: Sequence[Sequence[int]]) -> Places:
+    return tuple((int(start), int(length)) for start, length in raw)
+
+
+def _links(raw: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Places]:
+    return {library: _places(places) for library, places in raw.items()}

@@ -1,0 +1,104 @@
+"""What a party holds at each level of a game: the payloads that it believes in, and the tree over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from roundlog.adjudication import Descriptor
+from roundlog.commitments import MerkleTree
+from roundlog.dispute import ElementMaterial, RunningResults, StepTrace, operators_half
+from roundlog.dispute.trace import half_of
+
+from tiebreak.chain.records import NO_CHILDREN, Children, LeafOpening, NextRoot
+
+Place = tuple[int, ...]
+"""Where a tree hangs: the disputed leaf of every level above it. The tree at () is the claim itself, the one at (i,)
+is over the steps of interval i, the one at (i, j) over all that step j of it computes, the one at (i, j, q) over the
+output of operator q."""
+
+
+def children(tree: MerkleTree, height: int, index: int) -> Children:
+    """The children of node `index` (from the left) at `height`; none at height 0."""
+    if height == 0:
+        return NO_CHILDREN
+    return Children(left=tree.node(height - 1, 2 * index), right=tree.node(height - 1, 2 * index + 1))
+
+
+class Leaves:
+    """Levels CHECKPOINT and STEP: state roots (32 bytes each) and their Merkle tree.
+
+    Raises ValueError if there are none: every tree of a game has a leaf.
+    """
+
+    def __init__(self, payloads: Sequence[bytes]) -> None:
+        if not payloads:
+            raise ValueError("a tree without leaves cannot be disputed: give at least one payload")
+        self.payloads = tuple(payloads)
+        self.tree = MerkleTree(self.payloads)
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @property
+    def root(self) -> bytes:
+        return self.tree.root
+
+    def open(self, index: int, agreed_before: bytes) -> LeafOpening:
+        """The opening of leaf `index`. `agreed_before` stands before leaf 0."""
+        if index == 0:
+            return LeafOpening(payload=self.payloads[0], agreed=agreed_before, agreed_proof=())
+        proof = tuple(self.tree.proof(index - 1))
+        return LeafOpening(payload=self.payloads[index], agreed=self.payloads[index - 1], agreed_proof=proof)
+
+    def as_next_root(self) -> NextRoot:
+        """The root, tied to the level above by the proof of its last leaf."""
+        return NextRoot(root=self.root, last_leaf_proof=tuple(self.tree.proof(len(self) - 1)))
+
+
+class Trace:
+    """Level OPERATOR: tensor roots of all outputs of a step, and of the state after it."""
+
+    def __init__(self, step: StepTrace) -> None:
+        self.step = step
+        self.tree = step.tree
+        self.state_root = MerkleTree(step.states).root
+        self.half = half_of(len(step.operators), len(step.states))
+
+    def as_next_root(self) -> NextRoot:
+        """The operators' half: the other one follows from the state root."""
+        return NextRoot(root=operators_half(self.tree), last_leaf_proof=())
+
+    def store(self, index: int) -> tuple[bytes, tuple[bytes, ...]]:
+        """What the store of the slot at leaf `index` keeps, with the proof that it is the store's leaf."""
+        operator = len(self.step.operators) - len(self.step.states) + index - self.half
+        return self.step.operators[operator], tuple(self.tree.proof(operator))
+
+
+class Output(Protocol):
+    """Levels CHUNK and PARTIAL: the output of one operator of one step."""
+
+    @property
+    def descriptor(self) -> Descriptor: ...
+    @property
+    def encoded(self) -> bytes:
+        """The descriptor."""
+
+    @property
+    def descriptor_proof(self) -> list[bytes]: ...
+    @property
+    def tree(self) -> MerkleTree:
+        """Over the chunks."""
+
+    def chunk(self, index: int) -> bytes: ...
+    def wrong_element(self, index: int, posted: bytes) -> int | None:
+        """Which element of an opponent's chunk to dispute."""
+
+    def material(self, element: int) -> ElementMaterial: ...
+    def running(self, element: int, claimed: int) -> RunningResults:
+        """Running results of an element, of which the trainer's bits are `claimed`."""
+
+    def segment(self, element: int, segment: int) -> ElementMaterial: ...
+
+
+Tree = Leaves | Trace | Output

@@ -1,0 +1,37 @@
+"""Which jobs a party can defend itself in: whoever is right about one of these can show it to the contract."""
+
+from __future__ import annotations
+
+from roundlog import job as engine
+from roundlog.adjudication.size import largest_proof
+from roundlog.arithmetic import FULL_BITS
+from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
+
+MOST_PROOF_BYTES = 120_000
+"""A little less than the 128 KiB beyond which nodes do not pass a transaction on."""
+
+
+def unanswerable_spec(spec: TrainingSpec) -> str | None:
+    """Why disputes about such a spec could not be decided, in one clause; None if they can."""
+    if spec.rounding_policy != POLICY_CERTIFIED:
+        return (
+            "the spec's rounding_policy is 1 (threshold), under which the trainer's log decides and nobody can tell "
+            "right from wrong: such a job is for use without a chain"
+        )
+    if spec.rounding_bits != FULL_BITS:
+        return (
+            f"the spec's rounding_bits are {spec.rounding_bits}, to which the contract does not round exact operators: "
+            "such a job is for use without a chain"
+        )
+    return None
+
+
+def unanswerable_program(job: engine.Job) -> str | None:
+    """Why somebody who is right could not show it, in one clause; None if it can."""
+    size, operator = largest_proof(job.program, job.spec)
+    if size > MOST_PROOF_BYTES:
+        return (
+            f"a proof of one element of {job.program.describe(operator)} can take {size} bytes, more than the "
+            f"{MOST_PROOF_BYTES} of a transaction: make the rows of the data set, or the lists that are joined, smaller"
+        )
+    return None
