@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -95,16 +96,14 @@ class Evidence:
 
     def step_roots(self, interval: int) -> Sequence[bytes]:
         """The state roots after every step of an interval."""
-        return replay_interval(self._run(), interval)
+        return replay_interval(self._run, interval)
 
     def trace(self, step: int, keep: Sequence[int] = ()) -> StepTrace:
         """All that a step computes; the outputs of the operators `keep` themselves."""
-        run = self._run()
-        executor = (
-            run.executor
-            if isinstance(run.executor, Executor)
-            else Executor(run.job.program, run.job.spec.rounding_bits)
-        )
+        run = self._run
+        executor = run.executor
+        if not isinstance(executor, Executor):
+            executor = Executor(self.job.program, self.job.spec.rounding_bits)
         inputs = run.inputs(step, self._state_before(step))
         return trace_step(executor, inputs, alone(self.job.spec), self.made_up, keep)
 
@@ -123,6 +122,7 @@ class Evidence:
 
     # The engine.
 
+    @cached_property
     def _run(self) -> Run:
         return Run(
             self.job,
@@ -136,5 +136,5 @@ class Evidence:
 
     def _state_before(self, step: int) -> list[torch.Tensor]:
         if self._before is None or self._before[0] != step:
-            self._before = step, replay_state(self._run(), step)
+            self._before = step, replay_state(self._run, step)
         return self._before[1]

@@ -9,19 +9,23 @@ from hashlib import sha256
 import pytest
 from contract_model import ContractModel, Refused, depth, root_of
 from roundlog.commitments import MerkleTree
+from roundlog.dispute import StepTrace
+from roundlog.spec import TrainingSpec
 from tiebreak.chain.records import NO_CHILDREN, Children, Outcome, Phase, Reason, Side
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,
     Decision,
     Helpless,
+    Known,
     Leaves,
     Move,
     Need,
     OpenLevel,
     Over,
+    ProveStore,
     ReleaseBond,
-    RevealLeaf,
+    Trace,
     Wait,
     forced_move,
     next_move,
@@ -30,35 +34,75 @@ from tiebreak.game import (
 
 INITIAL = sha256(b"initial").digest()
 SHAPES = [*itertools.product(range(1, 7), range(1, 7)), (9, 3), (13, 1), (1, 11)]
+OPERATORS, SLOTS = 5, 3
+
+
+def slots(step: int, wrong_from: int | None, who: str) -> list[bytes]:
+    """The tensor roots of the state after `step`; a party that goes wrong at a step is wrong in all that follow. In the
+    step in which it goes wrong, only one slot is."""
+    wrong = [
+        wrong_from is not None and (step > wrong_from or (step == wrong_from and slot == step % SLOTS))
+        for slot in range(SLOTS)
+    ]
+    return [sha256(f"{step} {slot} {who if wrong[slot] else ''}".encode()).digest() for slot in range(SLOTS)]
 
 
 def state(step: int, wrong_from: int | None, who: str) -> bytes:
-    """The state root after `step`; a party that goes wrong at a step is wrong in all that follow."""
-    wrong = wrong_from is not None and step >= wrong_from
-    return sha256(f"{step} {who if wrong else ''}".encode()).digest()
+    return MerkleTree(slots(step, wrong_from, who)).root
+
+
+def trace(step: int, wrong_from: int | None, who: str) -> Trace:
+    """All operators are right in the step in which a party goes wrong: it has stored something else."""
+    honest = wrong_from is None or step <= wrong_from
+    computed = [sha256(f"{step} operator {q} {'' if honest else who}".encode()).digest() for q in range(OPERATORS)]
+    stored = slots(step, None, who) if honest else slots(step, wrong_from, who)
+    return Trace(StepTrace(operators=computed + stored, states=slots(step, wrong_from, who), stop=None))
 
 
 class Party:
     """The trees of one side: `intervals` x `interval` steps, wrong from step `wrong_from` on."""
 
     def __init__(self, shape: tuple[int, int], wrong_from: int | None, who: str = "liar") -> None:
-        intervals, k = shape
+        intervals, k = self.shape = shape
         self.steps = [[state(i * k + j, wrong_from, who) for j in range(k)] for i in range(intervals)]
-        self.known = {(): Leaves([steps[-1] for steps in self.steps])}
+        self.trace = lambda step: trace(step, wrong_from, who)
+        self.claim = Leaves([steps[-1] for steps in self.steps])
+        self.known = Known({(): self.claim})
         self.asked: list[tuple[int, ...]] = []
 
     def decide(self, model: ContractModel, side: Side) -> Decision:
         while isinstance(decision := next_move(model.view(), side, self.known, model.now), Need):
             self.asked.append(decision.place)
-            (interval,) = decision.place
-            self.known[decision.place] = Leaves(self.steps[interval])
+            self.provide(decision.place)
         return decision
+
+    def provide(self, place: tuple[int, ...]) -> None:
+        interval, *rest = place
+        tree = self.trace(interval * self.shape[1] + rest[0]) if rest else Leaves(self.steps[interval])
+        self.known.trees[place] = tree
+
+
+def spec_of(shape: tuple[int, int]) -> TrainingSpec:
+    some = sha256(b"some").digest()
+    return TrainingSpec(
+        steps=shape[0] * shape[1],
+        interval=shape[1],
+        program_root=some,
+        operator_count=OPERATORS + SLOTS,
+        initial_state_root=INITIAL,
+        state_count=SLOTS,
+        data_root=some,
+        data_rows=1,
+        batch_size=1,
+        schedule_root=some,
+        seed=0,
+    )
 
 
 def start(shape: tuple[int, int], trainer: Party, challenger: Party) -> ContractModel:
-    roots = (trainer.known[()].root, challenger.known[()].root)
-    last = trainer.known[()]
-    return ContractModel(shape, INITIAL, roots, (last.payloads[-1], last.as_next_root().last_leaf_proof))
+    last = trainer.claim
+    roots = (last.root, challenger.claim.root)
+    return ContractModel(spec_of(shape), roots, (last.payloads[-1], last.as_next_root().last_leaf_proof))
 
 
 def send(model: ContractModel, move: Move) -> None:
@@ -67,8 +111,8 @@ def send(model: ContractModel, move: Move) -> None:
             model.bisect(opened, below)
         case OpenLevel(side, leaf, root):
             model.open_level(side, leaf, root)
-        case RevealLeaf(side, leaf):
-            model.reveal_leaf(side, leaf)
+        case ProveStore(payload, proof):
+            model.prove_store(payload, proof)
         case ClaimTimeout():
             model.claim_timeout()
         case _:
@@ -76,7 +120,7 @@ def send(model: ContractModel, move: Move) -> None:
 
 
 def play(model: ContractModel, parties: dict[Side, Party], order: tuple[Side, Side] = tuple(Side)) -> None:
-    """Both sides move whenever they can, until the referee is called or nobody can move any more."""
+    """Both sides move whenever they can, until nobody can move any more."""
     for _ in range(200):
         for side in order:
             decision = parties[side].decide(model, side) if side in parties else None
@@ -98,16 +142,16 @@ def test_every_divergence_is_found_at_its_step_in_exactly_depth_moves(shape: tup
         order = tuple(Side) if step % 2 else tuple(reversed(Side))
         play(model, parties, order)
         game = model.view()
-        assert game.phase is Phase.REFEREE
-        assert [level.index for level in game.levels] == list(divmod(step, k))
+        found = [*divmod(step, k), 8 + step % SLOTS]
+        assert [level.index for level in game.levels] == found
         assert game.agreed == (state(step - 1, None, "") if step else INITIAL)
-        assert game.current.payloads[liar] == state(step, step, "liar")
-        assert game.current.payloads[liar.other] == state(step, None, "")
-        assert model.moves == depth(intervals) + 2 + depth(k) + 2
-        # Only the disputed interval was ever computed again.
-        assert [party.asked for party in parties.values()] == [[(step // k,)]] * 2
-        model.adjudicate(state(step, None, ""))
-        assert model.outcome is (Outcome.CHALLENGER_WON if liar is Side.TRAINER else Outcome.TRAINER_WON)
+        assert model.moves == depth(intervals) + 2 + depth(k) + 2 + depth(8 + SLOTS) + 1
+        # Only the disputed interval and step were ever computed again.
+        assert [party.asked for party in parties.values()] == [[(step // k,), divmod(step, k)]] * 2
+        assert (model.outcome, model.reason) == (
+            Outcome.CHALLENGER_WON if liar is Side.TRAINER else Outcome.TRAINER_WON,
+            Reason.PROOF,
+        )
         assert parties[Side.TRAINER].decide(model, Side.TRAINER) == Over(model.outcome)
 
 
@@ -123,7 +167,7 @@ def test_a_side_that_falls_silent_after_any_move_loses_by_the_clock_and_not_one_
             parties = {silent: Party(shape, step), silent.other: Party(shape, None)}
             model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
             spent = 0
-            while model.phase in (Phase.BISECTION, Phase.OPENING):
+            while model.phase is not Phase.OVER:
                 decision = parties[silent.other].decide(model, silent.other)
                 if not isinstance(decision, Move):
                     if spent == moves:
@@ -132,13 +176,13 @@ def test_a_side_that_falls_silent_after_any_move_loses_by_the_clock_and_not_one_
                     assert isinstance(decision, Move)
                     spent += 1
                 send(model, decision)
-            if model.phase is Phase.REFEREE:
+            if model.phase is Phase.OVER:
                 break
             waiting = parties[silent.other].decide(model, silent.other)
             deadline = model.view().deadlines[silent]
             assert waiting == Wait(f"the {silent.name.lower()}'s move", deadline + 1)
             model.now = deadline
-            assert isinstance(parties[silent].decide(model, silent), Bisect | OpenLevel | RevealLeaf)
+            assert isinstance(parties[silent].decide(model, silent), Bisect | OpenLevel | ProveStore)
             assert not timeout_is_due(model.view(), model.now)
             with pytest.raises(Refused):
                 model.claim_timeout()
@@ -180,12 +224,10 @@ def test_a_side_in_time_moves_even_though_the_other_one_is_out() -> None:
 
 
 def test_a_silent_referee_is_timed_out_by_either_side() -> None:
-    shape = (2, 2)
-    parties = {Side.TRAINER: Party(shape, 1), Side.CHALLENGER: Party(shape, None)}
-    model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
-    play(model, parties)
-    deadline = model.referee_deadline
-    model.now = deadline
+    parties = {Side.TRAINER: Party((2, 2), 1), Side.CHALLENGER: Party((2, 2), None)}
+    model = start((2, 2), parties[Side.TRAINER], parties[Side.CHALLENGER])
+    model.phase, model.running = Phase.REFEREE, [0, 0]
+    model.referee_deadline = deadline = model.now = 5000
     for side in Side:
         assert parties[side].decide(model, side) == Wait("the referee's verdict", deadline + 1)
     model.now += 1
@@ -199,27 +241,26 @@ def test_a_silent_referee_is_timed_out_by_either_side() -> None:
 def test_a_tree_whose_padding_is_forged_loses_without_a_referee(count: int) -> None:
     honest = Party((count, 2), None)
     for place in range(count, 2 ** depth(count)):
-        hashes = [MerkleTree([payload]).root for payload in honest.known[()].payloads]
+        hashes = [MerkleTree([payload]).root for payload in honest.claim.payloads]
         hashes += [sha256(b"\x02").digest()] * (2 ** depth(count) - count)
         hashes[place] = sha256(b"not PAD").digest()
         forged = MerkleTree.of_leaf_hashes(hashes)
-        last = honest.known[()].payloads[-1]
+        last = honest.claim.payloads[-1]
         model = ContractModel(
-            (count, 2), INITIAL, (forged.root, honest.known[()].root), (last, tuple(forged.proof(count - 1)))
+            spec_of((count, 2)), (forged.root, honest.claim.root), (last, tuple(forged.proof(count - 1)))
         )
         while model.phase is Phase.BISECTION:
-            if model.levels[-1].turn is Side.CHALLENGER:
+            if model.turn is Side.CHALLENGER:
                 move = honest.decide(model, Side.CHALLENGER)
                 assert isinstance(move, Bisect)
                 send(model, move)
             else:
-                level = model.levels[-1]
-                index = level.index >> level.height
-                opened = _children(forged, level.height, index)
-                half = 0 if opened.left != level.revealed.left else 1
-                model.bisect(opened, _children(forged, level.height - 1, 2 * index + half))
+                index = model.index >> model.height
+                opened = _children(forged, model.height, index)
+                half = 0 if opened.left != model.revealed.left else 1
+                model.bisect(opened, _children(forged, model.height - 1, 2 * index + half))
         assert (model.outcome, model.reason) == (Outcome.CHALLENGER_WON, Reason.PADDING)
-        assert model.levels[-1].index == place
+        assert model.index == place
 
 
 def _children(tree: MerkleTree, height: int, index: int) -> Children:
@@ -234,7 +275,7 @@ def test_whoever_has_no_tree_under_its_root_is_helpless_and_says_why() -> None:
     model = start(shape, honest, stranger)
     lost = next_move(model.view(), Side.CHALLENGER, honest.known, model.now)
     assert lost == Helpless("the challenger's root at level CHECKPOINT is not over the states at hand")
-    short = {(): Leaves(stranger.known[()].payloads[:-1])}
+    short = Known({(): Leaves(stranger.claim.payloads[:-1])})
     assert isinstance(next_move(model.view(), Side.CHALLENGER, short, model.now), Helpless)
 
 
@@ -242,9 +283,17 @@ def test_a_party_never_opens_a_level_that_does_not_carry_what_it_claimed_above()
     shape = (1, 3)
     trainer, challenger = Party(shape, 1), Party(shape, None)
     model = start(shape, trainer, challenger)
-    challenger.known[(0,)] = Leaves([*challenger.steps[0][:-1], bytes(32)])
+    challenger.known.trees[(0,)] = Leaves([*challenger.steps[0][:-1], bytes(32)])
     decision = challenger.decide(model, Side.CHALLENGER)
-    assert decision == Helpless("leaf 0 at level CHECKPOINT does not follow from the states below it")
+    assert decision == Helpless("leaf 0 at level CHECKPOINT does not follow from what is below it")
+    del challenger.known.trees[(0,)]
+    challenger.known.trees[0, 1] = trace(0, None, "")
+    while isinstance(decision := challenger.decide(model, Side.CHALLENGER), Move):
+        send(model, decision)
+        while isinstance(decision := trainer.decide(model, Side.TRAINER), Move):
+            send(model, decision)
+    decision = challenger.decide(model, Side.CHALLENGER)
+    assert decision == Helpless("leaf 1 at level STEP does not follow from what is below it")
 
 
 def test_a_helper_with_the_same_trees_makes_the_moves_of_a_silent_side() -> None:
@@ -252,26 +301,26 @@ def test_a_helper_with_the_same_trees_makes_the_moves_of_a_silent_side() -> None
     trainer, silent, helper = Party(shape, 7), Party(shape, None), Party(shape, None)
     model = start(shape, trainer, silent)
     while model.phase is Phase.BISECTION:
-        if model.levels[-1].turn is Side.CHALLENGER:
+        if model.turn is Side.CHALLENGER:
             move = forced_move(model.view(), Side.CHALLENGER, helper.known)
         else:
             move = trainer.decide(model, Side.TRAINER)
         assert isinstance(move, Bisect)
         send(model, move)
-    assert model.levels[-1].index == 2
+    assert model.index == 2
 
 
 def test_a_void_game_is_over_for_the_trainer_and_a_bond_to_fetch_for_the_challenger() -> None:
     game = start((2, 2), Party((2, 2), 1), Party((2, 2), None)).view()
     void = replace(game, phase=Phase.OVER, outcome=Outcome.VOID, reason=Reason.CLAIM_REJECTED, bond_held=True)
-    assert next_move(void, Side.TRAINER, {}, 0) == Over(Outcome.VOID)
-    assert next_move(void, Side.CHALLENGER, {}, 0) == ReleaseBond()
-    assert next_move(replace(void, bond_held=False), Side.CHALLENGER, {}, 0) == Over(Outcome.VOID)
+    assert next_move(void, Side.TRAINER, Known(), 0) == Over(Outcome.VOID)
+    assert next_move(void, Side.CHALLENGER, Known(), 0) == ReleaseBond()
+    assert next_move(replace(void, bond_held=False), Side.CHALLENGER, Known(), 0) == Over(Outcome.VOID)
 
 
 def test_the_trees_of_the_strategy_are_those_of_the_model() -> None:
     for count in range(1, 20):
-        payloads = [state(i, None, "") for i in range(count)]
+        payloads = [sha256(b"%d" % i).digest() for i in range(count)]
         assert Leaves(payloads).root == root_of(payloads)
     with pytest.raises(ValueError, match="without leaves"):
         Leaves([])

@@ -1,0 +1,200 @@
+"""Whole games about single steps of random programs, between an honest party and somebody who is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from contract_model import ContractModel, Refused
+from random_programs import make
+from roundlog.adjudication import program_root
+from roundlog.auditor import Auditor
+from roundlog.commitments import data_root, state_root, tensor_root
+from roundlog.executor import Executor, RunningStep, StoppedError
+from roundlog.job import Job
+from roundlog.operators import StepInputs
+from roundlog.program import Program
+from roundlog.spec import TrainingSpec
+from tiebreak.chain.records import Game, Outcome, Phase, Side
+from tiebreak.game import (
+    Bisect,
+    ClaimTimeout,
+    Decision,
+    DisputeSum,
+    Helpless,
+    Known,
+    Move,
+    Need,
+    NeedChunk,
+    OpenLevel,
+    OpenOperator,
+    OpenPartials,
+    PostChunk,
+    ProveElement,
+    ProveSegment,
+    ProveStore,
+    next_move,
+)
+from tiebreak.roles.evidence import Evidence
+
+
+def job_of(program: Program, inputs: StepInputs) -> Job:
+    """A job of one step of a program without state."""
+    dataset = dict(zip(program.data_names, inputs.data, strict=True))
+    initial = {name: torch.zeros(kind.shape, dtype=kind.dtype.torch_dtype) for name, kind in stored(program).items()}
+    schedule = torch.zeros(1, 0)
+    spec = TrainingSpec(
+        steps=1,
+        interval=1,
+        program_root=program_root(program),
+        operator_count=len(program.nodes),
+        initial_state_root=state_root(initial.values()),
+        state_count=len(initial),
+        data_root=data_root(list(dataset.values())),
+        data_rows=program.batch_size,
+        batch_size=program.batch_size,
+        schedule_root=tensor_root(schedule),
+        seed=inputs.seed,
+    )
+    return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=dataset)
+
+
+def stored(program: Program) -> dict[str, object]:
+    stores = [node for node in program.nodes if node.op == "store"]
+    return {name: node.type for name, node in zip(program.state_names, stores, strict=True)}
+
+
+def random_job(seed: int, operators: int = 25) -> Job:
+    made = make(seed, operators)
+    return job_of(made.program, made.inputs)
+
+
+class HidingExecutor(Executor):
+    """Goes on where a run has no value, with ones."""
+
+    def __init__(self, program: Program, bits: int) -> None:
+        super().__init__(program, bits)
+        self.running = _HidingStep
+
+    def run(self, inputs, rounding, observe=None, pass_on=None):  # type: ignore[no-untyped-def]
+        return super().run(inputs, rounding, observe or (lambda index, output: None), pass_on)
+
+
+class _HidingStep(RunningStep):
+    def compute(self, index: int) -> None:
+        try:
+            super().compute(index)
+        except StoppedError as error:
+            output = error.output.clone()
+            if output.is_floating_point():
+                output[~output.isfinite()] = 1.0
+            self.values[index] = output
+            if self.executor.program.nodes[index].op == "store":
+                self.states.append(output)
+
+
+def evidence_of(job: Job, room: Path, executor: Executor | None = None) -> Evidence:
+    result = Auditor(job, room, go_on=True, executor=executor).run()
+    return Evidence(job, room, result.state_roots, executor=executor)
+
+
+@dataclass
+class Player:
+    """One side. `twist` may change a move before it is sent, or drop it."""
+
+    side: Side
+    evidence: Evidence
+    twist: Callable[[Game, Move], Move | None] | None = None
+
+    def __post_init__(self) -> None:
+        self.known = Known({(): self.evidence.claim})
+
+    def decide(self, model: ContractModel) -> Decision:
+        while True:
+            decision = next_move(model.view(), self.side, self.known, model.now)
+            if isinstance(decision, Need):
+                self.known.trees[decision.place] = self.evidence.tree(decision.place)
+            elif isinstance(decision, NeedChunk):
+                self.known.chunk = model.posted
+            else:
+                return decision
+
+    def move(self, model: ContractModel) -> Move | None:
+        decision = self.decide(model)
+        if not isinstance(decision, Move):
+            return None
+        return self.twist(model.view(), decision) if self.twist is not None else decision
+
+
+def send(model: ContractModel, move: Move) -> None:
+    match move:
+        case Bisect(opened, below):
+            model.bisect(opened, below)
+        case OpenLevel(side, leaf, root):
+            model.open_level(side, leaf, root)
+        case OpenOperator(side, opening):
+            model.open_operator(side, opening)
+        case ProveStore(payload, proof):
+            model.prove_store(payload, proof)
+        case PostChunk(chunk):
+            model.post_chunk(chunk)
+        case ProveElement(proof):
+            model.prove_element(proof)
+        case DisputeSum(descriptor, chunk, position):
+            model.dispute_sum(descriptor, chunk, position)
+        case OpenPartials(side, opening):
+            model.open_partials(side, opening)
+        case ProveSegment(proof):
+            model.prove_segment(proof)
+        case ClaimTimeout():
+            model.claim_timeout()
+        case _:
+            raise AssertionError(move)
+
+
+def new_game(trainer: Evidence, challenger: Evidence, **options: object) -> ContractModel:
+    claim = trainer.claim
+    last = claim.payloads[-1], claim.as_next_root().last_leaf_proof
+    return ContractModel(trainer.job.spec, (claim.root, challenger.claim.root), last, **options)  # type: ignore[arg-type]
+
+
+def play(model: ContractModel, honest: Player, other: Player, *, last: Side | None = None) -> list[Move]:
+    """Lets both move whenever they can; the honest one's moves have to be accepted. Who falls silent loses its time.
+    last: the side that opens only after the other has. Returns all moves that were made."""
+    made: list[Move] = []
+    for _ in range(300):
+        if model.phase in (Phase.OVER, Phase.REFEREE):
+            return made
+        move = honest.move(model)
+        if move is not None and not (
+            last is honest.side and model.phase is Phase.OPENING and model.running[honest.side.other]
+        ):
+            send(model, move)
+            made.append(move)
+            continue
+        theirs = other.move(model)
+        if theirs is not None:
+            try:
+                send(model, theirs)
+                made.append(theirs)
+                continue
+            except Refused:
+                pass
+        if move is not None:
+            send(model, move)
+            made.append(move)
+            continue
+        assert not isinstance(honest.decide(model), Helpless)
+        # Nobody moves: the other one lets its time run out.
+        model.now = max(deadline for deadline in model.view().deadlines) + 1
+        decision = honest.decide(model)
+        assert isinstance(decision, ClaimTimeout), decision
+        send(model, decision)
+        made.append(decision)
+    raise AssertionError("the game does not end")
+
+
+def won(side: Side) -> Outcome:
+    return Outcome.TRAINER_WON if side is Side.TRAINER else Outcome.CHALLENGER_WON

@@ -1,0 +1,243 @@
+"""An honest party that answers in time never loses, whatever the other one claims about a step: games over random
+programs, down to the element, with runs that have no end among them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from contract_model import ContractModel
+from disputes_below import HidingExecutor, Player, evidence_of, job_of, new_game, play, random_job, won
+from eth_hash.auto import keccak
+from roundlog.adjudication import Family, describe
+from roundlog.adjudication import binary32 as ieee
+from roundlog.adjudication.partial import ExactSum
+from roundlog.dispute import RunningResults, StepTrace
+from roundlog.dispute.trace import first_store
+from roundlog.job import Job
+from test_stops import hostile
+from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
+from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
+from tiebreak.game import Output, ProveSegment, ProveStore, Trace
+from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.referee import function_of, verdict
+
+STEP = (0, 0)
+
+
+@pytest.fixture
+def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sum of more than two terms makes several segments."""
+    monkeypatch.setattr(sys.modules["roundlog.adjudication.describe"], "terms_per_segment", lambda descriptor: 2)
+
+
+def dispute(job: Job, room: Path, lies: list[Lie], liar: Side) -> tuple[ContractModel, list[object]] | None:
+    """The whole game against somebody who lies so; None if the lie makes no difference."""
+    honest = evidence_of(job, room / "honest")
+    executor = TamperedExecutor(job.program, 32, lies)
+    lying = CunningEvidence(evidence_of(job, room / "liar", executor), liar)
+    if honest.claim.root == lying.claim.root:
+        return None
+    sides = {liar: lying, liar.other: honest}
+    model = new_game(sides[Side.TRAINER], sides[Side.CHALLENGER])
+    moves = play(model, Player(liar.other, honest), Player(liar, lying))
+    assert model.outcome is won(liar.other), (lies, liar, model.outcome, model.reason)
+    return model, list(moves)
+
+
+def lies_of(job: Job, rng: Random) -> Lie:
+    count = len(job.program.nodes)
+    q = rng.choice((rng.randrange(count), rng.randrange(first_store(job.program), count)))
+    kind = job.program.nodes[q].type
+    only_stored = q >= first_store(job.program) and rng.random() < 0.5
+    return Lie(step=0, operator=q, element=rng.randrange(kind.numel), only_stored=only_stored)
+
+
+@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
+def test_whoever_lies_about_one_number_loses(liar: Side, tmp_path: Path, short_segments: None) -> None:
+    made: Counter[str] = Counter()
+    for seed in range(22):
+        job, rng = random_job(seed), Random(seed)
+        found = dispute(job, tmp_path / str(seed), [lies_of(job, rng)], liar)
+        if found is None:
+            continue
+        model, moves = found
+        made.update({type(move).__name__ for move in moves} | {model.reason.name, f"level {model.level.name}"})
+    expected = {"OpenOperator", "PostChunk", "ProveStore", "ProveSegment", "DisputeSum", "OpenPartials", "PROOF"}
+    if liar is Side.TRAINER:
+        expected |= {"ProveElement", "level CHUNK"}
+        assert "TIMEOUT" not in made, made
+    assert expected | {"level OPERATOR", "level PARTIAL"} <= set(made), made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
+@pytest.mark.parametrize("segments", ["long", "short"])
+def test_many_more_lies_lose(liar: Side, segments: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if segments == "short":
+        request.getfixturevalue("short_segments")
+    for seed in range(22, 240):
+        job, rng = random_job(seed), Random(seed)
+        dispute(job, tmp_path / str(seed), [lies_of(job, rng) for _ in range(rng.choice((1, 1, 3)))], liar)
+
+
+def hostile_jobs(count: int) -> list[tuple[int, Job]]:
+    return [(seed, job_of(*hostile(seed))) for seed in range(count)]
+
+
+def test_whoever_goes_on_where_a_run_has_no_value_loses(tmp_path: Path, short_segments: None) -> None:
+    stops: Counter[str] = Counter()
+    for seed, job in hostile_jobs(60):
+        room = tmp_path / str(seed)
+        honest = evidence_of(job, room / "honest")
+        if not honest.made_up.needed:
+            continue
+        hiding = evidence_of(job, room / "hiding", HidingExecutor(job.program, 32))
+        lying = CunningEvidence(hiding, Side.TRAINER)
+        assert honest.claim.root != lying.claim.root
+        model = new_game(lying, honest)
+        play(model, Player(Side.CHALLENGER, honest), Player(Side.TRAINER, lying))
+        stop = honest.trace(0).stop
+        assert stop is not None and model.outcome is Outcome.CHALLENGER_WON, (seed, model.reason)
+        if model.reason is Reason.PROOF:
+            assert model.level is Level.OPERATOR or model.path[2] == stop.operator
+            stops[job.program.nodes[stop.operator].op, model.level.name] += 1
+    assert {"take", "gather", "mul", "store"} <= {op for op, _ in stops}, stops
+    assert {"CHUNK", "PARTIAL"} <= {level for _, level in stops}, stops
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path) -> None:
+    """The trainer opens after the challenger, and opens the same half, below another state."""
+    copied = 0
+    for seed, job in hostile_jobs(25) if stops else [(seed, random_job(seed)) for seed in range(8)]:
+        room, rng = tmp_path / str(seed), Random(seed)
+        honest = evidence_of(job, room / "honest")
+        if stops != honest.made_up.needed:
+            continue
+        if stops:
+            lying = evidence_of(job, room / "liar", HidingExecutor(job.program, 32))
+        else:
+            lying = evidence_of(job, room / "liar", TamperedExecutor(job.program, 32, [lies_of(job, rng)]))
+        if lying.claim.root == honest.claim.root:
+            continue
+        theirs, ours = lying.trace(0), honest.trace(0)
+        trainer = Player(Side.TRAINER, lying)
+        trainer.known.trees[STEP] = Trace(StepTrace(operators=ours.operators, states=theirs.states, stop=None))
+        model = new_game(lying, honest)
+        moves = play(model, Player(Side.CHALLENGER, honest), trainer)
+        assert (model.outcome, model.reason, model.level) == (Outcome.CHALLENGER_WON, Reason.PROOF, Level.OPERATOR)
+        assert isinstance(moves[-1], ProveStore)
+        copied += 1
+    assert copied >= 5
+
+
+def is_long_sum(job: Job, q: int) -> bool:
+    descriptor = describe(job.program, q)
+    return descriptor.family == Family.SUM and descriptor.terms > 4
+
+
+class CopyingEvidence(Evidence):
+    """Running results as the other side has them, but for the last, which comes to the trainer's claim."""
+
+    def __init__(self, lying: Evidence, honest: Evidence) -> None:
+        vars(self).update(vars(lying))
+        self._theirs = honest
+
+    def output(self, step: int, q: int) -> Output:
+        own, theirs = super().output(step, q), self._theirs.output(step, q)
+
+        class Copied:
+            def __getattr__(self, name: str) -> object:
+                return getattr(own, name)
+
+            def running(self, element: int, claimed: int) -> RunningResults:
+                partials = theirs.running(element, claimed).partials[:-1]
+                return RunningResults([*partials, ExactSum(ieee.scaled(claimed) << 149)], stopped=False)
+
+        return Copied()  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_copy_of_running_results_does_not_help(stops: bool, tmp_path: Path, short_segments: None) -> None:
+    copied = 0
+    jobs = hostile_jobs(60) if stops else [(seed, random_job(seed)) for seed in range(20)]
+    for seed, job in jobs:
+        room = tmp_path / str(seed)
+        sums = [q for q in range(len(job.program.nodes)) if is_long_sum(job, q)]
+        if not sums:
+            continue
+        honest = evidence_of(job, room / "honest")
+        if stops:
+            if not honest.made_up.needed or honest.trace(0).stop.operator not in sums:  # type: ignore[union-attr]
+                continue
+            lying = evidence_of(job, room / "liar", HidingExecutor(job.program, 32))
+        else:
+            lies = [Lie(step=0, operator=Random(seed).choice(sums))]
+            lying = evidence_of(job, room / "liar", TamperedExecutor(job.program, 32, lies))
+        if lying.claim.root == honest.claim.root:
+            continue
+        model = new_game(lying, honest)
+        moves = play(model, Player(Side.CHALLENGER, honest), Player(Side.TRAINER, CopyingEvidence(lying, honest)))
+        assert (model.outcome, model.reason) == (Outcome.CHALLENGER_WON, Reason.PROOF), seed
+        copied += isinstance(moves[-1], ProveSegment) and model.index == model.operator.segments - 1
+    assert copied >= 2
+
+
+@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
+def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side, tmp_path: Path) -> None:
+    asked = 0
+    for seed in range(60):
+        job = random_job(seed)
+        functions = [q for q in range(len(job.program.nodes)) if describe(job.program, q).family == Family.FUNCTION]
+        if not functions:
+            continue
+        q, rng = functions[0], Random(seed)
+        lie = Lie(step=0, operator=q, element=rng.randrange(job.program.nodes[q].type.numel))
+        honest = evidence_of(job, tmp_path / f"{seed}")
+        lying = evidence_of(job, tmp_path / f"{seed} liar", TamperedExecutor(job.program, 32, [lie]))
+        if honest.claim.root == lying.claim.root:
+            continue
+        sides = {liar: lying, liar.other: honest}
+        model = new_game(sides[Side.TRAINER], sides[Side.CHALLENGER], undecided=True)
+        play(model, Player(liar.other, honest), Player(liar, lying))
+        assert model.phase is Phase.REFEREE and model.disputed.element == lie.element
+        argument = next(iter(job.program.nodes[q].inputs))
+        value = honest.trace(0, [argument]).values[argument].reshape(-1)[lie.element]
+        # The model's hash of a descriptor is not the contract's.
+        code = function_of(job.program, q, bytes(keccak(model.descriptor)))
+        bits = verdict(code, int(value.view(torch.int32)) & 0xFFFFFFFF, 32, model.disputed.claimed)
+        model.adjudicate(bits)
+        assert (model.outcome, model.reason) == (won(liar.other), Reason.VERDICT)
+        asked += 1
+    assert asked >= 4
+
+
+def test_a_silent_party_loses_at_every_level(tmp_path: Path, short_segments: None) -> None:
+    """Of every game against a liar, one that falls silent after each number of moves."""
+    ended: Counter[str] = Counter()
+    for seed in (0, 3, 5, 11):
+        job = random_job(seed)
+        sums = [q for q in range(len(job.program.nodes)) if is_long_sum(job, q)]
+        lie = Lie(step=0, operator=sums[0] if sums else 0)
+        for liar in Side:
+            room = tmp_path / f"{seed} {liar.name}"
+            honest = evidence_of(job, room / "honest")
+            lying = CunningEvidence(evidence_of(job, room / "liar", TamperedExecutor(job.program, 32, [lie])), liar)
+            if honest.claim.root == lying.claim.root:
+                continue
+            sides = {liar: lying, liar.other: honest}
+            for silent_after in range(30):
+                talk = iter([True] * silent_after)
+                model = new_game(sides[Side.TRAINER], sides[Side.CHALLENGER])
+                other = Player(liar, lying, lambda game, move, talk=talk: move if next(talk, False) else None)
+                play(model, Player(liar.other, honest), other)
+                assert model.outcome is won(liar.other)
+                ended[f"{model.reason.name} {model.level.name}"] += 1
+                if next(talk, False):
+                    break
+    assert {"TIMEOUT STEP", "TIMEOUT OPERATOR", "TIMEOUT PARTIAL"} <= set(ended), ended
