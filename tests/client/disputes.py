@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from roundlog.commitments.merkle import MerkleTree
+from roundlog.commitments import MerkleTree
+from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node
-from tiebreak.chain.records import NO_CHILDREN, Children, LeafOpening, Level, NextRoot, Phase, Side, Terms
+from tiebreak.chain.node import Node, Receipt
+from tiebreak.chain.records import Phase, Side, Terms
 from tiebreak.chain.sender import Sender
+from tiebreak.chain.spec import PostedSpec
+from tiebreak.game import Known, Leaves, Move, Need, Place, Trace, Tree, next_move
+from tiebreak.roles.player import execute
 
 STEPS, INTERVAL = 60, 5
 ETHER = 10**18
@@ -48,20 +53,40 @@ TERMS = Terms(
 
 @dataclass
 class Run:
-    """What a party believes: the state root after every step. A run that goes wrong at step `wrong` stays wrong."""
+    """What a party believes: the state (tensor roots of its slots) after every step. A run that goes wrong at step
+    `wrong`, counted from 1, has stored another slot there, and stays wrong."""
 
-    states: list[bytes]
+    wrong: int
 
     @classmethod
     def of(cls, wrong: int = STEPS + 1) -> Run:
-        return cls([root("state", step, "wrong" if step >= wrong else "") for step in range(1, STEPS + 1)])
+        return cls(wrong)
+
+    def slots(self, step: int) -> list[bytes]:
+        if step < self.wrong:
+            return [root("slot", step, slot) for slot in range(SPEC.state_count)]
+        right = Run.of().slots(step)
+        return [root("wrong", step, slot) if step > self.wrong or slot == 2 else right[slot] for slot in range(7)]
+
+    @property
+    def states(self) -> list[bytes]:
+        return [MerkleTree(self.slots(step)).root for step in range(1, STEPS + 1)]
 
     @property
     def checkpoints(self) -> MerkleTree:
         return MerkleTree(self.states[INTERVAL - 1 :: INTERVAL])
 
-    def inside(self, interval: int) -> MerkleTree:
-        return MerkleTree(self.states[interval * INTERVAL : (interval + 1) * INTERVAL])
+    def tree(self, place: Place) -> Tree:
+        """As a party's evidence gives it."""
+        if not place:
+            return Leaves(self.states[INTERVAL - 1 :: INTERVAL])
+        if len(place) == 1:
+            return Leaves(self.states[place[0] * INTERVAL : (place[0] + 1) * INTERVAL])
+        step = place[0] * INTERVAL + place[1] + 1
+        # What the operators compute is right in the step in which the run goes wrong.
+        stored = self.slots(step) if step != self.wrong else Run.of().slots(step)
+        computed = [root("operator", step, q, step > self.wrong) for q in range(SPEC.operator_count - len(stored))]
+        return Trace(StepTrace(operators=computed + stored, states=self.slots(step), stop=None))
 
 
 @dataclass
@@ -72,40 +97,17 @@ class Party:
     run: Run
     side: Side
 
-    def tree(self, game: int) -> MerkleTree:
-        levels = self.contract.game(game).levels
-        return self.run.checkpoints if levels[-1].level is Level.CHECKPOINT else self.run.inside(levels[0].index)
+    def __post_init__(self) -> None:
+        self.known = Known()
 
-    def bisect(self, game: int) -> int:
-        at, tree = self.contract.game(game).current, self.tree(game)
-        opened = children(tree, at.height, at.index >> at.height)
-        left = opened.left != at.revealed.left
-        below = 2 * (at.index >> at.height) + (0 if left else 1)
-        next_children = children(tree, at.height - 1, below) if at.height > 1 else NO_CHILDREN
-        return self.contract.bisect(game, opened, next_children).gas_used
-
-    def opening(self, game: int) -> LeafOpening:
-        levels, tree = self.contract.game(game).levels, self.tree(game)
-        index = levels[-1].index
-        if levels[-1].level is Level.CHECKPOINT:
-            states = self.run.states[INTERVAL - 1 :: INTERVAL]
-        else:
-            states = self.run.states[levels[0].index * INTERVAL :]
-        if index == 0:
-            return LeafOpening(payload=states[0], agreed=levels[-1].agreed_before, agreed_proof=())
-        return LeafOpening(payload=states[index], agreed=states[index - 1], agreed_proof=tuple(tree.proof(index - 1)))
-
-    def open_level(self, game: int) -> None:
-        below = self.run.inside(self.contract.game(game).current.index)
-        proof = tuple(below.proof(INTERVAL - 1))
-        self.contract.open_level(game, self.side, self.opening(game), NextRoot(root=below.root, last_leaf_proof=proof))
-
-    def reveal(self, game: int) -> None:
-        self.contract.reveal_leaf(game, self.side, self.opening(game))
-
-
-def children(tree: MerkleTree, height: int, index: int) -> Children:
-    return Children(left=tree.node(height - 1, 2 * index), right=tree.node(height - 1, 2 * index + 1))
+    def move(self, game: int) -> Receipt | None:
+        """Makes the move that is due from this side, if one is."""
+        while True:
+            state = self.contract.game(game)
+            decision = next_move(state, self.side, self.known, self.contract.node.now())
+            if not isinstance(decision, Need):
+                return execute(self.contract, game, decision) if isinstance(decision, Move) else None
+            self.known.trees[decision.place] = self.run.tree(decision.place)
 
 
 @dataclass
@@ -123,8 +125,11 @@ class Cast:
         customer = VerificationGame.deploy(senders[0])
         return cls(customer, *(customer.by(sender) for sender in senders[1:]))
 
+    def spec(self, **changes: Any) -> PostedSpec:
+        return PostedSpec(replace(SPEC, **changes), devnet_account(3).address, self.customer.adjudicator())
+
     def post(self, terms: Terms = TERMS) -> int:
-        job, _ = self.customer.post_job(SPEC, devnet_account(3).address, terms, JOB_CID)
+        job, _ = self.customer.post_job(self.spec(), terms, JOB_CID)
         return job
 
     def commit(self, job: int, run: Run) -> None:
@@ -139,17 +144,12 @@ class Cast:
             bond=TERMS.trainer_bond,
         )
 
-    def dispute(self, job: int, claimed: Run, believed: Run) -> int:
-        """Plays a game from the challenge to the call of the referee."""
+    def dispute(self, job: int, claimed: Run, believed: Run, *, until: Phase = Phase.OVER) -> int:
+        """Plays a game from the challenge to its end, or to another phase."""
         game, _ = self.auditor.challenge(job, believed.checkpoints.root, bond=TERMS.challenger_bond)
         parties = [Party(self.trainer, claimed, Side.TRAINER), Party(self.auditor, believed, Side.CHALLENGER)]
-        for _ in range(100):
-            state = self.customer.game(game)
-            if state.phase is Phase.BISECTION:
-                parties[state.current.turn].bisect(game)
-            elif state.phase is Phase.OPENING:
-                for party in parties:
-                    (party.reveal if state.current.level.is_last else party.open_level)(game)
-            else:
+        for turn in range(100):
+            if self.customer.game(game).phase is until:
                 return game
+            parties[turn % 2].move(game)
         raise AssertionError("the game does not end")

@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from disputes import ETHER, INTERVAL, JOB_CID, SPEC, TERMS, Cast, Run, root
+from disputes import ETHER, INTERVAL, JOB_CID, SPEC, TERMS, Cast, Party, Run, root
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
+from roundlog.commitments import leaf_hash
 from roundlog.spec import TrainingSpec
 from tiebreak.chain import events as ev
 from tiebreak.chain.abi import ENUMS, STRUCTS, ContractAbi, snake_case
@@ -28,37 +29,38 @@ from tiebreak.chain.records import (
     Side,
 )
 from tiebreak.chain.sender import Sender
-from tiebreak.chain.spec import spec_hash
+from tiebreak.chain.spec import PostedSpec
 
 
 @pytest.mark.parametrize("wrong", [33])
-def test_a_dispute_finds_the_wrong_step_and_the_referee_decides_it(node: Node, wrong: int) -> None:
+def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: Node, wrong: int) -> None:
     cast = Cast.on(node)
     cast.post()
     job = cast.post()
     assert job == 2  # so that the numbers of job, game, levels and sides cannot be taken for each other
     honest, cheat = Run.of(), Run.of(wrong)
     cast.commit(job, cheat)
-    game = cast.dispute(job, cheat, honest)
+    game = cast.dispute(job, cheat, honest, until=Phase.PROVING)
 
     state = cast.customer.game(game)
-    assert state.phase is Phase.REFEREE
     assert state.levels[0].index * INTERVAL + state.levels[1].index + 1 == wrong
     assert state.agreed == honest.states[wrong - 2] == cheat.states[wrong - 2]
-    assert state.current.payloads == (cheat.states[wrong - 1], honest.states[wrong - 1])
+    assert (state.current.level, state.current.index) == (Level.OPERATOR, 128 + 2)
+    assert state.search.nodes == tuple(leaf_hash(run.slots(wrong)[2]) for run in (cheat, honest))
     assert state.party(Side.CHALLENGER) == devnet_account(2).address
 
     before = node.balance(devnet_account(2).address)
-    cast.referee.adjudicate(game, honest.states[wrong - 1])
+    settled = Party(cast.auditor, honest, Side.CHALLENGER).move(game)
+    assert settled is not None
     state = cast.customer.game(game)
-    assert (state.phase, state.outcome, state.reason) == (Phase.OVER, Outcome.CHALLENGER_WON, Reason.VERDICT)
+    assert (state.phase, state.outcome, state.reason) == (Phase.OVER, Outcome.CHALLENGER_WON, Reason.PROOF)
     assert cast.customer.job(job).status is JobStatus.REJECTED
 
     credit = cast.auditor.credit_of(devnet_account(2).address)
     assert credit == TERMS.challenger_bond + TERMS.trainer_bond // 2
     amount, receipt = cast.auditor.withdraw()
     assert amount == credit
-    assert node.balance(devnet_account(2).address) == before + credit - receipt.fee
+    assert node.balance(devnet_account(2).address) == before + credit - settled.fee - receipt.fee
     with pytest.raises(ContractError) as caught:
         cast.auditor.withdraw()
     assert caught.value.name == "NothingToWithdraw"
@@ -77,11 +79,12 @@ def test_a_dispute_finds_the_wrong_step_and_the_referee_decides_it(node: Node, w
     assert [event.leaf_index for event in told if isinstance(event, ev.LeafFound)] == [
         (wrong - 1) // INTERVAL,
         (wrong - 1) % INTERVAL,
+        128 + 2,
     ]
     movers = [event.mover for event in told if isinstance(event, ev.Bisected) and event.level is Level.CHECKPOINT]
     assert movers == [Side.CHALLENGER, Side.TRAINER, Side.CHALLENGER, Side.TRAINER]
     over = next(event for event in told if isinstance(event, ev.GameOver))
-    assert (over.job, over.outcome, over.reason) == (job, Outcome.CHALLENGER_WON, Reason.VERDICT)
+    assert (over.job, over.outcome, over.reason) == (job, Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
 def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Node) -> None:
@@ -97,7 +100,7 @@ def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Node
     assert seen.status is JobStatus.CLAIMED
     assert seen.spec.training == SPEC
     assert seen.spec.referee == devnet_account(3).address
-    assert seen.spec_hash == spec_hash(SPEC, devnet_account(3).address) == seen.spec.hash
+    assert seen.spec == cast.spec() and seen.spec_hash == cast.spec().hash
     assert seen.terms == TERMS
     assert seen.job_cid == seen.claim.log_cid == seen.claim.model_cid == JOB_CID
     assert seen.claim.checkpoint_root == run.checkpoints.root
@@ -162,10 +165,10 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
     assert caught.value.values == {"job": 99, "actual": JobStatus.NONE, "expected": JobStatus.OPEN}
     assert "expected=OPEN" in str(caught.value)
     with pytest.raises(ContractError) as caught:
-        cast.customer.post_job(replace(SPEC, interval=7), devnet_account(3).address, TERMS, JOB_CID)
+        cast.customer.post_job(cast.spec(interval=7), TERMS, JOB_CID)
     assert str(caught.value) == "the contract refused with IntervalDoesNotDivideSteps(interval=7, steps=60)."
     with pytest.raises(ContractError) as caught:
-        cast.customer.post_job(replace(SPEC, state_count=0), devnet_account(3).address, TERMS, JOB_CID)
+        cast.customer.post_job(cast.spec(state_count=0), TERMS, JOB_CID)
     assert (caught.value.name, caught.value.values["field"]) == ("FieldOutOfRange", "stateCount")
     assert cast.auditor.node.balance(devnet_account(2).address) == before
 
@@ -175,12 +178,12 @@ def test_values_that_do_not_fit_are_refused_before_they_are_sent(cast: Cast) -> 
         with pytest.raises(ValueError, match="attest"):
             cast.auditor.attest(1, bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="postJob"):
-        cast.customer.post_job(replace(SPEC, steps=2**64), devnet_account(3).address, TERMS, JOB_CID)
+        cast.customer.post_job(cast.spec(steps=2**64), TERMS, JOB_CID)
 
 
 def test_a_reward_that_the_account_does_not_have_is_one_clear_error(cast: Cast) -> None:
     with pytest.raises(InsufficientFunds, match=devnet_account(0).address):
-        cast.customer.post_job(SPEC, devnet_account(3).address, replace(TERMS, reward=10**24), JOB_CID)
+        cast.customer.post_job(cast.spec(), replace(TERMS, reward=10**24), JOB_CID)
 
 
 def test_writing_without_an_account_is_one_clear_error(cast: Cast) -> None:
@@ -196,9 +199,9 @@ def test_an_address_without_this_contract_is_refused(cast: Cast) -> None:
 
 
 def test_the_spec_hash_is_the_contracts(cast: Cast) -> None:
-    referee = devnet_account(3).address
-    for spec in (SPEC, replace(SPEC, seed=0, rounding_bits=23, log_guard=255), replace(SPEC, steps=1, interval=1)):
-        assert cast.customer.hash_spec(spec, referee) == spec_hash(spec, referee)
+    for changes in ({}, {"seed": 0, "rounding_bits": 23, "log_guard": 255}, {"steps": 1, "interval": 1}):
+        spec = cast.spec(**changes)
+        assert cast.customer.hash_spec(spec) == spec.hash
 
 
 def test_the_spec_hash_is_the_one_that_solidity_computes_from_the_shared_vectors() -> None:
@@ -206,23 +209,24 @@ def test_the_spec_hash_is_the_one_that_solidity_computes_from_the_shared_vectors
     assert len(vectors) >= 4
     for vector in vectors:
         words = {snake_case(name): value for name, value in vector["spec"].items()}
-        referee = to_checksum_address(words.pop("referee"))
+        referee, adjudicator = (to_checksum_address(words.pop(name)) for name in ("referee", "adjudicator"))
         spec = TrainingSpec(
             **{name: bytes.fromhex(word[2:]) if isinstance(word, str) else word for name, word in words.items()}
         )
-        assert spec_hash(spec, referee).hex() == vector["hash"].removeprefix("0x")
+        assert PostedSpec(spec, referee, adjudicator).hash.hex() == vector["hash"].removeprefix("0x")
 
 
-def test_the_spec_hash_is_that_of_seventeen_words() -> None:
-    referee = devnet_account(3).address
+def test_the_spec_hash_is_that_of_eighteen_words() -> None:
+    referee, adjudicator = devnet_account(3).address, devnet_account(5).address
     words = [getattr(SPEC, field.name) for field in fields(SPEC)]
     joined = b"".join(word if isinstance(word, bytes) else word.to_bytes(32, "big") for word in words)
     assert len(joined) == 16 * 32
-    assert spec_hash(SPEC, referee) == keccak(joined + bytes(12) + bytes.fromhex(referee[2:]))
+    ends = b"".join(bytes(12) + bytes.fromhex(address[2:]) for address in (referee, adjudicator))
+    assert PostedSpec(SPEC, referee, adjudicator).hash == keccak(joined + ends)
 
 
 def test_a_job_with_hostile_text_hides_no_other_job(cast: Cast) -> None:
-    cast.customer.post_job(SPEC, devnet_account(3).address, TERMS, "\x1b[2Jé\n")
+    cast.customer.post_job(cast.spec(), TERMS, "\x1b[2Jé\n")
     call = cast.customer._abi.encode_call("postJob", cast.customer.job(1).spec, TERMS, "PLACEHOLDER-OF-SIXTEEN")
     sender = Sender(cast.customer.node, devnet_account(0))
     sender.send(cast.customer.address, call.replace(b"PLACEHOLDER", b"\xff\xfe\x00\x80\xc0PLACE1"), value=TERMS.reward)
@@ -250,7 +254,7 @@ def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events
             assert isinstance(components, list)
             names = {snake_case(item["name"]) for item in components}
             if name == "TrainingSpec":
-                assert names == {field.name for field in fields(TrainingSpec)} | {"referee"}
+                assert names == {field.name for field in fields(TrainingSpec)} | {"referee", "adjudicator"}
             else:
                 assert names == {field.name for field in fields(STRUCTS[name])}
             seen.add(name)

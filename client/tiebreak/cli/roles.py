@@ -149,8 +149,8 @@ def run_referee(
     confirmations: network.Confirmations = 0,
     json: options.Json = False,
 ) -> None:
-    """Answer every game that calls this account, until interrupted: an element of an elementary function whose
-    rounding the contract's precision does not decide. Nobody knows of one yet."""
+    """Answer every game that calls this account, until interrupted: about rows of data that do not fit a transaction,
+    and about a rounding that the contract's precision does not decide (nobody knows of one yet)."""
 
     def make(station: Station) -> Role:
         from tiebreak.roles.referee import RefereeRole

@@ -1,12 +1,13 @@
-"""The referee: answers the one question that the contract leaves open, an element of an elementary function whose
-rounding the contract's precision does not decide."""
+"""The referee: answers what the contract leaves open, an element of an elementary function whose rounding its precision
+does not decide, or of a row of data that does not fit a transaction."""
 
 from __future__ import annotations
 
 from eth_hash.auto import keccak
-from roundlog.adjudication import Family, Function, describe, encode_descriptor
+from roundlog.adjudication import Descriptor, Family, Function, describe, encode_descriptor
+from roundlog.adjudication.adjudicate import Step
 from roundlog.adjudication.binary32 import is_finite
-from roundlog.adjudication.exactly import evaluate_exactly
+from roundlog.adjudication.exactly import data_value, function_value
 from roundlog.program import Program
 
 from tiebreak.chain.events import ElementProven
@@ -51,26 +52,30 @@ class RefereeRole(Role):
         posted, operator = self._jobs[game.job], game.levels[Level.OPERATOR].index
         try:
             job = fetch_job(self.station, posted, self.station.room(game.job, posted))
-            code = function_of(job.program, operator, game.operator.descriptor_hash)
+            descriptor = asked_operator(job.program, operator, game.operator.descriptor_hash)
         except Refused as error:
             self.tell(What.WARNING, f"cannot decide game {game_id}: {error}", job=game.job, game=game_id)
             self._live.discard(game_id)
             return False
-        argument = self._argument(game_id, game)
-        if argument is None:
+        if descriptor.family == Family.DATA:
+            step = game.levels[Level.CHECKPOINT].index * job.spec.interval + game.levels[Level.STEP].index
+            bits = data_value(descriptor, game.disputed.element, Step.of(job.spec, step), list(job.dataset.values()))
+        elif (argument := self._argument(game_id)) is not None:
+            bits = verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed)
+        else:
             self.tell(What.WARNING, "the node does not show what was asked", job=game.job, game=game_id)
             return False
-        bits = verdict(code, argument, job.spec.rounding_bits, game.disputed.claimed)
-        text = f"{code.name.lower()} of 0x{argument:08x} is 0x{bits:08x}, and claimed was 0x{game.disputed.claimed:08x}"
+        what = f"element {game.disputed.element} of {job.program.describe(operator)}"
+        text = f"{what} is 0x{bits:x}, and claimed was 0x{game.disputed.claimed:x}"
         self.tell(What.COMPUTED, text, job=game.job, game=game_id)
         return self.send(
-            f"decide about element {game.disputed.element} of operator {operator}",
+            f"decide about {what}",
             lambda: self.station.contract.adjudicate(game_id, bits),
             job=game.job,
             game=game_id,
         )
 
-    def _argument(self, game_id: int, game: Game) -> int | None:
+    def _argument(self, game_id: int) -> int | None:
         """The function's argument, as the contract has read it from the agreed operand."""
         contract = self.station.contract
         for event in contract.events(game=game_id, to_block=contract.node.head().number):
@@ -79,15 +84,17 @@ class RefereeRole(Role):
         return None
 
 
-def function_of(program: Program, operator: int, descriptor_hash: bytes) -> Function:
-    """Which function the disputed operator is. Raises Refused if it is none, or not the one that the game has seen."""
+def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> Descriptor:
+    """The descriptor of the disputed operator. Raises Refused if it is not the one that the game has seen, or none that
+    a contract could ask about."""
     descriptor = describe(program, operator)
-    if bytes(keccak(encode_descriptor(descriptor))) != descriptor_hash or descriptor.family != Family.FUNCTION:
+    known = bytes(keccak(encode_descriptor(descriptor))) == descriptor_hash
+    if not known or descriptor.family not in (Family.FUNCTION, Family.DATA):
         raise Refused(f"{program.describe(operator)} is not what the game is about")
-    return Function(descriptor.code)
+    return descriptor
 
 
 def verdict(code: Function, argument: int, rounding_bits: int, claimed: int) -> int:
     """The bits to answer with. Where a run has no value nobody is right: then any but those that are claimed."""
-    bits = evaluate_exactly(code, argument, rounding_bits)
+    bits = function_value(code, argument, rounding_bits)
     return bits if is_finite(bits) else claimed ^ 1

@@ -24,8 +24,12 @@ class Outcome(enum.Enum):
     NO_VALUE = "no value"
     """No run has a value here (an index out of range, NaN, an infinity of its own): whoever claims one is wrong."""
     UNDECIDED = "undecided"
-    """The fixed-point interval of a function does not decide the rounding: the referee does."""
+    """The fixed-point interval of a function does not decide the rounding, or a row does not fit a transaction: the
+    referee does."""
 
+
+MAX_ROW = 1 << 16
+"""Bytes of a data row that can be opened."""
 
 Answer = int | Outcome
 """An element: FP32 as its bit pattern, int64 as its value, bool as 0 or 1; or none."""
@@ -182,7 +186,9 @@ def _load(d: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:
     if d.family == Family.STATE:
         return _at(chunks, Tree.STATE, p[0], element, d.dtype)
     if d.family == Family.DATA:
-        offset, _, items = p
+        offset, row_bytes, items = p
+        if row_bytes > MAX_ROW:
+            return Outcome.UNDECIDED
         sample, item = divmod(element, items)
         row = row_of_position(step.seed, step.step * step.batch_size + sample, step.data_rows)
         start_byte = offset + item * d.dtype.itemsize

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roundlog.adjudication.adjudicate import MAX_ROW
 from roundlog.adjudication.describe import describe
 from roundlog.adjudication.descriptor import REDUCTIONS, Descriptor, Family
 from roundlog.adjudication.encoding import encode_descriptor
@@ -32,7 +33,7 @@ def _proof(descriptor: Descriptor, spec: TrainingSpec) -> int:
 def _openings(descriptor: Descriptor, spec: TrainingSpec) -> int:
     d = descriptor
     if d.family == Family.DATA:
-        return _opening(d.parameters[1], spec.data_rows)
+        return _opening(d.parameters[1] if d.parameters[1] <= MAX_ROW else 0, spec.data_rows)
     if not d.inputs:
         schedule = spec.steps * (d.parameters[1] * 4 if d.family == Family.SCHEDULE else 0)
         chunks = max(d.nbytes, schedule) // CHUNK_SIZE + 1

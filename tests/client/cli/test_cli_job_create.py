@@ -186,7 +186,9 @@ def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, f
     posted = run(
         "job", "create", f"{file}:line", "--out", tmp_path / "job", "--policy", "threshold", "--reward", "1wei"
     )
-    assert "no referee can judge" in refused(posted)
+    assert "no contract can judge" in refused(posted)
+    posted = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--bits", 24, "--reward", "1wei")
+    assert "does not round exact operators to 24 bits" in refused(posted)
     assert run("job", "create", f"{file}:line", "--out", tmp_path / "job").exit_code == 0
     (tmp_path / "tau.json").write_text('{"default": 0.7}')
     plain = run("train", tmp_path / "job", "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")

@@ -13,7 +13,7 @@ import torch
 from contract_model import ContractModel
 from disputes_below import HidingExecutor, Player, evidence_of, job_of, new_game, play, random_job, won
 from eth_hash.auto import keccak
-from roundlog.adjudication import Family, describe
+from roundlog.adjudication import Family, Function, describe
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum
 from roundlog.dispute import RunningResults, StepTrace
@@ -24,7 +24,7 @@ from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.game import Output, ProveSegment, ProveStore, Trace
 from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.referee import function_of, verdict
+from tiebreak.roles.referee import asked_operator, verdict
 
 STEP = (0, 0)
 
@@ -209,7 +209,7 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
         argument = next(iter(job.program.nodes[q].inputs))
         value = honest.trace(0, [argument]).values[argument].reshape(-1)[lie.element]
         # The model's hash of a descriptor is not the contract's.
-        code = function_of(job.program, q, bytes(keccak(model.descriptor)))
+        code = Function(asked_operator(job.program, q, bytes(keccak(model.descriptor))).code)
         bits = verdict(code, int(value.view(torch.int32)) & 0xFFFFFFFF, 32, model.disputed.claimed)
         model.adjudicate(bits)
         assert (model.outcome, model.reason) == (won(liar.other), Reason.VERDICT)
