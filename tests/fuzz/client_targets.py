@@ -144,7 +144,7 @@ def _default(parameter: Any) -> Any:
         return [_default(item) for _ in range(int(count or 2))]
     if kind == "tuple":
         return tuple(_default(item) for item in parameter["components"])
-    return {"address": _ADDRESS, "bool": True, "string": "Qm", "bytes32": bytes(32)}.get(kind, 1)
+    return {"address": _ADDRESS, "bool": True, "string": "Qm", "bytes": b"chunk", "bytes32": bytes(32)}.get(kind, 1)
 
 
 def _type(parameter: Any) -> str:

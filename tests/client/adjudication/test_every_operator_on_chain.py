@@ -59,7 +59,7 @@ class Run:
         spec = (
             *(STEPS, 1, b"p" * 32, len(self.program.nodes), b"i" * 32, len(self.states)),
             *(data_tree(self.dataset).root, ROWS, 3, tensor_root(self.schedule), SEED),
-            *(CHUNK_SIZE, 0, 32, 4, 1, "0x" + "11" * 20),
+            *(CHUNK_SIZE, 0, 32, 4, 1, "0x" + "11" * 20, "0x" + "22" * 20),
         )
         return spec, STEP, state_tree(self.states).root
 
@@ -122,10 +122,11 @@ def test_the_contract_computes_what_the_kernels_computed(adjudicator: Any, run: 
         descriptor, output = describe(run.program, index), run.values[index]
         families.add(descriptor.family)
         outline = adjudicator.functions.outline(encode_descriptor(descriptor), CHUNK_SIZE).call()
-        assert outline[0] == output.numel()
-        assert outline[1] == tensor_tree(output).count
-        assert outline[2] == (len(segments(descriptor)) if descriptor.family in REDUCTIONS else 0)
-        assert outline[3] == list(node.inputs)
+        assert outline[0] == output.element_size()
+        assert outline[1] == output.numel()
+        assert outline[2] == tensor_tree(output).count
+        assert outline[3] == (len(segments(descriptor)) if descriptor.family in REDUCTIONS else 0)
+        assert outline[4] == list(node.inputs)
         for element in {output.numel() - 1, rng.randrange(output.numel())}:
             expected = run.bits(index, element)
             assert compute(adjudicator, run, index, element) == (VALUE, expected), (node.op, index, element)

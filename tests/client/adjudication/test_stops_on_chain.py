@@ -18,7 +18,26 @@ INFINITY, LARGEST, TINY, ONE, SIGN = 0x7F800000, 0x7F7FFFFF, 1, 0x3F800000, 0x80
 PATTERNS = [0, SIGN, ONE, TINY, LARGEST, LARGEST | SIGN, INFINITY, INFINITY | SIGN, 0x7F000000, 0x60000000]
 STEP = Step(step=0, seed=0, batch_size=1, data_rows=1)
 SETTING = (
-    (1, 1, b"p" * 32, 1, b"i" * 32, 1, b"d" * 32, 1, 1, b"s" * 32, 0, CHUNK_SIZE, 0, 32, 4, 1, "0x" + "11" * 20),
+    (
+        1,
+        1,
+        b"p" * 32,
+        1,
+        b"i" * 32,
+        1,
+        b"d" * 32,
+        1,
+        1,
+        b"s" * 32,
+        0,
+        CHUNK_SIZE,
+        0,
+        32,
+        4,
+        1,
+        "0x" + "11" * 20,
+        "0x" + "22" * 20,
+    ),
     0,
     bytes(32),
 )

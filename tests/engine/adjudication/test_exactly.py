@@ -26,7 +26,10 @@ def test_functions_are_rounded_as_the_fixed_point_says_where_it_decides() -> Non
                 decided = evaluate(code, x, bits)
                 found = function_value(code, x, bits)
                 finite = decided is not None and decided & 0x7F800000 != 0x7F800000
-                assert found == decided if finite else not np.isfinite(np.uint32(found).view(np.float32)), (code, hex(x))
+                assert found == decided if finite else not np.isfinite(np.uint32(found).view(np.float32)), (
+                    code,
+                    hex(x),
+                )
 
 
 def test_data_is_that_of_the_spec() -> None:
