@@ -23,6 +23,7 @@ from web3.exceptions import ContractLogicError
 from web3.types import RPCEndpoint
 
 from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
+from tiebreak.chain.embedded_logs import LogIndex
 from tiebreak.chain.errors import RpcRefused
 from tiebreak.chain.recursion import restore_recursion_limit
 
@@ -71,6 +72,7 @@ class EmbeddedChain:
         # Only the provider's own middleware, which translates between JSON-RPC and eth-tester; none of web3's.
         w3 = Web3(provider, middleware=[])
         self._perform = provider.request_func(w3, w3.middleware_onion)
+        self._logs = LogIndex(backend.chain)
         self._lock = threading.Lock()
         self._offset = 0  # seconds by which the chain is ahead of the wall clock
         self._next_timestamp: int | None = None
@@ -83,6 +85,8 @@ class EmbeddedChain:
                 raise RpcRefused(method, -32601, "the embedded chain has no such method")
             self._set_clock()
             try:
+                if method == "eth_getLogs":
+                    return self._logs.select(cast(Mapping[str, Any], params[0]))
                 answer = self._perform(RPCEndpoint(method), params)
             except (TransactionFailed, ContractLogicError) as error:
                 raise RpcRefused(method, 3, "execution reverted", _revert_data(error)) from error
