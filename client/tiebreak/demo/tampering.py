@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum, IntegerSum, Partial
 from roundlog.adjudication.scalars import wrap
 from roundlog.dispute import RunningResults
 from roundlog.executor import Executor, RunningStep, StepResult
+from roundlog.log.entries import Decision, Entries
 from roundlog.operators import StepInputs
 from roundlog.program import Program
-from roundlog.rounding import Rounding
+from roundlog.rounding import Recorder, Rounding
 
 from tiebreak.chain.records import Side
 from tiebreak.game import Output
@@ -26,13 +28,16 @@ from tiebreak.roles.evidence import Evidence
 class Lie:
     """In step `step`, element `element` of what operator `operator` gives is another number.
 
-    only_stored: the operator is a store, and it is the next state that has the other number, while all that the step
-    computes is as it should be."""
+    claimed: its bits; None for those of a number as near as can be. only_stored: the operator is a store, and it is the
+    next state that has the other number, while all that the step computes is as it should be. logged: the element is in
+    the trainer's log, which says of it what the lie says."""
 
     step: int
     operator: int
     element: int = 0
+    claimed: int | None = None
     only_stored: bool = False
+    logged: bool = False
 
 
 def other(value: torch.Tensor) -> torch.Tensor:
@@ -42,6 +47,11 @@ def other(value: torch.Tensor) -> torch.Tensor:
     if value.dtype == torch.int64:
         return value + 1
     return (value.contiguous().view(torch.int32) ^ 1).view(torch.float32)
+
+
+def _of_bits(bits: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of one element."""
+    return torch.frombuffer(bytearray(bits.to_bytes(dtype.itemsize, "little")), dtype=dtype)[0]
 
 
 class TamperedExecutor(Executor):
@@ -77,11 +87,26 @@ class _TamperedStep(RunningStep):
                 continue
             right = self.values[index]
             wrong = right.clone().reshape(-1)
-            wrong[lie.element] = other(wrong[lie.element])
+            if lie.claimed is None:
+                wrong[lie.element] = other(wrong[lie.element])
+            else:
+                size = wrong.element_size()
+                wrong[lie.element] = torch.frombuffer(
+                    bytearray(lie.claimed.to_bytes(size, "little")), dtype=wrong.dtype
+                )[0]
+            if lie.logged and isinstance(self._rounding, Recorder):
+                _turn(self._rounding.entries[index], lie.element)
             if self.executor.program.nodes[index].op == "store":
                 self.states[-1] = wrong.reshape(right.shape)
             if not lie.only_stored:
                 self.values[index] = wrong.reshape(right.shape)
+
+
+def _turn(entries: Entries, element: int) -> None:
+    """Up becomes down, and down up."""
+    place = int(np.searchsorted(entries.indices, element))
+    assert entries.indices[place] == element and entries.decisions[place] != Decision.VALUE
+    entries.decisions[place] = Decision.UP + Decision.DOWN - entries.decisions[place]
 
 
 class CunningEvidence(Evidence):

@@ -1,0 +1,181 @@
+"""What a trainer or a challenger can lie about in one step, one kind after the other.
+
+All else follows from it, so that it can be defended. Each knows beforehand where it can first be seen, which is where a
+game about it has to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from eth_typing import ChecksumAddress
+from roundlog import job as engine
+from roundlog.batches import Batches, BatchSource
+from roundlog.executor import Executor, StepResult
+from roundlog.operators import StepInputs
+from roundlog.program import Program
+from roundlog.rounding import Rounding
+
+from tiebreak.chain.errors import ContractError
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import Node, Receipt
+from tiebreak.chain.records import ElementProof
+from tiebreak.chain.sender import Sender
+from tiebreak.demo.dishonest import TamperingAuditor, TamperingTrainer
+from tiebreak.demo.tampering import Lie, TamperedExecutor
+from tiebreak.roles.station import Station
+
+
+class Kind(StrEnum):
+    """What somebody can lie about."""
+
+    GRADIENT = "one element of a gradient, by one ulp"
+    STORED = "an optimizer slot holds what was not computed"
+    LOADED = "an optimizer slot is read as what it does not hold"
+    ROW = "a row of the data that is not its turn"
+    RATE = "the learning rate"
+    ROUNDING = "one rounding decision, in the log as well"
+    MASK = "one random number of a dropout mask"
+    FUNCTION = "one exponential of a softmax, by one ulp"
+    PROGRAM = "another program than the posted one"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fraud:
+    """operator, element: the first operator whose output is not what the posted program gives in `step` (counted from
+    0), and the lowest such element; if a state slot holds something else than what was computed, the operator that
+    stores it, and the element of the slot. right, claimed: that element as bits, as it is and as it is told."""
+
+    kind: Kind
+    step: int
+    operator: int
+    element: int
+    right: int
+    claimed: int
+
+    def executor(self, job: engine.Job) -> Executor:
+        """What executes the job's steps."""
+        return Executor(job.program, job.spec.rounding_bits)
+
+    def batches(self, job: engine.Job) -> BatchSource:
+        """What they are executed on."""
+        return Batches(job.dataset, job.spec)
+
+
+class BentElement(Fraud):
+    """One element of an operator's output is another number."""
+
+    def executor(self, job: engine.Job) -> Executor:
+        lie = Lie(
+            step=self.step,
+            operator=self.operator,
+            element=self.element,
+            claimed=self.claimed,
+            only_stored=self.kind is Kind.STORED,
+            logged=self.kind is Kind.ROUNDING,
+        )
+        return TamperedExecutor(job.program, job.spec.rounding_bits, [lie])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnotherRow(Fraud):
+    """One sample of a step's batch is a row of the data set that is not its turn."""
+
+    position: int
+    row: int
+
+    def batches(self, job: engine.Job) -> BatchSource:
+        return _SwappedBatches(job, self)
+
+
+class _SwappedBatches(Batches):
+    def __init__(self, job: engine.Job, fraud: AnotherRow) -> None:
+        super().__init__(job.dataset, job.spec)
+        self._fraud = fraud
+
+    def load(self, step: int) -> list[torch.Tensor]:
+        fields = super().load(step)
+        if step == self._fraud.step:
+            for field, rows in zip(fields, self.dataset.values(), strict=True):
+                field[self._fraud.position] = rows[self._fraud.row]
+        return fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnotherProgram(Fraud):
+    """From `step` on, steps are executed by another program with the same number of operators."""
+
+    program: Program
+
+    def executor(self, job: engine.Job) -> Executor:
+        return _SwitchingExecutor(job.program, job.spec.rounding_bits, self)
+
+
+class _SwitchingExecutor(Executor):
+    def __init__(self, program: Program, bits: int, fraud: AnotherProgram) -> None:
+        super().__init__(program, bits)
+        self._first, self._other = fraud.step, Executor(fraud.program, bits)
+
+    def run(
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        observe: Callable[[int, torch.Tensor], None] | None = None,
+        pass_on: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> StepResult:
+        if inputs.step < self._first:
+            return super().run(inputs, rounding, observe, pass_on)
+        return self._other.run(inputs, rounding, observe, pass_on)
+
+
+class FraudulentTrainer(TamperingTrainer):
+    """Trains with a fraud in one step, claims what comes of it, and defends that."""
+
+    def __init__(self, station: Station, job: int, fraud: Fraud) -> None:
+        super().__init__(station, job, lies=())
+        self._fraud = fraud
+
+    def batches(self, job: engine.Job) -> BatchSource:
+        return self._fraud.batches(job)
+
+    def executor(self, job: engine.Job) -> Executor:
+        return self._fraud.executor(job)
+
+
+class FraudulentChallenger(TamperingAuditor):
+    """Audits with a fraud in one step, challenges with what comes of it, and defends that."""
+
+    def __init__(self, station: Station, job: int, fraud: Fraud) -> None:
+        super().__init__(station, job)
+        self._fraud = fraud
+
+    def batches(self, job: engine.Job) -> BatchSource:
+        return self._fraud.batches(job)
+
+    def executor(self, job: engine.Job) -> Executor:
+        return self._fraud.executor(job)
+
+
+class RememberingContract(VerificationGame):
+    """Keeps what the contract has said about proofs of elements that it refused."""
+
+    @classmethod
+    def of(cls, station: Station) -> RememberingContract:
+        honest = station.contract
+        return cls(honest.node, honest.address, station.sender, first_block=honest.first_block)
+
+    def __init__(
+        self, node: Node, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
+    ) -> None:
+        super().__init__(node, address, sender, first_block=first_block)
+        self.refused: list[ContractError] = []
+
+    def prove_element(self, game: int, proof: ElementProof) -> Receipt:
+        try:
+            return super().prove_element(game, proof)
+        except ContractError as error:
+            self.refused.append(error)
+            raise

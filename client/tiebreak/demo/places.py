@@ -1,0 +1,217 @@
+"""Where in a job's program each kind of fraud is committed: found by what its operators mean, not by their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import torch
+from roundlog.arithmetic import adjacent, neighbour
+from roundlog.commitments import state_root, tensor_bytes
+from roundlog.dispute.trace import first_store
+from roundlog.executor import Executor
+from roundlog.log.entries import Decision
+from roundlog.operators import Inexact
+from roundlog.operators.registry import Attributes, Tensors
+from roundlog.policies import alone
+from roundlog.program import Node, Program
+from roundlog.randomness import batch_rows
+from roundlog.replay import replay, replay_state
+from roundlog.rounding import Recorder
+from roundlog.rounding.resolve import certify, ends
+from roundlog.run import Run
+
+from tiebreak.demo.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, Kind
+from tiebreak.demo.trainings import Training
+
+_POSITION = 2
+"""In the batch, of the sample that is swapped."""
+
+
+def all_frauds(run: Run, step: int, training: Training) -> dict[Kind, Fraud]:
+    """One fraud of every kind about a step. run: an honest one of that training.
+
+    Of the elements that could be lied about each takes the first that changes the next checkpoint: one ulp often
+    vanishes in the next rounding, and then there is nothing to dispute."""
+    find = _Places(run, step)
+    program = run.job.program
+    slot = next(i for i, name in enumerate(program.state_names) if name.startswith(f"slot/{training.parameter}/"))
+    column = program.schedule_names.index(training.rate)
+    loaded = find.first("state", lambda node: node.attributes["slot"] == slot)
+    rates = find.first("schedule", lambda node: node.attributes["slot"] == column)
+    found: list[Fraud] = [
+        find.element(Kind.GRADIENT, gradient(program, slot), _largest_first, _one_ulp),
+        find.element(Kind.STORED, first_store(program) + slot, _from_the_middle, _one_ulp),
+        find.element(Kind.LOADED, loaded, _largest_first, _one_ulp),
+        find.row(),
+        find.element(Kind.RATE, rates, _from_the_middle, lambda x: 2 * x),
+        find.rounding(),
+        find.element(Kind.MASK, find.first("uniform"), _from_the_middle, _the_other_side),
+        find.element(Kind.FUNCTION, find.first("exp"), _from_the_middle, _one_ulp),
+        find.program(),
+    ]
+    return {fraud.kind: fraud for fraud in found}
+
+
+def gradient(program: Program, slot: int) -> int:
+    """The operator that computes the gradient of which an optimizer keeps a running average in a state slot. What it
+    stores there is the old average, weighted, plus the gradient, which may be weighted as well."""
+    stored = program.nodes[first_store(program) + slot]
+    value = program.nodes[stored.inputs[0]].inputs[-1]
+    while program.nodes[value].op in ("mul", "reshape", "permute"):
+        value = program.nodes[value].inputs[0]
+    return value
+
+
+def _bits(x: torch.Tensor) -> int:
+    """Of a single element."""
+    return int.from_bytes(tensor_bytes(x), "little")
+
+
+def _one_ulp(x: torch.Tensor) -> torch.Tensor:
+    return neighbour(x, 1, 32)
+
+
+def _the_other_side(x: torch.Tensor) -> torch.Tensor:
+    """Of any threshold of a dropout."""
+    return torch.where(x < 0.5, 1 - 2.0**-24, 0.0)
+
+
+def _largest_first(output: torch.Tensor) -> Iterable[int]:
+    order: list[int] = output.reshape(-1).abs().argsort(descending=True, stable=True).tolist()
+    return order
+
+
+def _from_the_middle(output: torch.Tensor) -> Iterable[int]:
+    return range(output.numel() // 2, output.numel())
+
+
+class _Places:
+    def __init__(self, run: Run, step: int) -> None:
+        self._run, self._job, self._step = run, run.job, step
+        self._before = replay_state(run, step)
+        self._outputs: dict[int, torch.Tensor] = {}
+        self._doubtful = _Doubtful(self._job.spec.log_guard)
+        inputs = run.inputs(step, self._before)
+        Executor(self._job.program).run(inputs, self._doubtful, observe=self._outputs.__setitem__)
+        self._right = self._checkpoint(run)
+
+    def first(self, op: str, fits: Callable[[Node], bool] = lambda node: True) -> int:
+        """The first operator of this name."""
+        return next(q for q, node in enumerate(self._job.program.nodes) if node.op == op and fits(node))
+
+    def element(
+        self,
+        kind: Kind,
+        operator: int,
+        order: Callable[[torch.Tensor], Iterable[int]],
+        change: Callable[[torch.Tensor], torch.Tensor],
+    ) -> Fraud:
+        output = self._outputs[operator]
+        return self._first_that_matters(
+            BentElement(
+                kind=kind,
+                step=self._step,
+                operator=operator,
+                element=element,
+                right=_bits(output.reshape(-1)[element]),
+                claimed=_bits(change(output.reshape(-1)[element])),
+            )
+            for element in order(output)
+        )
+
+    def rounding(self) -> Fraud:
+        return self._first_that_matters(
+            BentElement(
+                kind=Kind.ROUNDING, step=self._step, operator=operator, element=element, right=right, claimed=other
+            )
+            for operator, element, right, other in self._doubtful.found
+        )
+
+    def row(self) -> Fraud:
+        """The sample is swapped for the one after it in the data set."""
+        spec, step = self._job.spec, self._step
+        row = int(batch_rows(spec.seed, step, spec.batch_size, spec.data_rows)[_POSITION])
+        other = (row + 1) % spec.data_rows
+        for field, rows in enumerate(self._job.dataset.values()):
+            differs = (rows[row] != rows[other]).reshape(-1).nonzero()
+            if len(differs):
+                item = int(differs[0])
+                fraud = AnotherRow(
+                    kind=Kind.ROW,
+                    step=step,
+                    operator=self.first("data", lambda node, field=field: node.attributes["slot"] == field),  # type: ignore[misc]
+                    element=_POSITION * rows[row].numel() + item,
+                    right=_bits(rows[row].reshape(-1)[item]),
+                    claimed=_bits(rows[other].reshape(-1)[item]),
+                    position=_POSITION,
+                    row=other,
+                )
+                return self._first_that_matters([fraud])
+        raise AssertionError("two rows of the data set are equal")
+
+    def program(self) -> Fraud:
+        """Another activation (tanh for erf), or where there is none, another epsilon of the first norm."""
+        program = self._job.program
+        nodes = list(program.nodes)
+        if any(node.op == "erf" for node in nodes):
+            operator = self.first("erf")
+            nodes[operator] = replace(nodes[operator], op="tanh")
+        else:
+            variance = nodes[self.first("sqrt")].inputs[0]
+            operator = next(value for value in nodes[variance].inputs if nodes[value].op == "constant")
+            nodes[operator] = replace(nodes[operator], attributes={"bits": (_bits(torch.tensor(1e-3)),)})
+        other = replace(program, nodes=tuple(nodes))
+        outputs: dict[int, torch.Tensor] = {}
+        inputs = self._run.inputs(self._step, self._before)
+        Executor(other).run(inputs, alone(self._job.spec), observe=outputs.__setitem__)
+        right, told = (found[operator].reshape(-1) for found in (self._outputs, outputs))
+        element = int((right != told).nonzero()[0])
+        fraud = AnotherProgram(
+            kind=Kind.PROGRAM,
+            step=self._step,
+            operator=operator,
+            element=element,
+            right=_bits(right[element]),
+            claimed=_bits(told[element]),
+            program=other,
+        )
+        return self._first_that_matters([fraud])
+
+    def _first_that_matters(self, frauds: Iterable[Fraud]) -> Fraud:
+        return next(fraud for fraud in frauds if self._matters(fraud))
+
+    def _matters(self, fraud: Fraud) -> bool:
+        told = Run(self._job, self._run.directory, batches=fraud.batches(self._job), executor=fraud.executor(self._job))
+        return self._checkpoint(told) != self._right
+
+    def _checkpoint(self, run: Run) -> bytes:
+        """The state root at the end of the step's interval."""
+        interval = self._job.spec.interval
+        last = (self._step // interval + 1) * interval - 1
+        return next(state_root(after) for step, after in replay(run, self._step, self._before) if step == last)
+
+
+class _Doubtful(Recorder):
+    """Notes (operator, element, its bits, those of the candidate that it is not) of every logged element of which an
+    auditor cannot tell the two candidates apart without resolving it."""
+
+    def __init__(self, guard: int) -> None:
+        super().__init__(guard)
+        self.found: list[tuple[int, int, int, int]] = []
+
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+    ) -> tuple[torch.Tensor, bool]:
+        result, finite = super().round(index, operator, inputs, attributes)
+        _, near = certify(operator, inputs, attributes, 1.0, self.bits)
+        low, high = ends(near, bits=self.bits)
+        entries = self.entries.get(index)
+        for element, below, above in zip(near.indices.tolist(), low, high, strict=True):
+            if entries is None or not bool(adjacent(below, above, self.bits)):
+                continue
+            place = int(entries.indices.searchsorted(element))
+            if int(entries.decisions[place]) != Decision.VALUE:
+                right = result.reshape(-1)[element]
+                self.found.append((index, element, _bits(right), _bits(above if right == below else below)))
+        return result, finite

@@ -1,0 +1,142 @@
+"""Two trainings small enough that a game about one of their numbers takes seconds, made of what large ones are made of.
+
+Shapes: B batch, T sequence length, C width, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from roundlog.capture import Task
+from roundlog.examples import digits
+from torch import nn
+from torch.nn import functional as F
+
+STEPS, INTERVAL = 6, 3
+
+_VERSE = (
+    "the first machine adds from the left and the second machine adds from the right "
+    "and neither of the two is wrong but their sums are not the same in the last place "
+    "so let there be one right answer to every sum and let whoever gives another lose "
+)
+_LENGTH = 16
+
+
+class Block(nn.Module):
+    """A transformer block, layer norms first. [B, T, C] -> [B, T, C]."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def attention(self, x_BTC: torch.Tensor) -> torch.Tensor:
+        B, T, C = x_BTC.shape
+        q, k, v = self.qkv(x_BTC).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        dropout = self.dropout if self.training else 0.0
+        mixed_BHTC = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        mixed_BTC: torch.Tensor = self.out(mixed_BHTC.transpose(1, 2).reshape(B, T, C))
+        return mixed_BTC
+
+    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
+        x_BTC = x_BTC + self.drop(self.attention(self.norm1(x_BTC)))
+        x_BTC = x_BTC + self.drop(self.down(F.gelu(self.up(self.norm2(x_BTC)))))
+        return x_BTC
+
+
+class Letters(nn.Module):
+    """A language model of one block whose last layer is its embedding. Letters i64[B, T] -> logits f32[B, T, V]."""
+
+    def __init__(self, vocabulary: int, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(_LENGTH, width)
+        self.block = Block(width, heads, dropout)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, letters_BT: torch.Tensor) -> torch.Tensor:
+        x_BTC = self.tokens(letters_BT) + self.positions.weight
+        logits_BTV: torch.Tensor = self.head(self.norm(self.block(x_BTC)))
+        return logits_BTV
+
+
+class Digits(nn.Module):
+    """A convolutional net with batch norm and dropout. Images f32[B, 1, 8, 8] -> logits f32[B, 10]."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, 2 * width, 3, padding=1)
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(2 * width * 2 * 2, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.norm(self.conv1(images))), 2)
+        x = F.avg_pool2d(F.relu(self.conv2(x)), 2)
+        logits: torch.Tensor = self.head(self.drop(x.flatten(1)))
+        return logits
+
+
+def _next_letter(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    letters_BT = batch["letters"]
+    return F.cross_entropy(model(letters_BT[:, :-1]).flatten(0, 1), letters_BT[:, 1:].flatten())
+
+
+def gpt() -> Task:
+    """A GPT of one block: attention, layer norm, GELU, dropout, a tied embedding, AdamW."""
+    torch.manual_seed(7)
+    alphabet = sorted(set(_VERSE))
+    text = torch.tensor([alphabet.index(letter) for letter in _VERSE])
+    model = Letters(len(alphabet), width=32, heads=2, dropout=0.1)
+    return Task(
+        model=model,
+        loss=_next_letter,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+        dataset={"letters": text.unfold(0, _LENGTH + 1, 2).contiguous()},
+        batch_size=16,
+        steps=STEPS,
+        interval=INTERVAL,
+        seed=7,
+    )
+
+
+def conv() -> Task:
+    """A convolutional net on handwritten digits: batch norm, pooling, dropout, SGD with momentum."""
+    torch.manual_seed(7)
+    model = Digits(width=4, dropout=0.1)
+    return Task(
+        model=model,
+        loss=digits.loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        dataset={name: field[:200] for name, field in digits.data().items()},
+        batch_size=32,
+        steps=STEPS,
+        interval=INTERVAL,
+        seed=7,
+        schedule=lambda step: 1 - step / STEPS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """parameter: of which the optimizer's first slot and the gradient are lied about; the gradient is a sum that the
+    contract computes in several segments. rate: the column of the schedule with the learning rate."""
+
+    name: str
+    task: Callable[[], Task]
+    parameter: str
+    rate: str
+
+
+TRAININGS = (
+    Training(name="GPT", task=gpt, parameter="block.down.weight", rate="0/step_size"),
+    Training(name="conv net", task=conv, parameter="conv1.weight", rate="0/lr"),
+)

@@ -1,0 +1,135 @@
+"""The frauds of the demo: first seen where they say they are, followed by all the rest, and logged as they are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from roundlog.auditor import Auditor
+from roundlog.commitments import tensor_root
+from roundlog.dispute import MadeUp, StepTrace, trace_step
+from roundlog.dispute.trace import first_store
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.log import LogReader
+from roundlog.policies import alone
+from roundlog.replay import replay, replay_state
+from roundlog.run import Run
+from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
+from tiebreak.demo.frauds import Fraud, Kind
+from tiebreak.demo.places import all_frauds
+from tiebreak.demo.trainings import TRAININGS
+
+STEP = 4
+
+
+@dataclass(frozen=True)
+class Told:
+    """A training with its frauds about STEP, trained honestly in `room`."""
+
+    job: Job
+    room: Path
+    honest: TrainingResult
+    frauds: dict[Kind, Fraud]
+
+    def run(self, fraud: Fraud | None = None) -> Run:
+        if fraud is None:
+            return Run(self.job, self.room / "honest")
+        return Run(
+            self.job,
+            self.room / "honest",
+            batches=fraud.batches(self.job),
+            executor=fraud.executor(self.job),
+        )
+
+    def trace(self, fraud: Fraud | None = None) -> StepTrace:
+        """STEP, with all its values."""
+        run = self.run(fraud)
+        inputs = run.inputs(STEP, replay_state(self.run(), STEP))
+        assert isinstance(run.executor, Executor)
+        keep = range(len(self.job.program.nodes))
+        return trace_step(run.executor, inputs, alone(self.job.spec), MadeUp(self.room), keep)
+
+
+@pytest.fixture(scope="module", params=TRAININGS, ids=lambda training: training.name)
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    room = tmp_path_factory.mktemp("frauds")
+    job = Job.from_task(request.param.task())
+    honest = Trainer(job, room / "honest").run()
+    return Told(job, room, honest, all_frauds(Run(job, room / "honest"), STEP, request.param))
+
+
+def test_every_kind_is_there_and_first_seen_where_it_says(told: Told) -> None:
+    assert list(told.frauds) == list(Kind)
+    right, stores = told.trace(), first_store(told.job.program)
+    for kind, fraud in told.frauds.items():
+        found = told.trace(fraud)
+        assert found.stop is None and fraud.kind is kind and fraud.step == STEP
+        operators = [q for q, root in enumerate(found.operators) if root != right.operators[q]]
+        slots = [s for s, root in enumerate(found.states) if root != right.states[s]]
+        assert slots, "a fraud that changes nothing cannot be disputed"
+        if kind is Kind.STORED:
+            assert operators == [] and slots == [fraud.operator - stores]
+            continue
+        assert operators[0] == fraud.operator
+        differs = (found.values[fraud.operator] != right.values[fraud.operator]).reshape(-1).nonzero().reshape(-1)
+        assert differs[0] == fraud.element
+        if kind not in (Kind.ROW, Kind.PROGRAM):
+            assert len(differs) == 1
+        assert found.states == found.operators[stores:]
+
+
+def test_the_kinds_are_told_about_the_operators_that_they_name(told: Told) -> None:
+    nodes = told.job.program.nodes
+    ops = {kind: nodes[fraud.operator].op for kind, fraud in told.frauds.items()}
+    assert ops[Kind.GRADIENT] in ("matmul", "conv2d_grad_weight") and ops[Kind.STORED] == "store"
+    assert (ops[Kind.LOADED], ops[Kind.ROW], ops[Kind.RATE]) == ("state", "data", "schedule")
+    assert (ops[Kind.MASK], ops[Kind.FUNCTION]) == ("uniform", "exp")
+    assert ops[Kind.PROGRAM] in ("erf", "constant")
+
+
+def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:
+    for fraud in told.frauds.values():
+        batches, executor = fraud.batches(told.job), fraud.executor(told.job)
+        trained = Trainer(told.job, told.room / fraud.kind.name, batches=batches, executor=executor).run()
+        interval = told.job.spec.interval
+        agreed = STEP // interval
+        assert trained.state_roots[:agreed] == told.honest.state_roots[:agreed]
+        assert not set(trained.state_roots[agreed:]) & set(told.honest.state_roots)
+        # A step by itself, operator after operator, and a run that fuses them.
+        run = told.run(fraud)
+        before = replay_state(told.run(), STEP)
+        states = [after for _, after in replay(run, STEP, before)]
+        assert MadeUp(told.room).needed is False
+        final = Run(told.job, told.room / fraud.kind.name).newest(told.job.spec.intervals)[1]
+        assert all(a.equal(b) for a, b in zip(states[-1], final, strict=True))
+        traced = told.trace(fraud)
+        replayed = next(after for step, after in replay(run, STEP, before) if step == STEP)
+        assert traced.states == [tensor_root(state) for state in replayed]
+
+
+def test_who_verifies_nothing_follows_a_turned_decision_and_who_verifies_all_finds_it(told: Told) -> None:
+    fraud = told.frauds[Kind.ROUNDING]
+    trained = Trainer(told.job, told.room / "turned", executor=fraud.executor(told.job)).run()
+    blind = Auditor(told.job, told.room / "blind", log_dir=trained.log_dir, verify_log=0.0).run()
+    assert blind.checkpoint_root == trained.checkpoint_root != told.honest.checkpoint_root and blind.findings == []
+    seeing = Auditor(told.job, told.room / "seeing", log_dir=trained.log_dir, verify_log=1.0).run()
+    first = seeing.findings[0]
+    assert (first.step, first.operator, first.element) == (STEP, fraud.operator, fraud.element)
+    assert seeing.state_roots == told.honest.state_roots
+
+
+def test_only_one_decision_of_the_disputed_step_is_another(told: Told) -> None:
+    fraud = told.frauds[Kind.ROUNDING]
+    trained = Trainer(told.job, told.room / "logged", executor=fraud.executor(told.job)).run()
+    sizes = [node.type.numel for node in told.job.program.nodes]
+    logs = []
+    for logged in (trained, told.honest):
+        interval = STEP // told.job.spec.interval
+        with LogReader(log_path(logged.log_dir, interval), log_header(told.job, interval), sizes) as reader:
+            logs.append(reader.step(STEP)[fraud.operator])
+    turned, right = logs
+    assert turned.indices.tolist() == right.indices.tolist()
+    different = (turned.decisions != right.decisions).nonzero()[0]
+    assert turned.indices[different].tolist() == [fraud.element]
