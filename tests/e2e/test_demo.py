@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rich.console import Console
 from tiebreak.cli.app import app
 from tiebreak.demo import play
 from tiebreak.demo.machines import A, B
-from tiebreak.demo.report import Account, Check, Contrast, Report, Story
+from tiebreak.demo.report import USUAL, Account, Check, Contrast, Dispute, Place, Report, Story, StoryName
 from tiebreak.demo.screen import Screen, ether, shortened
 from typer.testing import CliRunner
 
@@ -83,32 +82,96 @@ def test_a_report_that_cannot_be_written_is_noticed_before_anything_is_played(tm
         assert result.exit_code == 1 and str(place) in result.stderr and result.stdout == ""
 
 
+CHECKS = [Check("as expected", 1, 1)]
+
+
+def _dispute() -> Dispute:
+    place = Place(step=4, operator=179, element=12_345)
+    return Dispute(
+        name=StoryName.OPERATOR,
+        title="one game",
+        training="conv net",
+        lie="one element of a gradient, by one ulp",
+        liar="challenger",
+        told=place,
+        found=place,
+        op="conv2d_grad_weight",
+        source="trainings.py:82",
+        segment=2,
+        rounds=123,
+        transactions=128,
+        gas=12_345_678,
+        gas_by_level=dict.fromkeys(("CHECKPOINT", "STEP", "OPERATOR", "CHUNK", "PARTIAL", "PROOF"), 9_999_999),
+        winner="trainer",
+        by="proof",
+        checks=list(CHECKS),
+    )
+
+
 def _good() -> Report:
-    checks = [Check("as expected", 1, 1)]
     stories = [
-        Story(number=n, title=f"story {n}", verdict="FINAL", accounts=[Account("a", 5, 3, 1)], checks=list(checks))
-        for n in (1, 2, 3)
+        Story(name=name, title=f"story {name}", verdict="FINAL", accounts=[Account("a", 5, 3, 1)], checks=list(CHECKS))
+        for name in USUAL
     ]
-    contrast = Contrast(trained={A.name: "a" * 64, B.name: "b" * 64}, checks=checks)
-    return Report(machines={}, steps=60, interval=5, contrast=contrast, stories=stories)
+    contrast = Contrast(trained={A.name: "a" * 64, B.name: "b" * 64}, checks=list(CHECKS))
+    asked = (*USUAL, StoryName.OPERATOR)
+    disputes = [_dispute(), _dispute()]
+    return Report(
+        machines={},
+        steps=60,
+        interval=5,
+        asked=asked,
+        contrast=contrast,
+        stories=stories,
+        disputes_planned=2,
+        disputes=disputes,
+    )
 
 
-def _spoilt() -> list[Report]:
+def _spoilt() -> dict[str, Report]:
     wrong = Check("as expected", 1, 2)
-    story, contrast, nothing, missing = (_good() for _ in range(4))
-    story.stories[1].checks.append(wrong)
-    contrast.contrast = replace(contrast.contrast, checks=[wrong])
-    nothing.stories[2].checks.clear()
-    del missing.stories[2]
-    return [story, contrast, nothing, missing]
+    names = ("a story", "the contrast", "no expectation", "a story left out", "a game", "a game left out", "no game")
+    reports = {name: _good() for name in names}
+    reports["a story"].stories[1].checks.append(wrong)
+    reports["the contrast"].contrast = Contrast(checks=[wrong])
+    reports["no expectation"].stories[2].checks.clear()
+    del reports["a story left out"].stories[2]
+    reports["a game"].disputes[1].checks.append(wrong)
+    del reports["a game left out"].disputes[1]
+    reports["no game"].disputes, reports["no game"].disputes_planned = [], 0
+    return reports
 
 
-@pytest.mark.parametrize("report", _spoilt(), ids=["a story", "the contrast", "no expectation", "a story left out"])
+@pytest.mark.parametrize("report", _spoilt().values(), ids=_spoilt())
 def test_one_unmet_expectation_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, report: Report) -> None:
     monkeypatch.setattr(play, "play", lambda *_, **__: report)
     result = CliRunner().invoke(app, ["demo", "--report", str(tmp_path / "report.json")])
     assert result.exit_code == 3
     assert json.loads((tmp_path / "report.json").read_text())["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ([], USUAL),
+        (["--story", "operator"], (StoryName.OPERATOR,)),
+        (["--story", "alarms", "--story", "honest", "--story", "alarms"], (StoryName.ALARMS, StoryName.HONEST)),
+    ],
+)
+def test_stories_are_played_by_name(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], asked: tuple[StoryName, ...]
+) -> None:
+    heard: dict[str, Any] = {}
+    monkeypatch.setattr(play, "play", lambda *_, **options: heard.update(options) or _good())
+    assert CliRunner().invoke(app, ["demo", *words]).exit_code == 0
+    assert heard["asked"] == asked
+    assert CliRunner().invoke(app, ["demo", "--story", "nobody's"]).exit_code == 2
+
+
+def test_a_single_story_needs_neither_the_others_nor_the_contrast() -> None:
+    report = _good()
+    report.asked, report.contrast, report.stories = (StoryName.OPERATOR,), None, []
+    assert report.ok and report.as_json()["plain_pytorch"] is None
 
 
 def test_a_report_that_is_as_it_should_be_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +180,7 @@ def test_a_report_that_is_as_it_should_be_succeeds(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_table_marks_what_failed_and_fits_80_columns(tmp_path: Path) -> None:
-    for report in [_good(), *_spoilt()]:
+    for report in [_good(), *_spoilt().values()]:
         with (tmp_path / "table").open("w") as file:
             Screen(Console(file=file, width=80)).table(report)
         text = (tmp_path / "table").read_text()

@@ -7,8 +7,23 @@ from dataclasses import dataclass
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain import answers
+from tiebreak.chain.events import (
+    Bisected,
+    ChunkPosted,
+    ElementDisputed,
+    ElementProven,
+    Event,
+    LeafOpened,
+    RootOpened,
+    SegmentProven,
+    StoreProven,
+)
+from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node
+from tiebreak.chain.records import Level
 from tiebreak.chain.transport import Transport
+
+PROOF = "PROOF"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +47,34 @@ def transactions(node: Node, transport: Transport, first_block: int) -> list[Spe
             sender = answers.address(transaction.get("from"), "a transaction's sender")
             found.append(Spent(sender, receipt.gas_used, receipt.fee))
     return found
+
+
+def gas_by_level(contract: VerificationGame, game: int) -> dict[str, int]:
+    """Gas of all moves of a game, by the level at which they were made, and of the proofs at its end. Raises
+    ChainError."""
+    found = dict.fromkeys((*Level.__members__, PROOF), 0)
+    counted: set[bytes] = set()
+    for event in contract.events(game=game):
+        level = _level(event)
+        if level is not None and event.transaction not in counted:
+            counted.add(event.transaction)
+            receipt = contract.node.receipt(event.transaction)
+            assert receipt is not None, "the transaction of an event has a receipt"
+            found[level] += receipt.gas_used
+    return found
+
+
+def _level(event: Event) -> str | None:
+    """Of the move that an event tells of; None where another event of the same transaction says it, or no move was."""
+    match event:
+        case Bisected(level=level) | LeafOpened(level=level):
+            return level.name
+        case RootOpened(next_level=level) if level in (Level.CHUNK, Level.PARTIAL):
+            return (Level.OPERATOR if level is Level.CHUNK else Level.PARTIAL).name
+        case ChunkPosted():
+            return Level.CHUNK.name
+        case ElementDisputed():
+            return Level.PARTIAL.name
+        case ElementProven() | SegmentProven() | StoreProven():
+            return PROOF
+    return None

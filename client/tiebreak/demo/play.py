@@ -1,4 +1,4 @@
-"""The whole demo: the problem, three stories, a table.
+"""The whole demo: the problem, the stories, a table.
 
 What takes long to import is imported where it is used, so that the first words are on the screen at once.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from tiebreak.demo import contrast
 from tiebreak.demo.machines import A, B
 from tiebreak.demo.processes import Children
-from tiebreak.demo.report import Report, Story
+from tiebreak.demo.report import USUAL, Contrast, Report, Story, StoryName
 from tiebreak.demo.screen import Screen
 
 if TYPE_CHECKING:
@@ -24,28 +25,40 @@ if TYPE_CHECKING:
 INTERVAL = 5
 
 
-def play(console: Console, *, steps: int) -> Report:
-    """Plays everything. Raises ProcessFailed, and whatever a party in this process raises."""
-    report = Report(machines={machine.name: machine.description for machine in (A, B)}, steps=steps, interval=INTERVAL)
+def play(console: Console, *, steps: int, asked: Sequence[StoryName] = USUAL) -> Report:
+    """Plays what was asked for. Raises ProcessFailed, and whatever a party in this process raises."""
+    machines = {machine.name: machine.description for machine in (A, B)}
+    report = Report(machines=machines, steps=steps, interval=INTERVAL, asked=tuple(asked))
     screen = Screen(console)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tiebreak-demo-") as name:
         directory = Path(name)
-        _introduce(screen, steps)
-        with screen.bars():
-            screen.waiting("customer", "capturing the job")
-            job_dir = _make_job(directory / "job", steps)
-            screen.end_bars("customer")
-        screen.heading("The problem: every machine trains to a result of its own")
-        with screen.bars(), Children(directory) as children:
-            contrast.play(report.contrast, children, screen, job_dir, steps)
-        from tiebreak.demo.scene import Scene
-
-        with Scene(directory) as scene:
-            _play_stories(scene, screen, report, job_dir)
+        if set(asked) & set(USUAL):
+            _play_usual(directory / "digits", screen, report)
+        if StoryName.OPERATOR in asked:
+            _play_disputes(directory / "operator", screen, report)
     report.seconds = time.monotonic() - started
     screen.table(report)
     return report
+
+
+def _play_usual(directory: Path, screen: Screen, report: Report) -> None:
+    """The stories about handwritten digits, whose parties are processes."""
+    directory.mkdir()
+    _introduce(screen, report.steps)
+    with screen.bars():
+        screen.waiting("customer", "capturing the job")
+        job_dir = _make_job(directory / "job", report.steps)
+        screen.end_bars("customer")
+    if set(USUAL) <= set(report.asked):
+        screen.heading("The problem: every machine trains to a result of its own")
+        report.contrast = Contrast()
+        with screen.bars(), Children(directory) as children:
+            contrast.play(report.contrast, children, screen, job_dir, report.steps)
+    from tiebreak.demo.scene import Scene
+
+    with Scene(directory) as scene:
+        _play_stories(scene, screen, report, job_dir)
 
 
 def _play_stories(scene: Scene, screen: Screen, report: Report, job_dir: Path) -> None:
@@ -53,23 +66,53 @@ def _play_stories(scene: Scene, screen: Screen, report: Report, job_dir: Path) -
     from tiebreak.demo.stage import Stage
 
     everyone = [scene.customer, scene.trainer, scene.auditor, scene.referee]
-    half = report.steps // 2 + 2
-    first = _open(screen, report, "an honest trainer is paid")
-    with screen.bars(), Stage(scene, screen, first, everyone) as stage:
-        stories.honest(stage, job_dir)
-    second = _open(screen, report, "a poisoned batch is found")
-    with screen.bars(), Stage(scene, screen, second, everyone) as stage:
-        stories.poisoned(stage, job_dir, half, first.root)
-    third = _open(screen, report, "false alarms cost money")
-    accusers = [scene.liar, scene.silent]
-    with screen.bars(), Stage(scene, screen, third, [scene.customer, scene.trainer, *accusers, scene.referee]) as stage:
-        stories.false_alarms(stage, job_dir, report.steps // 3 + 1, first.root)
+    accusers = [scene.customer, scene.trainer, scene.liar, scene.silent, scene.referee]
+    right_root = b""
+    for name in report.asked:
+        if name is StoryName.HONEST:
+            story = _open(screen, report, name, "an honest trainer is paid")
+            with screen.bars(), Stage(scene, screen, story, everyone) as stage:
+                stories.honest(stage, job_dir)
+            right_root = story.root
+            continue
+        if name is StoryName.OPERATOR:
+            continue
+        right_root = right_root or _right_root(scene, screen, job_dir)
+        if name is StoryName.POISONED:
+            story = _open(screen, report, name, "a poisoned batch is found")
+            with screen.bars(), Stage(scene, screen, story, everyone) as stage:
+                stories.poisoned(stage, job_dir, report.steps // 2 + 2, right_root)
+        else:
+            story = _open(screen, report, name, "false alarms cost money")
+            with screen.bars(), Stage(scene, screen, story, accusers) as stage:
+                stories.false_alarms(stage, job_dir, report.steps // 3 + 1, right_root)
 
 
-def _open(screen: Screen, report: Report, title: str) -> Story:
-    story = Story(number=len(report.stories) + 1, title=title)
+def _right_root(scene: Scene, screen: Screen, job_dir: Path) -> bytes:
+    """The checkpoint root that the first story would have shown."""
+    from roundlog.job import Job
+    from roundlog.trainer import Trainer
+
+    with screen.bars():
+        screen.waiting("everybody", "training once, honestly")
+        return Trainer(Job.read(job_dir), scene.directory / "right").run().checkpoint_root
+
+
+def _play_disputes(directory: Path, screen: Screen, report: Report) -> None:
+    """The story about single operators, whose parties are roles in this process."""
+    from tiebreak.demo import disputes
+    from tiebreak.demo.scene import Scene
+
+    directory.mkdir()
+    # Many games: anvil, where it is installed, is faster, and comes to the same in every game.
+    with Scene(directory, kind="auto") as scene:
+        disputes.play(scene, screen, report)
+
+
+def _open(screen: Screen, report: Report, name: StoryName, title: str) -> Story:
+    story = Story(name=name, title=title)
     report.stories.append(story)
-    screen.heading(f"Story {story.number}: {title}")
+    screen.heading(f"Story {len(report.stories)}: {title}")
     return story
 
 

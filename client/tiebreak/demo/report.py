@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
+
+
+class StoryName(StrEnum):
+    """What the demo can play."""
+
+    HONEST = "honest"
+    POISONED = "poisoned"
+    ALARMS = "alarms"
+    OPERATOR = "operator"
+    """Longer than the others: it has to be asked for."""
+
+
+USUAL = (StoryName.HONEST, StoryName.POISONED, StoryName.ALARMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,7 @@ class Account:
 class Story:
     """How a story went. `rounds`: moves in all its games, from challenge to verdict; `gas` of all its transactions."""
 
-    number: int
+    name: StoryName
     title: str
     root: bytes = b""
     rounds: int = 0
@@ -55,6 +69,41 @@ class Story:
         return bool(self.checks) and all(check.holds for check in self.checks)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a party has lied, or where a game has ended. `operator` and `element` count from 0; of a state slot that
+    holds something else than what was computed, `operator` is the one that stores it, and there is no element."""
+
+    step: int
+    operator: int
+    element: int | None
+
+    def __str__(self) -> str:
+        element = "" if self.element is None else f", element {self.element}"
+        return f"step {self.step}, operator {self.operator}{element}"
+
+
+@dataclass(kw_only=True, slots=True)
+class Dispute(Story):
+    """One game of the story `operator`. `liar` and `winner`: the trainer or the challenger; `by`: proof or time.
+    `told` and `found`: where the lie is, and where the game has ended; `op`, `source`, `slot`: what that operator does,
+    its line in the user's code, and the state slot that it stores; `segment`: of a sum in several segments, the one
+    that was computed. `gas_by_level`: of the moves, by the level that they were made at."""
+
+    training: str
+    lie: str
+    liar: str
+    told: Place
+    op: str
+    source: str
+    slot: str = ""
+    found: Place | None = None
+    segment: int | None = None
+    gas_by_level: dict[str, int] = field(default_factory=dict)
+    winner: str = ""
+    by: str = ""
+
+
 @dataclass(kw_only=True, slots=True)
 class Contrast:
     """The same training by plain PyTorch on two machines. Hashes as 64 hex digits."""
@@ -62,6 +111,10 @@ class Contrast:
     initial: dict[str, str] = field(default_factory=dict)
     trained: dict[str, str] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
+
+    @property
+    def shows_the_problem(self) -> bool:
+        return bool(self.checks) and all(check.holds for check in self.checks)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -71,35 +124,47 @@ class Report:
     machines: dict[str, str]
     steps: int
     interval: int
+    asked: tuple[StoryName, ...] = USUAL
     seconds: float = 0.0
-    contrast: Contrast = field(default_factory=Contrast)
+    contrast: Contrast | None = None
+    """None if single stories were asked for."""
     stories: list[Story] = field(default_factory=list)
+    disputes_planned: int = 0
+    disputes: list[Dispute] = field(default_factory=list)
+    """Of the story `operator`."""
 
     @property
     def ok(self) -> bool:
         """Whether everything was as expected, and nothing was left out."""
+        told = {story.name for story in (*self.stories, *self.disputes)}
         return (
-            len(self.stories) == 3
-            and all(story.ended_as_it_should for story in self.stories)
-            and bool(self.contrast.checks)
-            and all(check.holds for check in self.contrast.checks)
+            told == set(self.asked)
+            and len(self.disputes) == self.disputes_planned
+            and all(story.ended_as_it_should for story in (*self.stories, *self.disputes))
+            and (self.contrast is None or self.contrast.shows_the_problem)
         )
 
     def as_json(self) -> dict[str, Any]:
         """Plain data. Roots are 0x-hex, amounts of wei decimal strings (they exceed what JSON readers keep exactly)."""
         return {
             "ok": self.ok,
+            "asked": list(self.asked),
             "machines": self.machines,
             "steps": self.steps,
             "interval": self.interval,
             "seconds": round(self.seconds, 1),
-            "plain_pytorch": {
-                "initial": self.contrast.initial,
-                "trained": self.contrast.trained,
-                "checks": [_check(check) for check in self.contrast.checks],
-            },
+            "plain_pytorch": None if self.contrast is None else _contrast(self.contrast),
             "stories": [_story(story) for story in self.stories],
+            "disputes": [_story(dispute) for dispute in self.disputes],
         }
+
+
+def _contrast(contrast: Contrast) -> dict[str, Any]:
+    return {
+        "initial": contrast.initial,
+        "trained": contrast.trained,
+        "checks": [_check(check) for check in contrast.checks],
+    }
 
 
 def _story(story: Story) -> dict[str, Any]:

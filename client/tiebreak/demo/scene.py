@@ -41,12 +41,12 @@ class Party:
 
 
 class Scene:
-    """An embedded chain, served on the loopback interface so that other processes can use it, and all the rest in
+    """A development chain on the loopback interface, so that other processes can use it, and all the rest in
     `directory`. Leaving the `with` block ends the chain."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, kind: str = "embedded") -> None:
         self.directory = directory
-        self._chain = start_devnet(kind="embedded")
+        self._chain = start_devnet(kind=kind)
         self.node = connect(self._chain.url)
         self.contract = VerificationGame.deploy(Sender(self.node, devnet_account(9)))
         self.customer = Party("customer", devnet_account(0), A)

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tiebreak.chain.errors import printable
-from tiebreak.demo.report import Check, Report
+from tiebreak.demo.report import Check, Dispute, Report
+from tiebreak.demo.tables import disputes_table
 
 _WHO = 16
 _DOING = 28
@@ -75,7 +76,7 @@ class Screen:
         if self._bars is None:
             return
         name = f"{who}/{doing}"
-        doing = doing if len(doing) <= _DOING else f"{doing[: _DOING - 1]}…"
+        doing = _fitting(doing)
         if done >= total:
             if (task := self._tasks.pop(name, None)) is not None:
                 self._bars.remove_task(task)
@@ -87,9 +88,14 @@ class Screen:
             self._bars.update(self._tasks[name], completed=done, count=f"{done}/{total}")
 
     def waiting(self, who: str, doing: str) -> None:
-        """A bar for work that has begun but cannot tell how far it is, until `end_bars`."""
-        if self._bars is not None and f"{who}/" not in self._tasks:
+        """A bar for work that has begun but cannot tell how far it is, until `end_bars`; or the next of such works."""
+        if self._bars is None:
+            return
+        doing = _fitting(doing)
+        if f"{who}/" not in self._tasks:
             self._tasks[f"{who}/"] = self._bars.add_task(doing, total=None, who=who, count="")
+        else:
+            self._bars.update(self._tasks[f"{who}/"], description=doing)
 
     def end_bars(self, who: str) -> None:
         """The speaker does something else now."""
@@ -98,8 +104,28 @@ class Screen:
             if self._bars is not None:
                 self._bars.remove_task(task)
 
+    def dispute(self, dispute: Dispute) -> None:
+        """One line for what was lied about, one for where the game has ended and who has won."""
+        mark = "[green]✓[/]" if dispute.ended_as_it_should else "[bold red]✗[/]"
+        self.console.print(f"  {mark} {escape(dispute.lie)}", soft_wrap=True)
+        self.console.print(f"    [dim]{escape(_ending(dispute))}[/]", soft_wrap=True)
+
     def table(self, report: Report) -> None:
-        """The end: one row a story, and below it who has gained and lost."""
+        """The end: all figures."""
+        if report.stories:
+            self._stories(report)
+        if report.disputes:
+            disputes_table(self.console, report.disputes)
+        if report.contrast is not None:
+            hashes = " and ".join(f"{value[:8]} on {name}" for name, value in report.contrast.trained.items())
+            self.console.print(f"\nPlain PyTorch trains to {hashes}.", soft_wrap=True)
+        if report.ok:
+            self.console.print(f"[green]Everything went as it should[/], in {report.seconds:.0f} seconds.")
+        else:
+            self.console.print("[bold red]Not everything went as it should[/]: see the lines marked with ✗.")
+
+    def _stories(self, report: Report) -> None:
+        """One row a story, and below it who has gained and lost."""
         self.console.print()
         self._row("story", "root", "rounds", "gas", "log, bytes", "verdict", style="dim")
         for story in report.stories:
@@ -108,12 +134,6 @@ class Screen:
             self._row(story.title, story.root.hex()[:8], *numbers, story.verdict, mark=mark)
             changes = [f"{account.name} {ether(account.moved)}" for account in story.accounts if account.moved]
             self.console.print(f"  [dim]{', '.join(changes)} ether[/]", soft_wrap=True)
-        hashes = " and ".join(f"{value[:8]} on {name}" for name, value in report.contrast.trained.items())
-        self.console.print(f"\nPlain PyTorch trains to {hashes}.", soft_wrap=True)
-        if report.ok:
-            self.console.print(f"[green]Everything went as it should[/], in {report.seconds:.0f} seconds.")
-        else:
-            self.console.print("[bold red]Not everything went as it should[/]: see the lines marked with ✗.")
 
     def _row(
         self,
@@ -129,6 +149,41 @@ class Screen:
     ) -> None:
         cells = f"{story:<28}{root:<10}{rounds:>6}{gas:>11}{log:>12}  {verdict}"
         self.console.print(f"{mark} [{style}]{escape(cells)}[/]", soft_wrap=True)
+
+
+class Aside(Screen):
+    """Shows of a story only what is being done, and what is not as it should be: for stories that are many."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen.console)
+        self._screen = screen
+
+    def line(self, who: str, text: str, *, note: str = "", is_move: bool = False) -> None:
+        self._screen.waiting("game", f"{who}: {shortened(text)}")
+
+    def bar(self, who: str, doing: str, done: int, total: int) -> None:
+        self._screen.waiting("game", f"{who}: {doing}")
+
+    def end_bars(self, who: str) -> None:
+        pass
+
+    def check(self, check: Check) -> None:
+        if not check.holds:
+            super().check(check)
+
+
+def _fitting(text: str) -> str:
+    return text if len(text) <= _DOING else f"{text[: _DOING - 1]}…"
+
+
+def _ending(dispute: Dispute) -> str:
+    place = dispute.found or dispute.told
+    source = f", {dispute.source}" if dispute.source else ""
+    slot = f" of {dispute.slot}" if dispute.slot else ""
+    element = "" if place.element is None else f", element {place.element}"
+    segment = "" if dispute.segment is None else f", segment {dispute.segment}"
+    where = f"step {place.step}, operator {place.operator} ({dispute.op}{slot}{source}){element}{segment}"
+    return f"{where}: the {dispute.winner} has won by {dispute.by}, after {dispute.rounds} moves"
 
 
 def shortened(text: str) -> str:

@@ -17,7 +17,7 @@ from tiebreak.demo.report import Account, Check, Story
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Screen
 from tiebreak.roles.customer import CustomerRole, post_job
-from tiebreak.roles.notices import Notice
+from tiebreak.roles.station import Station
 
 _ETHER = 10**18
 TERMS = Terms(
@@ -37,6 +37,8 @@ class Stage:
     def __init__(self, scene: Scene, screen: Screen, story: Story, parties: Sequence[Party]) -> None:
         self.scene, self.screen, self.story = scene, screen, story
         self.job = 0
+        self.said: list[str] = []
+        """What parties have computed, in their words."""
         self._parties = parties
         self._before = {party.name: scene.node.balance(party.address) for party in parties}
         self._first_block = scene.node.head().number
@@ -45,16 +47,18 @@ class Stage:
 
     def post(self, job_dir: Any) -> None:
         """The customer, played in this process, posts the job."""
-        customer = self.scene.customer
-        station = self.scene.station(customer, self._tell_of(customer))
+        station = self.station(self.scene.customer)
         self.job = post_job(station, job_dir, TERMS, self.scene.referee.address)
 
     def collect(self) -> str:
         """The customer fetches the model, or the refund; returns how it ended."""
-        customer = self.scene.customer
-        station = self.scene.station(customer, self._tell_of(customer))
+        station = self.station(self.scene.customer)
         progress = CustomerRole(station, self.job, model=self.scene.directory / f"model-{self.job}.safetensors").run()
         return progress.state
+
+    def station(self, party: Party) -> Station:
+        """For a party that is played in this process."""
+        return self.scene.station(party, lambda notice: self._told(party, plain(notice)))
 
     def start(self, party: Party, command: Sequence[str]) -> None:
         """Starts a party's process on its machine."""
@@ -131,9 +135,6 @@ class Stage:
         if isinstance(notice, dict):
             self._told(party, notice)
 
-    def _tell_of(self, party: Party) -> Callable[[Notice], None]:
-        return lambda notice: self._told(party, plain(notice))
-
     def _told(self, party: Party, notice: dict[str, Any]) -> None:
         what, text = notice.get("what"), str(notice.get("text", "")).replace(f"{self.scene.directory}/", "")
         if what == "step":
@@ -145,6 +146,7 @@ class Stage:
         if what == "sent":
             self.screen.line(party.name, text, note=f"{int(notice['gas']):,} gas", is_move="game" in notice)
         elif what in ("computed", "published", "fetched"):
+            self.said.append(text)
             self.screen.line(party.name, text, is_move="game" in notice)
 
     def __enter__(self) -> Stage:

@@ -1,0 +1,287 @@
+"""The story `operator`: whatever can be lied about in one step, by a trainer and by a challenger, played to its end.
+
+Parties are roles in this process. Each training is trained and audited honestly once; every game posts the job anew
+and starts from copies of those runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from roundlog import job as engine
+from roundlog.adjudication import describe
+from roundlog.adjudication.adjudicate import segments
+from roundlog.auditor import Auditor
+from roundlog.dispute.trace import first_store, half_of
+from roundlog.run import Run
+from roundlog.trainer import Trainer
+
+from tiebreak.chain.events import ElementProven
+from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.demo.frauds import Fraud, FraudulentChallenger, FraudulentTrainer, Kind, RememberingContract
+from tiebreak.demo.ledger import gas_by_level
+from tiebreak.demo.places import all_frauds
+from tiebreak.demo.report import Dispute, Place, Report, StoryName
+from tiebreak.demo.scene import Party, Scene
+from tiebreak.demo.screen import Aside, Screen
+from tiebreak.demo.stage import TERMS, Stage
+from tiebreak.demo.trainings import TRAININGS, Training
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.role import JobRole
+from tiebreak.roles.trainer import TrainerRole
+
+LIE_AT = 4
+"""The step that is lied about: the second one of the second interval."""
+
+SIDES = (Side.TRAINER, Side.CHALLENGER)
+
+_WINNERS = {Outcome.TRAINER_WON: "trainer", Outcome.CHALLENGER_WON: "challenger"}
+_MEANS = {Reason.PROOF: "proof", Reason.TIMEOUT: "time"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """A training with all that its games have in common."""
+
+    training: Training
+    job: engine.Job
+    job_dir: Path
+    trained: Path
+    """The honest trainer's run."""
+    audited: Path
+    """The honest auditor's run."""
+    right_root: bytes
+    frauds: dict[Kind, Fraud]
+
+
+def prepare(training: Training, directory: Path) -> Bench:
+    """Trains and audits honestly, and finds a place for every lie."""
+    job = engine.Job.from_task(training.task())
+    job.write(directory / "job")
+    trained, audited = directory / "trained", directory / "audited"
+    root = Trainer(job, trained).run().checkpoint_root
+    Auditor(job, audited).run()
+    frauds = all_frauds(Run(job, trained), LIE_AT, training)
+    return Bench(
+        training=training,
+        job=job,
+        job_dir=directory / "job",
+        trained=trained,
+        audited=audited,
+        right_root=root,
+        frauds=frauds,
+    )
+
+
+def play(scene: Scene, screen: Screen, report: Report) -> None:
+    """All games, one after the other."""
+    screen.heading("Story: one wrong number, and nothing else")
+    screen.text(
+        f"Two small trainings. Somebody lies about one thing in step {LIE_AT}, and all that follows, follows from it: "
+        "first the trainer, whom the auditor challenges, then an auditor, who challenges an honest trainer."
+    )
+    report.disputes_planned = len(TRAININGS) * len(SIDES) * len(Kind)
+    for training in TRAININGS:
+        with screen.bars():
+            screen.waiting("everybody", f"training the {training.name}")
+            bench = prepare(training, scene.directory / training.name.replace(" ", "-"))
+        for liar in SIDES:
+            screen.heading(f"{training.name}: the {liar.name.lower()} lies")
+            with screen.bars():
+                for kind in Kind:
+                    done = len(report.disputes)
+                    screen.bar("everybody", "games", done, report.disputes_planned)
+                    dispute = play_one(scene, screen, bench, kind, liar)
+                    report.disputes.append(dispute)
+                    screen.dispute(dispute)
+
+
+def play_one(scene: Scene, screen: Screen, bench: Bench, kind: Kind, liar: Side) -> Dispute:
+    """One game, from the posting of the job to the last withdrawal, with everything that is expected of it."""
+    fraud = bench.frauds[kind]
+    dispute = _announced(bench, fraud, liar)
+    parties = [scene.customer, scene.trainer, scene.auditor, scene.referee]
+    with Stage(scene, Aside(screen), dispute, parties) as stage:
+        stage.post(bench.job_dir)
+        game = _Played(stage, bench, fraud, liar)
+        game.play()
+        stage.collect()
+        game.judge(dispute)
+    return dispute
+
+
+def _announced(bench: Bench, fraud: Fraud, liar: Side) -> Dispute:
+    program = bench.job.program
+    node, slot = program.nodes[fraud.operator], fraud.operator - first_store(program)
+    is_store = fraud.kind is Kind.STORED
+    return Dispute(
+        name=StoryName.OPERATOR,
+        title=f"{bench.training.name}: {fraud.kind}",
+        training=bench.training.name,
+        lie=fraud.kind.value,
+        liar=liar.name.lower(),
+        told=Place(step=fraud.step, operator=fraud.operator, element=None if is_store else fraud.element),
+        op=node.op,
+        source=node.source,
+        slot=program.state_names[slot] if is_store else "",
+    )
+
+
+class _Played:
+    """A game of an honest party against one that lies."""
+
+    def __init__(self, stage: Stage, bench: Bench, fraud: Fraud, liar: Side) -> None:
+        self._stage, self._bench, self._fraud, self._liar = stage, bench, fraud, liar
+        self._scene = stage.scene
+        self._remembering: RememberingContract | None = None
+
+    def play(self) -> None:
+        """Lets both parties move until neither has anything left to do; time passes where nothing else helps."""
+        working: list[JobRole] = [self._trainer(), self._challenger()]
+        while working:
+            progress = {role: role.step() for role in working}
+            working = [role for role in working if not progress[role].finished]
+            if working and not any(seen.acted for seen in progress.values()):
+                self._scene.pass_time(self._next_deadline())
+
+    def _next_deadline(self) -> int:
+        _, game = self._game()
+        return self._job().claim.challenge_deadline if game.phase is Phase.OVER else max(game.deadlines)
+
+    def _job(self) -> Job:
+        return self._scene.contract.job(self._stage.job)
+
+    def _game(self) -> tuple[int, Game]:
+        found = self._stage.game_of(self._scene.auditor)
+        assert found is not None, "the auditor has not challenged"
+        return found
+
+    # The parties.
+
+    def _trainer(self) -> TrainerRole:
+        station = self._stage.station(self._scene.trainer)
+        room = self._stage.run_of(self._scene.trainer, "run")
+        if self._liar is Side.TRAINER:
+            self._lay_out(self._bench.trained, room, intervals=self._agreed)
+            return FraudulentTrainer(station, self._stage.job, self._fraud)
+        self._lay_out(self._bench.trained, room)
+        return TrainerRole(station, self._stage.job)
+
+    def _challenger(self) -> AuditorRole:
+        station = self._stage.station(self._scene.auditor)
+        room = self._stage.run_of(self._scene.auditor, "alone")
+        if self._liar is Side.CHALLENGER:
+            self._lay_out(self._bench.audited, room, intervals=self._agreed)
+            self._remembering = RememberingContract.of(station)
+            station = replace(station, contract=self._remembering)
+            return FraudulentChallenger(station, self._stage.job, self._fraud)
+        if self._fraud.kind is Kind.ROUNDING:
+            # Whoever follows the log without verifying it comes to the trainer's root.
+            return AuditorRole(station, self._stage.job, verify_log=1.0)
+        self._lay_out(self._bench.audited, room)
+        return AuditorRole(station, self._stage.job, use_log=False)
+
+    @property
+    def _agreed(self) -> int:
+        """Intervals before the lie."""
+        return self._fraud.step // self._bench.job.spec.interval
+
+    @staticmethod
+    def _lay_out(run: Path, room: Path, *, intervals: int | None = None) -> None:
+        """A copy of a run, or of its first intervals: from there its party carries on."""
+        shutil.copytree(run, room)
+        if intervals is not None:
+            roots = room / "roots"
+            roots.write_bytes(roots.read_bytes()[: 32 * intervals])
+
+    # What is expected.
+
+    def judge(self, dispute: Dispute) -> None:
+        """Holds everything that is known beforehand against what the chain says."""
+        self._tell(dispute)
+        expect, bench, (_, game), job = self._stage.expect, self._bench, self._game(), self._job()
+        honest = self._liar is not Side.TRAINER
+        roots = game.levels[Level.CHECKPOINT].roots
+        expect("the honest party has the right root", bench.right_root, roots[self._liar.other])
+        expect("and the other one another", True, roots[self._liar] != bench.right_root)
+        expect("the game has ended where the lie is", dispute.told, dispute.found)
+        expect("and at the segment where its sum goes wrong", self._told_segment(), dispute.segment)
+        outcome = Outcome.TRAINER_WON if honest else Outcome.CHALLENGER_WON
+        reason = Reason.TIMEOUT if honest and self._cannot_be_proven else Reason.PROOF
+        if self._fraud.kind is Kind.ROUNDING and not honest:
+            found = f"the log is wrong at {dispute.told}: the logged decision is not the correct rounding"
+            expect("the auditor has found it in the log as well", True, found in self._stage.said)
+        expect("the honest party has won", (outcome.name, reason.name), (game.outcome.name, game.reason.name))
+        status = JobStatus.FINAL if honest else JobStatus.REJECTED
+        expect(f"the claim is {status.name.lower()}", status.name, job.status.name)
+        self._expect_numbers(game)
+        self._stage.settle(self._money(honest))
+
+    @property
+    def _cannot_be_proven(self) -> bool:
+        """A wrong store and a wrong segment are shown by what the contract computes, whoever is wrong. An element that
+        is right is not: the contract refuses the proof, and the challenger's clock runs out."""
+        return self._fraud.kind is not Kind.STORED and self._told_segment() is None
+
+    def _told_segment(self) -> int | None:
+        descriptor = describe(self._bench.job.program, self._fraud.operator)
+        count = len(segments(descriptor)) if descriptor.segment else 1
+        return count // 2 if count > 1 else None
+
+    def _expect_numbers(self, game: Game) -> None:
+        """What the trainer claims of the disputed element, and what the contract computes, to the bit."""
+        fraud = self._fraud
+        claimed = fraud.claimed if self._liar is Side.TRAINER else fraud.right
+        if self._told_segment() is not None:
+            self._stage.expect("the trainer claims these bits of the sum", claimed, game.disputed.claimed)
+        elif fraud.kind is not Kind.STORED:
+            found = self._computed()
+            assert found is not None
+            self._stage.expect(
+                "the trainer claims these bits, the contract computes those", (claimed, fraud.right), found[1:]
+            )
+
+    def _computed(self) -> tuple[int, int, int] | None:
+        """(element, the trainer's bits, the contract's bits): of a proof, or of the proof that it has refused."""
+        for event in self._scene.contract.events(game=self._game()[0]):
+            if isinstance(event, ElementProven) and event.finding is Finding.VALUE:
+                return event.element, event.claimed, event.bits
+        for error in self._remembering.refused if self._remembering is not None else []:
+            if error.name == "ElementIsRight":
+                element, bits = (int(str(error.values[name])) for name in ("element", "bits"))
+                return element, bits, bits
+        return None
+
+    def _tell(self, dispute: Dispute) -> None:
+        """Writes down how the game has ended."""
+        (number, game), spec, program = self._game(), self._bench.job.spec, self._bench.job.program
+        index = {level.level: level.index for level in game.levels}
+        leaf, half = index[Level.OPERATOR], half_of(len(program.nodes), len(program.state_names))
+        computed = self._computed()
+        dispute.found = Place(
+            step=index[Level.CHECKPOINT] * spec.interval + index[Level.STEP],
+            operator=leaf if leaf < half else first_store(program) + leaf - half,
+            element=game.disputed.element if game.disputed.known else computed and computed[0],
+        )
+        dispute.segment = index.get(Level.PARTIAL)
+        dispute.gas_by_level = gas_by_level(self._scene.contract, number)
+        dispute.winner = _WINNERS.get(game.outcome, "nobody")
+        dispute.by = _MEANS.get(game.reason, game.reason.name.lower())
+
+    def _money(self, honest: bool) -> dict[Party, int]:
+        scene = self._scene
+        if honest:
+            half = TERMS.challenger_bond // 2
+            return {
+                scene.trainer: TERMS.reward + half,
+                scene.auditor: -TERMS.challenger_bond,
+                scene.customer: TERMS.challenger_bond - half - TERMS.reward,
+            }
+        half = TERMS.trainer_bond // 2
+        return {
+            scene.trainer: -TERMS.trainer_bond,
+            scene.auditor: half,
+            scene.customer: TERMS.trainer_bond - half,
+        }

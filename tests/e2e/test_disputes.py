@@ -1,0 +1,128 @@
+"""The story `operator`: every kind of fraud, by a trainer and by a challenger, ends exactly where it was committed.
+
+A sample is played on every run; the rest is marked slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache
+from io import StringIO
+from itertools import product
+
+import pytest
+from rich.console import Console
+from tiebreak.chain.devnet import find_anvil
+from tiebreak.chain.records import Side
+from tiebreak.demo.disputes import SIDES, Bench, play_one, prepare
+from tiebreak.demo.frauds import Kind
+from tiebreak.demo.report import Dispute
+from tiebreak.demo.scene import Scene
+from tiebreak.demo.screen import Screen
+from tiebreak.demo.trainings import TRAININGS
+
+CHAINS = ("embedded", "anvil")
+Case = tuple[str, int, Side, Kind]
+"""Chain, number of the training, who lies, about what."""
+
+SAMPLE: set[Case] = {
+    ("embedded", 0, Side.TRAINER, Kind.GRADIENT),
+    ("anvil", 1, Side.CHALLENGER, Kind.GRADIENT),
+    ("embedded", 1, Side.CHALLENGER, Kind.STORED),
+    ("anvil", 0, Side.TRAINER, Kind.STORED),
+    ("anvil", 0, Side.TRAINER, Kind.LOADED),
+    ("embedded", 1, Side.TRAINER, Kind.ROW),
+    ("anvil", 1, Side.TRAINER, Kind.RATE),
+    ("anvil", 1, Side.TRAINER, Kind.ROUNDING),
+    ("anvil", 0, Side.CHALLENGER, Kind.MASK),
+    ("anvil", 0, Side.TRAINER, Kind.FUNCTION),
+    ("embedded", 1, Side.CHALLENGER, Kind.PROGRAM),
+}
+
+
+def marked(case: Case) -> object:
+    chain, training, liar, kind = case
+    name = f"{chain}-{TRAININGS[training].name}-{liar.name.lower()}-{kind.name.lower()}"
+    return pytest.param(*case, id=name, marks=() if case in SAMPLE else pytest.mark.slow)
+
+
+CASES = [marked(case) for case in product(CHAINS, range(len(TRAININGS)), SIDES, Kind)]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Bench]:
+    return cache(lambda number: prepare(TRAININGS[number], tmp_path_factory.mktemp("bench")))
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Scene]]:
+    with ExitStack() as stack:
+
+        def started(chain: str) -> Scene:
+            if chain == "anvil" and find_anvil() is None:
+                pytest.skip("anvil is not installed: run npm ci")
+            return stack.enter_context(Scene(tmp_path_factory.mktemp(chain), kind=chain))
+
+        yield cache(started)
+
+
+@pytest.fixture
+def shown() -> StringIO:
+    return StringIO()
+
+
+@pytest.fixture
+def screen(shown: StringIO) -> Screen:
+    return Screen(Console(file=shown, width=100))
+
+
+def failed(dispute: Dispute) -> list[tuple[str, object, object]]:
+    return [(check.text, check.expected, check.observed) for check in dispute.checks if not check.holds]
+
+
+def test_the_sample_has_everything_at_least_once() -> None:
+    for seen, all_there_are in zip(zip(*SAMPLE, strict=True), (CHAINS, range(2), SIDES, Kind), strict=True):
+        assert set(seen) == set(all_there_are)
+    assert {kind for _, _, liar, kind in SAMPLE if liar is Side.TRAINER} >= set(Kind) - {Kind.MASK, Kind.PROGRAM}
+
+
+@pytest.mark.parametrize(("chain", "training", "liar", "kind"), CASES)
+def test_the_game_ends_where_the_lie_is_and_the_honest_party_wins(
+    chain: str,
+    training: int,
+    liar: Side,
+    kind: Kind,
+    bench: Callable[[int], Bench],
+    scene: Callable[[str], Scene],
+    screen: Screen,
+) -> None:
+    found = play_one(scene(chain), screen, bench(training), kind, liar)
+    assert failed(found) == [] and len(found.checks) >= 9 - (kind is Kind.STORED)
+    assert found.found == found.told and (found.found.element is None) == (kind is Kind.STORED)
+    assert found.winner == liar.other.name.lower() and found.liar == liar.name.lower()
+    by_time = liar is Side.CHALLENGER and kind not in (Kind.STORED, Kind.GRADIENT)
+    assert found.by == ("time" if by_time else "proof")
+    # How deep it went, and what every level has cost.
+    gas = found.gas_by_level
+    assert all(gas[level] > 0 for level in ("CHECKPOINT", "STEP", "OPERATOR"))
+    assert (gas["CHUNK"] > 0) == (kind is not Kind.STORED)
+    assert (gas["PARTIAL"] > 0) == (found.segment is not None) == (kind is Kind.GRADIENT)
+    assert (gas["PROOF"] > 0) == (not by_time)
+    assert sum(gas.values()) < found.gas and found.rounds < found.transactions
+    assert found.verdict == ("FINAL" if liar is Side.CHALLENGER else "REJECTED")
+
+
+def test_a_game_that_ends_elsewhere_is_noticed(
+    bench: Callable[[int], Bench], scene: Callable[[str], Scene], screen: Screen, shown: StringIO
+) -> None:
+    right = bench(1)
+    fraud = right.frauds[Kind.ROW]
+    # Not where it is: one element further on.
+    elsewhere = replace(right, frauds={Kind.ROW: replace(fraud, element=fraud.element + 1)})
+    found = play_one(scene("embedded"), screen, elsewhere, Kind.ROW, Side.TRAINER)
+    assert [text for text, _, _ in failed(found)] == ["the game has ended where the lie is"]
+    assert not found.ended_as_it_should
+    assert found.found is not None and found.found.element == fraud.element
+    assert "the game has ended where the lie is" in shown.getvalue()
