@@ -53,6 +53,24 @@ contract BentAdjudicator is IAdjudicator {
     }
 }
 
+/// @notice Tells what it was asked: its bits are a hash of that.
+contract EchoAdjudicator is BentAdjudicator {
+    constructor(IAdjudicator real_) BentAdjudicator(real_, Finding.VALUE) {}
+
+    function compute(Setting calldata setting, Question calldata question, Opening[] calldata openings)
+        external
+        pure
+        override
+        returns (Finding, uint64)
+    {
+        return (Finding.VALUE, digest(abi.encode(setting, question, openings)));
+    }
+
+    function digest(bytes memory asked) public pure returns (uint64) {
+        return uint64(uint256(keccak256(asked)));
+    }
+}
+
 /// @notice Anybody may change it; in a view nobody can.
 contract Witness {
     uint256 public changes;

@@ -261,9 +261,9 @@ contract World is Players {
             return (abi.encodeCall(game.openLevel, (id, Side.TRAINER, leaf, nextRoot(shown, claimed))), stranger);
         }
         if (kind == 6) return (abi.encodeCall(game.adjudicate, (id, uint64(uint256(junk)))), liar);
-        if (kind == 7) return (abi.encodeCall(game.challenge, (shown.job, Node.wrap(junk))), stranger); // without its bond
-        bytes32[] memory none = new bytes32[](0);
-        return (abi.encodeCall(game.commit, (shown.job, Node.wrap(junk), junk, none, "l", "m")), stranger); // without its bond
+        // Without their bonds.
+        if (kind == 7) return (abi.encodeCall(game.challenge, (shown.job, Node.wrap(junk))), stranger);
+        return (abi.encodeCall(game.commit, (shown.job, Node.wrap(junk), junk, leaf.agreedProof, "l", "m")), stranger);
     }
 
     function nextRoot0(GameView memory shown, Run memory run) private pure returns (NextRoot memory next) {
