@@ -142,7 +142,7 @@ contract PartialTest is Players {
 
     function test_aChallengersSumThatIsNotFinite_isAnotherOne() public {
         (GameId id, Run memory wrong) = toPartial(1, Phase.OPENING);
-        // 2^200 is beyond FP32.
+        // 2^214 is beyond FP32.
         bytes32[3][] memory results = Runs.partials(_honest, STEP);
         results[2][0] = bytes32(uint256(1));
         Tree memory tree = Toy.partialTree(results);
