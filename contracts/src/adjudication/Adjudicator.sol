@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Descriptor, Descriptors, DType, Family} from "./Descriptor.sol";
+import {Decoding} from "./Decoding.sol";
+import {Descriptor, Descriptors, Family} from "./Descriptor.sol";
 import {Elements} from "./Elements.sol";
 import {Finding, IAdjudicator, IFunctions, Outline, Partial, Question, Setting} from "./IAdjudicator.sol";
 import {Loads} from "./Loads.sol";
@@ -10,7 +11,7 @@ import {Operands, Reading} from "./Operands.sol";
 import {Reductions} from "./Reductions.sol";
 
 /// @title Adjudicator
-/// @notice See `IAdjudicator`. Elementary functions, which take more code than all else together, are computed by a contract of their own.
+/// @notice See `IAdjudicator`. Functions of numbers, which take much code, are computed by a contract of their own.
 contract Adjudicator is IAdjudicator {
     using Descriptors for Descriptor;
     using Reading for Operands;
@@ -30,7 +31,8 @@ contract Adjudicator is IAdjudicator {
 
     /// @inheritdoc IAdjudicator
     function outline(bytes calldata encoded, uint32 chunkSize) external pure override returns (Outline memory result) {
-        Descriptor memory descriptor = Descriptors.decode(encoded);
+        Descriptor memory descriptor = Decoding.decode(encoded);
+        Openings.requireChunkSize(chunkSize);
         (uint256 elements, uint256 width) = (descriptor.elements(), Descriptors.width(descriptor.dtype));
         // forge-lint: disable-start(unsafe-typecast)
         result.width = uint8(width);
@@ -51,7 +53,7 @@ contract Adjudicator is IAdjudicator {
         override
         returns (Finding, uint64)
     {
-        Descriptor memory descriptor = Descriptors.decode(question.descriptor);
+        Descriptor memory descriptor = Decoding.decode(question.descriptor);
         if (descriptor.family < Family.COPY) return Loads.compute(setting, descriptor, question.element, openings);
         Operands memory operands = Reading.open(descriptor, question, openings, setting.spec.chunkSize);
         if (descriptor.isReduction()) {
@@ -61,11 +63,7 @@ contract Adjudicator is IAdjudicator {
             (Finding finding, Partial memory whole) = Reductions.reduce(operands, openings, question.element, 0, nothing);
             return finding == Finding.VALUE ? Reductions.finish(descriptor, whole, setting.spec.roundingBits) : (finding, uint64(0));
         }
-        if (descriptor.family != Family.FUNCTION) return Elements.compute(operands, openings);
-        descriptor.requireInputs(1);
-        descriptor.requireDType(0, DType.F32);
-        // forge-lint: disable-next-line(unsafe-typecast)
-        return functions.evaluate(descriptor.code, uint32(operands.mustRead(openings, 0)), setting.spec.roundingBits);
+        return Elements.compute(operands, openings, functions, setting.spec.roundingBits);
     }
 
     /// @inheritdoc IAdjudicator
@@ -76,7 +74,7 @@ contract Adjudicator is IAdjudicator {
         Partial calldata before,
         Opening[] calldata openings
     ) external pure override returns (Finding, Partial memory) {
-        Descriptor memory descriptor = Descriptors.decode(question.descriptor);
+        Descriptor memory descriptor = Decoding.decode(question.descriptor);
         Operands memory operands = Reading.open(descriptor, question, openings, setting.spec.chunkSize);
         return Reductions.reduce(operands, openings, question.element, segment, before);
     }
@@ -88,6 +86,6 @@ contract Adjudicator is IAdjudicator {
         override
         returns (Finding, uint64)
     {
-        return Reductions.finish(Descriptors.decode(encoded), whole, roundingBits);
+        return Reductions.finish(Decoding.decode(encoded), whole, roundingBits);
     }
 }

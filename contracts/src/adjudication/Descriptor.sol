@@ -78,7 +78,7 @@ enum Fault {
     AXES,
     /// More than 64 inputs.
     TOO_MANY_INPUTS,
-    /// A parameter is missing.
+    /// Another number of parameters than the family has.
     PARAMETERS,
     /// A parameter that counts something is negative.
     NEGATIVE,
@@ -94,8 +94,6 @@ enum Fault {
     AFFINE,
     /// A divisor below 1.
     DIVISOR,
-    /// A read that has to be valid is not.
-    OUTSIDE,
     /// Reduction axes where the family has none.
     REDUCTION,
     /// A gather along an axis that input 0 has not.
@@ -104,12 +102,14 @@ enum Fault {
     CODE,
     /// The family cannot do this.
     FAMILY,
-    /// The largest of no terms.
+    /// A batch of samples without items.
     EMPTY,
     /// A label that is no int64.
     LABEL,
-    /// A number beyond int64, or a stream beyond 32 bits.
-    RANGE
+    /// A number beyond int64 or the dtype, a stream beyond 32 bits, a field outside of its row, a column outside of the schedule.
+    RANGE,
+    /// The same value as an operand of another dtype or size.
+    ALIAS
 }
 
 /// @title Reading a descriptor
@@ -119,6 +119,8 @@ library Descriptors {
     /// @notice Iteration and reduction axes together, and view axes of an input.
     uint256 internal constant MAX_AXES = 16;
     uint256 internal constant MAX_INPUTS = 64;
+    /// @notice Literals of a constant in its descriptor.
+    uint256 internal constant MAX_LITERALS = 32;
     /// @notice Elements of a tensor, terms of a reduction.
     uint256 internal constant MAX_SIZE = 1 << 40;
     /// @notice Terms of a segment, which one transaction adds up.
@@ -127,11 +129,6 @@ library Descriptors {
     error MalformedDescriptor(Fault what);
     /// @notice The output has no such element.
     error NoSuchElement(uint64 element, uint256 elements);
-
-    /// @dev Reverts for anything that is no encoding of the struct (families and dtypes out of range among it).
-    function decode(bytes calldata encoded) internal pure returns (Descriptor memory) {
-        return abi.decode(encoded, (Descriptor));
-    }
 
     /// @notice The number of elements of the output.
     function elements(Descriptor memory self) internal pure returns (uint256) {
@@ -172,14 +169,6 @@ library Descriptors {
         if (number < 0) revert MalformedDescriptor(Fault.NEGATIVE);
         // forge-lint: disable-next-line(unsafe-typecast)
         return uint64(number);
-    }
-
-    function requireInputs(Descriptor memory self, uint256 count) internal pure {
-        if (self.inputs.length != count) revert MalformedDescriptor(Fault.INPUTS);
-    }
-
-    function requireDType(Descriptor memory self, uint256 input, DType dtype) internal pure {
-        if (self.inputs[input].dtype != dtype) revert MalformedDescriptor(Fault.DTYPE);
     }
 
     /// @notice Bytes of an element.

@@ -53,9 +53,13 @@ struct Partial {
     bytes32[3] words;
 }
 
-/// @title Elementary functions of one FP32 number
+/// @title Functions of numbers
 interface IFunctions {
-    /// @notice The function's value, correctly rounded to a format of 23 to 32 bits; every zero is +0. If UNDECIDED, its argument.
+    /// @notice An exact function of one to three elements: IEEE 754-2019 for FP32, modulo 2^64 for int64.
+    /// @param code of `Family.MAP`, which says how many elements and of which dtypes (not checked)
+    function map(uint8 code, uint64[] calldata x) external pure returns (Finding finding, uint64 bits);
+
+    /// @notice An elementary function's value, correctly rounded to a format of 23 to 32 bits; every zero is +0. If UNDECIDED, its argument.
     /// @param code of `Family.FUNCTION`
     function evaluate(uint8 code, uint32 x, uint8 roundingBits) external pure returns (Finding finding, uint64 bits);
 }
@@ -65,7 +69,7 @@ interface IFunctions {
 ///         for the descriptor (a leaf under the program root), for the operands' roots (agreed leaves of the trace) and for the setting; all
 ///         else is checked, or forced by hashes. A malformed descriptor or opening reverts.
 interface IAdjudicator {
-    /// @notice Where the elementary functions are computed.
+    /// @notice Where MAP and FUNCTION are computed.
     function functions() external view returns (IFunctions);
 
     /// @notice Leaves and segments, for a game that has to know how deep its trees are.

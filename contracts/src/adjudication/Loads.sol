@@ -30,7 +30,6 @@ library Loads {
         returns (Finding, uint64)
     {
         descriptor.requireElement(element);
-        descriptor.requireInputs(0);
         if (descriptor.family == Family.DATA && descriptor.natural(1) > MAX_ROW) return (Finding.UNDECIDED, 0);
         return (Finding.VALUE, valueOf(setting, descriptor, element, openings));
     }
@@ -70,10 +69,20 @@ library Loads {
         requireOpenings(openings, 1);
         uint256 items = descriptor.natural(2);
         if (items == 0) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
-        uint256 row = rowOf(setting, element / items);
-        Openings.requireLeaf(openings[0], 0, row, descriptor.natural(1), setting.spec.dataRoot, setting.spec.dataRows);
+        openRow(setting, descriptor, element / items, openings[0]);
         uint256 width = Descriptors.width(descriptor.dtype);
         return Openings.decode(openings[0].data, descriptor.natural(0) + (element % items) * width, width);
+    }
+
+    function openRow(Setting calldata setting, Descriptor memory descriptor, uint256 sample, Opening calldata opening)
+        private
+        pure
+    {
+        uint256 length = descriptor.natural(1);
+        uint256 end = descriptor.natural(0) + descriptor.natural(2) * Descriptors.width(descriptor.dtype);
+        // INVARIANT: the field lies inside of the row.
+        if (end > length) revert Descriptors.MalformedDescriptor(Fault.RANGE);
+        Openings.requireLeaf(opening, 0, rowOf(setting, sample), length, setting.spec.dataRoot, setting.spec.dataRows);
     }
 
     function rowOf(Setting calldata setting, uint256 sample) private pure returns (uint256) {
@@ -88,7 +97,9 @@ library Loads {
     {
         requireOpenings(openings, 1);
         (uint256 column, uint256 columns) = (descriptor.natural(0), descriptor.natural(1));
-        Tensor memory tensor = Tensor(setting.spec.scheduleRoot, DType.F32, uint256(setting.spec.steps) * columns);
+        uint256 elements = uint256(setting.spec.steps) * columns;
+        if (column >= columns || elements > Descriptors.MAX_SIZE) revert Descriptors.MalformedDescriptor(Fault.RANGE);
+        Tensor memory tensor = Tensor(setting.spec.scheduleRoot, DType.F32, elements);
         return Openings.elementIn(openings[0], 0, tensor, uint256(setting.step) * columns + column, setting.spec.chunkSize);
     }
 
@@ -105,7 +116,10 @@ library Loads {
         }
         requireOpenings(openings, 0);
         // forge-lint: disable-next-line(unsafe-typecast)
-        return uint64(descriptor.parameter(literals == 1 ? 0 : element));
+        uint64 bits = uint64(descriptor.parameter(literals == 1 ? 0 : element));
+        uint64 largest = descriptor.dtype == DType.BOOL ? 1 : type(uint32).max;
+        if (descriptor.dtype != DType.I64 && bits > largest) revert Descriptors.MalformedDescriptor(Fault.RANGE);
+        return bits;
     }
 
     function iota(Descriptor memory descriptor, uint64 element) private pure returns (uint64) {

@@ -108,7 +108,7 @@ library Openings {
         prove(opening, length, root, count);
     }
 
-    function requireChunkSize(uint32 chunkSize) private pure {
+    function requireChunkSize(uint32 chunkSize) internal pure {
         if (chunkSize == 0 || chunkSize % 8 != 0) revert ChunkSizeSplitsElements(chunkSize);
     }
 

@@ -29,11 +29,7 @@ library Reading {
         returns (Operands memory self)
     {
         Descriptors.requireElement(descriptor, question.element);
-        if (descriptor.iteration.length + descriptor.reduction.length > Descriptors.MAX_AXES) {
-            revert Descriptors.MalformedDescriptor(Fault.AXES);
-        }
         uint256 count = descriptor.inputs.length;
-        if (count > Descriptors.MAX_INPUTS) revert Descriptors.MalformedDescriptor(Fault.TOO_MANY_INPUTS);
         if (question.roots.length != count) revert WrongNumberOfRoots(question.roots.length, count);
         self.descriptor = descriptor;
         self.rows = new Row[][](count);
@@ -45,7 +41,13 @@ library Reading {
             uint256 elements = 0;
             (self.rows[i], elements) = Access.rowsAt(descriptor, input, place);
             tensors[i] = Tensor(question.roots[i], input.dtype, elements);
-            while (descriptor.inputs[self.tensor[i]].value != input.value) ++self.tensor[i];
+            uint256 first = 0;
+            while (descriptor.inputs[first].value != input.value) ++first;
+            self.tensor[i] = first;
+            // INVARIANT: a value has one dtype and one size, or its chunks would mean something else to another operand.
+            if (descriptor.inputs[first].dtype != input.dtype || tensors[first].elements != elements) {
+                revert Descriptors.MalformedDescriptor(Fault.ALIAS);
+            }
         }
         self.index = Openings.check(openings, tensors, chunkSize);
     }
@@ -66,10 +68,8 @@ library Reading {
         return self.index.element(openings, self.tensor[i], self.descriptor.inputs[i].dtype, flat);
     }
 
-    /// @notice The same for an operand that is read always, or the descriptor is malformed.
-    function mustRead(Operands memory self, Opening[] calldata openings, uint256 i) internal pure returns (uint64 bits) {
-        bool valid;
-        (bits, valid) = read(self, openings, i, new uint256[](0));
-        if (!valid) revert Descriptors.MalformedDescriptor(Fault.OUTSIDE);
+    /// @notice The same for an operator without terms.
+    function readOne(Operands memory self, Opening[] calldata openings, uint256 i) internal pure returns (uint64, bool) {
+        return read(self, openings, i, new uint256[](0));
     }
 }

@@ -5,7 +5,7 @@ import {Binary32} from "../arithmetic/Binary32.sol";
 import {Accumulator, ExactSum, Total} from "../arithmetic/ExactSum.sol";
 import {Float32, Rounding} from "../arithmetic/Rounding.sol";
 import {Access, Row} from "./Access.sol";
-import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
+import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
 import {Finding, Partial} from "./IAdjudicator.sol";
 import {Opening} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
@@ -43,11 +43,6 @@ library Reductions {
     using ExactSum for Total;
     using Reading for Operands;
 
-    /// @notice OVT's smallest format.
-    uint256 private constant MIN_BITS = 23;
-
-    /// @notice Formats have 23 to 32 bits.
-    error NoSuchFormat(uint8 roundingBits);
     error NoSuchSegment(uint256 segment, uint256 segments);
     /// @notice The partial result is not one that any terms have.
     error PartialOutOfRange();
@@ -96,23 +91,23 @@ library Reductions {
         pure
         returns (Finding, uint64)
     {
-        if (roundingBits < MIN_BITS || roundingBits > Rounding.FULL_BITS) {
-            revert NoSuchFormat(roundingBits);
-        }
+        Rounding.requireFormat(roundingBits);
         if (!descriptor.isReduction()) revert Descriptors.MalformedDescriptor(Fault.FAMILY);
         if (descriptor.family <= Family.SELECTED_SUM) {
-            uint32 bits = Float32.unwrap(total(whole).rounded(roundingBits));
+            Total memory exact = total(whole);
+            ExactSum.requireInRange(exact);
+            uint32 bits = Float32.unwrap(exact.rounded(roundingBits));
             return (Binary32.isFinite(bits) ? Finding.VALUE : Finding.STOPS, bits);
         }
         if (descriptor.family <= Family.ARGMAX) {
-            if (uint256(whole.words[0]) != 1) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
-            Best memory best = bestOf(whole);
+            Best memory best = bestOf(descriptor, whole);
+            if (!best.found) return (Finding.STOPS, 0);
             if (descriptor.family == Family.ARGMAX) return (Finding.VALUE, bitsOf(best.label));
             uint32 pattern = Float32.unwrap(best.value);
             // Which of two equal zeros came first is nobody's affair.
             return (Finding.VALUE, pattern == Rounding.SIGN ? 0 : pattern);
         }
-        return (Finding.VALUE, bitsOf(integerOf(whole.words[2])));
+        return (Finding.VALUE, countOf(descriptor, whole));
     }
 
     // ------------------------------------------------------------------------------------------------------------------------ sums
@@ -122,11 +117,6 @@ library Reductions {
         pure
         returns (Finding, Partial memory)
     {
-        uint256 factors = operands.rows.length;
-        if (factors == 0 || factors > 2) revert Descriptors.MalformedDescriptor(Fault.INPUTS);
-        for (uint256 i = 0; i < factors; ++i) {
-            operands.descriptor.requireDType(i, DType.F32);
-        }
         Accumulator memory accumulator = ExactSum.resume(total(before));
         while (advance(run)) {
             addTerm(accumulator, operands, openings, run.index);
@@ -151,9 +141,6 @@ library Reductions {
         pure
         returns (Finding, Partial memory)
     {
-        operands.descriptor.requireInputs(2);
-        operands.descriptor.requireDType(0, DType.F32);
-        operands.descriptor.requireDType(1, DType.I64);
         uint64 wanted = bitsOf(labelOf(run));
         Accumulator memory accumulator = ExactSum.resume(total(before));
         while (advance(run)) {
@@ -194,11 +181,7 @@ library Reductions {
         pure
         returns (Finding, Partial memory)
     {
-        Descriptor memory descriptor = operands.descriptor;
-        descriptor.requireInputs(1);
-        descriptor.requireDType(0, DType.F32);
-        if (descriptor.code > (descriptor.family == Family.ARGMAX ? 0 : 1)) revert Descriptors.MalformedDescriptor(Fault.CODE);
-        Best memory best = bestOf(before);
+        Best memory best = bestOf(operands.descriptor, before);
         while (advance(run)) {
             if (!consider(best, operands, openings, run)) return (Finding.STOPS, before);
         }
@@ -222,9 +205,16 @@ library Reductions {
         return true;
     }
 
-    function bestOf(Partial memory before) private pure returns (Best memory) {
-        if (uint256(before.words[0]) > 1 || uint256(before.words[1]) > type(uint32).max) revert PartialOutOfRange();
-        return Best(before.words[0] != 0, Rounding.wrap(uint256(before.words[1])), integerOf(before.words[2]));
+    /// @dev INVARIANT: of all running results only what terms come to is read, in its one form; so no two leaves mean the same.
+    function bestOf(Descriptor memory descriptor, Partial memory before) private pure returns (Best memory) {
+        (uint256 found, uint256 value) = (uint256(before.words[0]), uint256(before.words[1]));
+        int64 label = integerOf(before.words[2]);
+        bool isNothing = value == 0 && label == 0;
+        if (
+            found > 1 || (found == 0 && !isNothing) || value > type(uint32).max || Binary32.isNan(value)
+                || (label != 0 && descriptor.family == Family.EXTREME)
+        ) revert PartialOutOfRange();
+        return Best(found == 1, Rounding.wrap(value), label);
     }
 
     function labelOf(Run memory run) private pure returns (int64) {
@@ -241,10 +231,8 @@ library Reductions {
         pure
         returns (Partial memory)
     {
-        operands.descriptor.requireInputs(1);
         bool any = operands.descriptor.family == Family.ANY;
-        operands.descriptor.requireDType(0, any ? DType.BOOL : DType.I64);
-        uint64 result = bitsOf(integerOf(before.words[2]));
+        uint64 result = countOf(operands.descriptor, before);
         while (advance(run)) {
             (uint64 bits, bool valid) = operands.read(openings, 0, run.index);
             if (!valid) continue;
@@ -254,6 +242,12 @@ library Reductions {
         }
         // forge-lint: disable-next-line(unsafe-typecast)
         return Partial([bytes32(0), bytes32(0), wordOf(int64(result))]);
+    }
+
+    function countOf(Descriptor memory descriptor, Partial memory before) private pure returns (uint64 result) {
+        result = bitsOf(integerOf(before.words[2]));
+        bool isLarge = descriptor.family == Family.ANY && result > 1;
+        if (isLarge || before.words[0] | before.words[1] != 0) revert PartialOutOfRange();
     }
 
     function integerOf(bytes32 word) private pure returns (int64) {

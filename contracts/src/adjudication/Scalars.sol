@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 import {Binary32} from "../arithmetic/Binary32.sol";
 import {Integer64} from "../arithmetic/Integer64.sol";
 import {Float32, Rounding} from "../arithmetic/Rounding.sol";
-import {Descriptor, Descriptors, DType, Fault} from "./Descriptor.sol";
+import {DType} from "./Descriptor.sol";
 import {Finding} from "./IAdjudicator.sol";
 
 /// @notice The codes of `Family.MAP`. The numbers are part of the encoding.
@@ -45,10 +45,11 @@ enum Scalar {
 /// @title The exact operators of one element of each operand
 /// @notice Operands and results are bits (`DType`).
 library Scalars {
-    using Descriptors for Descriptor;
+    /// @notice The greatest code.
+    uint256 internal constant LAST_CODE = uint256(type(Scalar).max);
 
     /// @notice The result, and whether a run goes on with it.
-    /// @param x the operands, as `parse` wants them
+    /// @param x the operands, as many and of such dtypes as `inputsOf` and `inputOf` say
     function map(Scalar code, uint64[] memory x) internal pure returns (Finding, uint64) {
         if (code == Scalar.WHERE) return (Finding.VALUE, x[0] != 0 ? x[1] : x[2]);
         uint64 second = x.length > 1 ? x[1] : 0;
@@ -132,26 +133,29 @@ library Scalars {
         return Rounding.wrap(bits);
     }
 
-    /// @notice The code of a descriptor. Reverts unless there is one such and the operands' dtypes are its.
-    function parse(Descriptor memory descriptor) internal pure returns (Scalar code) {
-        if (descriptor.code > uint8(type(Scalar).max)) revert Descriptors.MalformedDescriptor(Fault.CODE);
-        code = Scalar(descriptor.code);
-        if (code == Scalar.WHERE) {
-            descriptor.requireInputs(3);
-            descriptor.requireDType(0, DType.BOOL);
-            descriptor.requireDType(1, descriptor.dtype);
-            descriptor.requireDType(2, descriptor.dtype);
-            return code;
-        }
-        uint256 count = isUnary(code) ? 1 : 2;
-        descriptor.requireInputs(count);
-        for (uint256 i = 0; i < count; ++i) {
-            descriptor.requireDType(i, operandOf(code));
-        }
+    // ------------------------------------------------------------------------------------------------------------------------ dtypes
+
+    /// @notice How many operands a code has.
+    function inputsOf(uint8 code) internal pure returns (uint256) {
+        if (Scalar(code) == Scalar.WHERE) return 3;
+        return isUnary(Scalar(code)) ? 1 : 2;
     }
 
-    function operandOf(Scalar code) private pure returns (DType) {
-        if (code <= Scalar.F32_LE) return DType.F32;
-        return code <= Scalar.I64_LE || code == Scalar.I64_TO_F32 ? DType.I64 : DType.BOOL;
+    /// @notice Of which dtype operand `i` is.
+    /// @param output dtype of the result, which is that of what WHERE chooses from
+    function inputOf(uint8 code, DType output, uint256 i) internal pure returns (DType) {
+        Scalar scalar = Scalar(code);
+        if (scalar == Scalar.WHERE && i > 0) return output;
+        if (scalar <= Scalar.F32_LE) return DType.F32;
+        return scalar <= Scalar.I64_LE || scalar == Scalar.I64_TO_F32 ? DType.I64 : DType.BOOL;
+    }
+
+    /// @notice Of which dtype the result is, where `claimed` is what WHERE gives.
+    function outputOf(uint8 code, DType claimed) internal pure returns (DType) {
+        Scalar scalar = Scalar(code);
+        if (scalar == Scalar.WHERE) return claimed;
+        if (scalar <= Scalar.F32_MINIMUM || scalar == Scalar.I64_TO_F32 || scalar == Scalar.BOOL_TO_F32) return DType.F32;
+        if (scalar == Scalar.BOOL_TO_I64 || (scalar >= Scalar.I64_ADD && scalar <= Scalar.I64_MINIMUM)) return DType.I64;
+        return DType.BOOL;
     }
 }

@@ -34,7 +34,7 @@ library ExactSum {
     int256 internal constant UNIT = 2 * Rounding.MIN_EXPONENT;
     /// @notice The pattern of 1: a sum of single numbers is a sum of products with it.
     uint256 internal constant ONE = 127 << 23;
-    /// @notice |sum| < 2^40 * 2^554 units, so `high` stays below 2^82 in magnitude; an opened one has to as well.
+    /// @notice |sum| < 2^40 * 2^554 units, so `high` stays below 2^82 in magnitude; of an opened one |sum| has to stay below MAX_HIGH * 2^512 as well.
     int256 internal constant MAX_HIGH = int256(1) << 82;
 
     uint256 private constant WINDOW_MASK = type(uint128).max;
@@ -88,11 +88,17 @@ library ExactSum {
 
     /// @notice Goes on from an opened partial sum. Reverts if it is larger than a sum can be.
     function resume(Total memory sum) internal pure returns (Accumulator memory self) {
-        if (sum.high >= MAX_HIGH || sum.high < -MAX_HIGH) revert PartialSumOutOfRange(sum.high);
+        requireInRange(sum);
         self.window0 = int256(sum.low & WINDOW_MASK);
         self.window1 = int256(sum.low >> 128);
         self.window2 = int256(sum.middle & WINDOW_MASK);
         self.window3 = int256(sum.middle >> 128) + (sum.high << 128);
+    }
+
+    /// @notice Reverts if a sum is larger than one of products can be.
+    function requireInRange(Total memory sum) internal pure {
+        bool isLowest = sum.high == -MAX_HIGH && sum.middle | sum.low == 0;
+        if (sum.high >= MAX_HIGH || sum.high < -MAX_HIGH || isLowest) revert PartialSumOutOfRange(sum.high);
     }
 
     /// @notice The sum, rounded once to a format of 23 to 32 bits: to nearest, ties to even; overflow gives an infinity, and every zero

@@ -19,6 +19,15 @@ library Rounding {
 
     /// @notice FP32 itself; formats of `bits` < 32 bits are those FP32 numbers whose last 32 - bits bits are zero (OVT's b_r).
     uint256 internal constant FULL_BITS = 32;
+    /// @notice OVT's smallest format.
+    uint256 internal constant MIN_BITS = 23;
+
+    /// @notice Formats have 23 to 32 bits.
+    error NoSuchFormat(uint8 bits);
+
+    function requireFormat(uint8 bits) internal pure {
+        if (bits < MIN_BITS || bits > FULL_BITS) revert NoSuchFormat(bits);
+    }
 
     /// @notice Rounds magnitude * 2^exponent to FP32. See `nearestOf`.
     function nearest(uint256 sign, uint256 magnitude, int256 exponent) internal pure returns (Float32) {
