@@ -112,7 +112,8 @@ def run_segment(descriptor: Descriptor, element: int, partial: Partial, terms: r
             label = descriptor.label.at(index) or 0
         inputs = descriptor.inputs
         if descriptor.family == Family.SELECTED_SUM:
-            if _read(inputs[1], index, chunks) != label:
+            place = read(inputs[1], index)
+            if place is None or _item(inputs[1], place, chunks) != label:
                 continue
             inputs = inputs[:1]
         # A term with padding is left out, and nothing of it is opened.

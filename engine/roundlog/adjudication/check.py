@@ -137,6 +137,10 @@ def _check_inputs(d: Descriptor) -> None:
     if not fits:
         dtypes = ", ".join(map(str, found)) or "nothing"
         raise DescriptorError(f"reads {dtypes} and gives {d.dtype}, which {d.family.name} {int(d.code)} does not")
+    seen: dict[int, tuple[DType, int]] = {}
+    for item in d.inputs:
+        if seen.setdefault(item.value, (item.dtype, item.elements)) != (item.dtype, item.elements):
+            raise DescriptorError(f"reads value {item.value} as if it were of two dtypes or sizes")
 
 
 def _check_parameters(d: Descriptor) -> None:

@@ -192,6 +192,7 @@ HOSTILE = [
     (replace(COPY, inputs=(replace(COPY.inputs[0], view=(1,) * 17, rows=(Row(0, (0,)),) * 17),)), "17 view axes"),
     (replace(COPY, inputs=(replace(COPY.inputs[0], value=2**64),)), "does not fit 64 bits"),
     (replace(COPY, inputs=COPY.inputs * 65), "65 inputs"),
+    (replace(COPY, inputs=(COPY.inputs[0], replace(COPY.inputs[0], view=(8,)))), "two dtypes or sizes"),
     (replace(COPY, inputs=()), "reads nothing"),
     (replace(COPY, dtype=DType.I64), "reads f32 and gives i64"),
     (replace(COPY, iteration=(2**30, 2**30)), "at most 2\\^40"),

@@ -1,0 +1,126 @@
+"""What the adjudicator answers about tensors that lie in memory, opened as the reference opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from roundlog.adjudication import Descriptor, encode_descriptor
+from roundlog.adjudication import openings as opened
+from roundlog.adjudication.adjudicate import Answer, Chunk, Outcome, Step, Tree, finish, segments
+from roundlog.adjudication.descriptor import REDUCTIONS
+from roundlog.adjudication.openings import Recorder
+from roundlog.adjudication.partial import NoValueError, Partial, start
+from roundlog.commitments import CHUNK_SIZE, MerkleTree
+from roundlog.program import DType
+
+VALUE, STOPS, UNDECIDED = range(3)
+
+STEPS = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Everything that an operator may read, as bytes. Implements `Chunks`. values: outputs by value number; rows: of
+    the data set, all of one length; schedule: f32[STEPS, columns]; constant: the operator's own literals."""
+
+    values: Mapping[int, bytes] = field(default_factory=dict)
+    states: Sequence[bytes] = (b"",)
+    rows: Sequence[bytes] = (b"",)
+    schedule: bytes = b""
+    constant: bytes = b""
+
+    def data(self, chunk: Chunk) -> bytes:
+        if chunk.tree == Tree.VALUE:
+            return self.values[chunk.tensor]
+        if chunk.tree == Tree.STATE:
+            return self.states[chunk.tensor]
+        return self.schedule if chunk.tree == Tree.SCHEDULE else self.constant
+
+    def payload(self, chunk: Chunk) -> bytes:
+        if chunk.tree == Tree.ROW:
+            return self.rows[chunk.tensor]
+        return chunks_of(self.data(chunk))[chunk.index]
+
+    def openings(self, descriptor: Descriptor, chunks: Sequence[Chunk]) -> list[tuple[int, int, bytes, list[bytes]]]:
+        """The contract's argument."""
+        values = [item.value for item in descriptor.inputs]
+        arguments = []
+        for chunk in chunks:
+            if chunk.tree == Tree.ROW:
+                arguments.append((0, chunk.tensor, self.payload(chunk), MerkleTree(self.rows).proof(chunk.tensor)))
+                continue
+            place = 0
+            if chunk.tree == Tree.VALUE:
+                place = values.index(chunk.tensor)
+            elif chunk.tree == Tree.STATE:
+                roots = [tree_of(state).root for state in self.states]
+                arguments.append((0, chunk.tensor, roots[chunk.tensor], MerkleTree(roots).proof(chunk.tensor)))
+                place = 1
+            proof = tree_of(self.data(chunk)).proof(chunk.index)
+            arguments.append((place, chunk.index, self.payload(chunk), proof))
+        return sorted(arguments, key=lambda argument: argument[:2])
+
+
+def chunks_of(data: bytes) -> list[bytes]:
+    return [data[at : at + CHUNK_SIZE] for at in range(0, max(len(data), 1), CHUNK_SIZE)]
+
+
+def tree_of(data: bytes) -> MerkleTree:
+    return MerkleTree(chunks_of(data))
+
+
+def setting(memory: Memory, step: Step) -> tuple[Any, ...]:
+    """The struct Setting."""
+    roots = [tree_of(state).root for state in memory.states]
+    spec = (
+        *(STEPS, 1, b"p" * 32, 1, b"i" * 32, len(memory.states)),
+        *(MerkleTree(memory.rows).root, step.data_rows, step.batch_size, tree_of(memory.schedule).root, step.seed),
+        *(CHUNK_SIZE, 0, step.rounding_bits, 4, 1, "0x" + "11" * 20, "0x" + "22" * 20),
+    )
+    return spec, step.step, MerkleTree(roots).root
+
+
+def words(partial: Partial) -> tuple[list[bytes]]:
+    encoded = partial.encode()
+    return ([encoded[at : at + 32] for at in (0, 32, 64)],)
+
+
+def answer_of(finding: int, bits: int, descriptor: Descriptor) -> Answer:
+    """The contract's answer as the reference gives it."""
+    if finding != VALUE:
+        return Outcome.NO_VALUE if finding == STOPS else Outcome.UNDECIDED
+    return bits - (1 << 64) if descriptor.dtype == DType.I64 and bits >> 63 else bits
+
+
+def compare(adjudicator: Any, descriptor: Descriptor, element: int, step: Step, memory: Memory) -> Answer:
+    """Asks both, the contract with exactly those chunks that the reference has read; every running result of a long
+    reduction is compared. Returns the reference's answer."""
+    calls = adjudicator.functions
+    roots = [tree_of(memory.values[item.value]).root for item in descriptor.inputs]
+    question = encode_descriptor(descriptor), roots, element
+    told = setting(memory, step)
+    if descriptor.family not in REDUCTIONS or len(segments(descriptor)) == 1:
+        expected, chunks = opened.openings(descriptor, element, step, memory)
+        found = calls.compute(told, question, memory.openings(descriptor, chunks)).call()
+        assert answer_of(*found, descriptor) == expected, (descriptor, element, found, expected)
+        return expected
+    partial = start(descriptor)
+    for segment in range(len(segments(descriptor))):
+        recorder = Recorder(memory)
+        after = None
+        with suppress(NoValueError):
+            after, _ = opened.segment_openings(descriptor, element, partial, segment, recorder)
+        arguments = memory.openings(descriptor, sorted(recorder.seen))
+        finding, result = calls.reduceSegment(told, question, segment, words(partial), arguments).call()
+        assert (finding == STOPS) == (after is None), (descriptor, element, segment)
+        if after is None:
+            return Outcome.NO_VALUE
+        assert (finding, result) == (VALUE, words(after)), (descriptor, element, segment)
+        partial = after
+    expected = finish(descriptor, partial, step.rounding_bits)
+    found = calls.finish(question[0], words(partial), step.rounding_bits).call()
+    assert answer_of(*found, descriptor) == expected, (descriptor, element, found, expected)
+    return expected

@@ -1,0 +1,90 @@
+"""The contract against the reference, where neither knows what comes: values, stops and every running result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from contract_answers import compare
+from eth_abi.abi import encode
+from random_operators import case, sound
+from roundlog.adjudication import Descriptor, DescriptorError, Family
+from roundlog.adjudication.adjudicate import Outcome
+from roundlog.adjudication.check import check_descriptor
+from roundlog.adjudication.encoding import STRUCT, _plain
+from roundlog.commitments import CHUNK_SIZE
+from roundlog.program import DType
+from web3.exceptions import Web3Exception
+
+
+def kinds(adjudicator: Any, family: Family, rng: Random, cases: int) -> Counter[str]:
+    """How often which kind of answer came out, the same from both."""
+    found: Counter[str] = Counter()
+    for _ in range(cases):
+        descriptor, step, memory = case(rng, family)
+        for element in {descriptor.elements - 1, rng.randrange(descriptor.elements)}:
+            answer = compare(adjudicator, descriptor, element, step, memory)
+            found[answer.name if isinstance(answer, Outcome) else "VALUE"] += 1
+    return found
+
+
+@pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
+def test_the_contract_answers_as_the_reference(adjudicator: Any, family: Family) -> None:
+    found = kinds(adjudicator, family, Random(f"tiebreak {family.name}"), 12)
+    assert found["VALUE"] > 5, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
+def test_the_contract_answers_as_the_reference_for_long(adjudicator: Any, family: Family) -> None:
+    found = kinds(adjudicator, family, Random(f"tiebreak long {family.name}"), 600)
+    assert found["VALUE"] > 300, found
+    # A run can stop in all of them but the loads and the counts.
+    assert (found["NO_VALUE"] > 5) == (Family.COPY <= family <= Family.ARGMAX), found
+
+
+def bent(rng: Random, d: Descriptor) -> Descriptor:
+    """With one field changed, perhaps to one that makes no sense."""
+    change = rng.randrange(9)
+    if change == 0:
+        return replace(d, family=rng.choice(list(Family)))
+    if change == 1:
+        return replace(d, code=rng.choice([d.code + 1, 0, 1, 7, 30, 255]))
+    if change == 2:
+        return replace(d, dtype=rng.choice(list(DType)))
+    if change == 3:
+        return replace(d, segment=rng.choice([0, 1, 4096, 4097]))
+    if change == 4:
+        return replace(d, iteration=(*d.iteration, rng.choice([1, 2, 2**40, 2**41])))
+    if change == 5:
+        return replace(d, reduction=rng.choice([(), (1,), (*d.reduction, 0)]))
+    if change == 6:
+        return replace(d, inputs=d.inputs[1:] if rng.random() < 0.5 else (*d.inputs, *d.inputs[:1]))
+    if change == 7:
+        return replace(d, parameters=d.parameters[1:] if rng.random() < 0.5 else (*d.parameters, 0))
+    inputs = tuple(replace(i, dtype=rng.choice(list(DType))) for i in d.inputs)
+    return replace(d, inputs=inputs)
+
+
+def test_what_the_contract_refuses_no_program_has(adjudicator: Any) -> None:
+    """The other way round not: of rows and parameters the contract checks only what it reads."""
+    rng = Random("tiebreak bent")
+    found: Counter[tuple[bool, bool]] = Counter()
+    for turn in range(400):
+        descriptor = bent(rng, sound(rng, Family(turn % len(Family))))
+        try:
+            check_descriptor(descriptor)
+            is_sound = True
+        except DescriptorError:
+            is_sound = False
+        try:
+            adjudicator.functions.outline(encode([STRUCT], [_plain(descriptor)]), CHUNK_SIZE).call()
+            accepted = True
+        except Web3Exception:
+            accepted = False
+        assert accepted or not is_sound, descriptor
+        found[is_sound, accepted] += 1
+    assert found[True, True] > 20 and found[False, False] > 100, found
