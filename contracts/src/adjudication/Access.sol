@@ -3,46 +3,41 @@ pragma solidity 0.8.37;
 
 import {Descriptor, Descriptors, Fault, Input} from "./Descriptor.sol";
 
-/// @notice The affine forms of one row after another for a fixed output element: what is left to add are the reduction axes.
+/// @notice One row for a fixed output element, at one term after another. Terms are walked like the digits of a counter, so that a row goes on by
+///         one addition.
 struct Row {
     uint256 size;
     int256 divisor;
-    /// Offset and iteration axes, added up.
-    int256 base;
-    /// One for every reduction axis.
-    int256[] coefficients;
+    /// Offset and all coefficients times their indices, at the present term.
+    int256 number;
+    /// For each reduction axis: what is added to the number if it goes on by one, and all axes inside of it go back to 0.
+    int256[] steps;
 }
 
 /// @title Which element an operator reads
 /// @notice Evaluates the rows of a descriptor's inputs for (output element, reduction index).
-/// @dev Numbers are int64, indices below 2^40 and axes at most 16, so a numerator is below 2^108 and no int256 overflows.
+/// @dev Numbers are int64, indices below 2^40 and axes at most 16, so a numerator and a step are below 2^108 and no int256 overflows.
 library Access {
-    /// @notice The multi-index of a flat index, in row-major order. The flat index has to be below the product of the sizes.
+    /// @notice The multi-index of a flat index, in row-major order. The flat index has to be below the product of the sizes, or 0.
     function unravel(uint64[] memory sizes, uint256 flat) internal pure returns (uint256[] memory index) {
         index = new uint256[](sizes.length);
-        unravelInto(index, sizes, flat);
-    }
-
-    /// @notice The same into an array that is there already, of the same length.
-    function unravelInto(uint256[] memory index, uint64[] memory sizes, uint256 flat) internal pure {
         unchecked {
-            for (uint256 axis = sizes.length; axis > 1; --axis) {
+            for (uint256 axis = sizes.length; axis > 0 && flat > 0; --axis) {
                 uint256 size = sizes[axis - 1];
                 (index[axis - 1], flat) = (flat % size, flat / size);
             }
-            if (sizes.length > 0) index[0] = flat;
         }
     }
 
-    /// @notice The rows of an input for one output element, and how many elements the input has.
-    /// @param index the multi-index of the element over the iteration axes
-    function rowsAt(Descriptor memory descriptor, Input memory input, uint256[] memory index)
+    /// @notice The rows of an input for one output element, at one term, and how many elements the input has.
+    /// @param place the multi-index of the element over the iteration axes
+    /// @param term the multi-index of the term over the reduction axes
+    function rowsAt(Descriptor memory descriptor, Input memory input, uint256[] memory place, uint256[] memory term)
         internal
         pure
         returns (Row[] memory rows, uint256 elements)
     {
-        uint256 reductions = descriptor.reduction.length;
-        uint256 stride = 2 + index.length + reductions;
+        uint256 stride = 2 + place.length + term.length;
         // Bounds the size of the view, and of everything that is done with it.
         elements = Descriptors.product(input.shape);
         if (input.affine.length != input.shape.length * stride) {
@@ -50,53 +45,74 @@ library Access {
         }
         rows = new Row[](input.shape.length);
         for (uint256 i = 0; i < rows.length; ++i) {
-            rows[i] = rowAt(input.affine, i * stride, index, reductions);
+            rows[i] = rowAt(input.affine, i * stride, descriptor.reduction, place, term);
             rows[i].size = input.shape[i];
         }
     }
 
     /// @notice The row that begins at `start` of a list of numbers: offset, divisor, coefficients.
-    function rowAt(int64[] memory numbers, uint256 start, uint256[] memory index, uint256 reductions)
+    function rowAt(int64[] memory numbers, uint256 start, uint64[] memory sizes, uint256[] memory place, uint256[] memory term)
         internal
         pure
         returns (Row memory row)
     {
-        if (start + 2 + index.length + reductions > numbers.length) revert Descriptors.MalformedDescriptor(Fault.AFFINE);
         row.divisor = numbers[start + 1];
         if (row.divisor < 1) revert Descriptors.MalformedDescriptor(Fault.DIVISOR);
-        int256 base = numbers[start];
-        for (uint256 axis = 0; axis < index.length; ++axis) {
-            base += int256(numbers[start + 2 + axis]) * int256(index[axis]);
+        int256 number = numbers[start];
+        start += 2;
+        for (uint256 axis = 0; axis < place.length; ++axis) {
+            number += int256(numbers[start + axis]) * int256(place[axis]);
         }
-        row.base = base;
-        row.coefficients = new int256[](reductions);
-        for (uint256 axis = 0; axis < reductions; ++axis) {
-            row.coefficients[axis] = numbers[start + 2 + index.length + axis];
+        start += place.length;
+        row.steps = new int256[](term.length);
+        // How far the axes inside have come when they go back.
+        int256 inside = 0;
+        for (uint256 axis = term.length; axis > 0; --axis) {
+            int256 coefficient = numbers[start + axis - 1];
+            number += coefficient * int256(term[axis - 1]);
+            row.steps[axis - 1] = coefficient - inside;
+            inside += coefficient * (int256(uint256(sizes[axis - 1])) - 1);
+        }
+        row.number = number;
+    }
+
+    /// @notice Goes on to the next term, at which `axis` is one more and all axes inside of it are 0.
+    /// @dev Written out, as `read` is, because a segment's whole work runs here:  row.number += row.steps[axis]  for every row.
+    function move(Row[] memory rows, uint256 axis) internal pure {
+        // slither-disable-next-line assembly
+        assembly ("memory-safe") {
+            let offset := shl(5, add(axis, 1))
+            let end := add(add(rows, 0x20), shl(5, mload(rows)))
+            for { let slot := add(rows, 0x20) } lt(slot, end) { slot := add(slot, 0x20) } {
+                let row := mload(slot)
+                let present := add(row, 0x40)
+                mstore(present, add(mload(present), mload(add(mload(add(row, 0x60)), offset))))
+            }
         }
     }
 
-    /// @notice The coordinate of a row at a reduction index, and whether it exists (the division leaves no rest).
-    function coordinate(Row memory row, uint256[] memory index) internal pure returns (int256 quotient, bool exists) {
-        unchecked {
-            int256 number = row.base;
-            int256[] memory coefficients = row.coefficients;
-            for (uint256 axis = 0; axis < index.length; ++axis) {
-                number += coefficients[axis] * int256(index[axis]);
+    /// @notice The flat index of the element that is read, and whether there is one: every division without rest, every coordinate inside.
+    /// @dev A negative coordinate is a large one where it is compared with the size.
+    function read(Row[] memory rows) internal pure returns (uint256 flat, bool valid) {
+        // slither-disable-next-line assembly
+        assembly ("memory-safe") {
+            valid := 1
+            let end := add(add(rows, 0x20), shl(5, mload(rows)))
+            for { let slot := add(rows, 0x20) } lt(slot, end) { slot := add(slot, 0x20) } {
+                let row := mload(slot)
+                let size := mload(row)
+                let divisor := mload(add(row, 0x20))
+                let place := mload(add(row, 0x40))
+                if sub(divisor, 1) {
+                    if smod(place, divisor) { place := not(0) }
+                    if sgt(place, 0) { place := sdiv(place, divisor) }
+                }
+                if iszero(lt(place, size)) {
+                    valid := 0
+                    break
+                }
+                flat := add(mul(flat, size), place)
             }
-            if (row.divisor == 1) return (number, true);
-            return (number / row.divisor, number % row.divisor == 0);
-        }
-    }
-
-    /// @notice The flat index of the element that is read at a reduction index, and whether there is one.
-    function read(Row[] memory rows, uint256[] memory index) internal pure returns (uint256 flat, bool valid) {
-        unchecked {
-            for (uint256 i = 0; i < rows.length; ++i) {
-                (int256 place, bool exists) = coordinate(rows[i], index);
-                if (!exists || place < 0 || place >= int256(rows[i].size)) return (0, false);
-                flat = flat * rows[i].size + uint256(place);
-            }
-            return (flat, true);
         }
     }
 }

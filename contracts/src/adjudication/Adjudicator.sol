@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Decoding} from "./Decoding.sol";
-import {Descriptor, Descriptors, Family} from "./Descriptor.sol";
+import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
 import {Elements} from "./Elements.sol";
 import {Finding, IAdjudicator, IFunctions, Outline, Partial, Question, Setting} from "./IAdjudicator.sol";
 import {Loads} from "./Loads.sol";
@@ -55,12 +55,12 @@ contract Adjudicator is IAdjudicator {
     {
         Descriptor memory descriptor = Decoding.decode(question.descriptor);
         if (descriptor.family < Family.COPY) return Loads.compute(setting, descriptor, question.element, openings);
-        Operands memory operands = Reading.open(descriptor, question, openings, setting.spec.chunkSize);
+        Operands memory operands = Reading.open(descriptor, question, 0, openings, setting.spec.chunkSize);
         if (descriptor.isReduction()) {
             uint256 segments = descriptor.segments();
             if (segments > 1) revert TooManyTerms(segments);
             Partial memory nothing = Partial([bytes32(0), bytes32(0), bytes32(0)]);
-            (Finding finding, Partial memory whole) = Reductions.reduce(operands, openings, question.element, 0, nothing);
+            (Finding finding, Partial memory whole) = Reductions.reduce(operands, openings, nothing);
             return finding == Finding.VALUE ? Reductions.finish(descriptor, whole, setting.spec.roundingBits) : (finding, uint64(0));
         }
         return Elements.compute(operands, openings, functions, setting.spec.roundingBits);
@@ -75,8 +75,10 @@ contract Adjudicator is IAdjudicator {
         Opening[] calldata openings
     ) external pure override returns (Finding, Partial memory) {
         Descriptor memory descriptor = Decoding.decode(question.descriptor);
-        Operands memory operands = Reading.open(descriptor, question, openings, setting.spec.chunkSize);
-        return Reductions.reduce(operands, openings, question.element, segment, before);
+        // INVARIANT: what is no reduction has no segment, and so no running results.
+        if (!descriptor.isReduction()) revert Descriptors.MalformedDescriptor(Fault.FAMILY);
+        Operands memory operands = Reading.open(descriptor, question, segment, openings, setting.spec.chunkSize);
+        return Reductions.reduce(operands, openings, before);
     }
 
     /// @inheritdoc IAdjudicator

@@ -33,7 +33,7 @@ library Elements {
     function copy(Operands memory operands, Opening[] calldata openings) private pure returns (Finding, uint64) {
         bool isStore = operands.descriptor.code == 1;
         for (uint256 i = 0; i < operands.rows.length; ++i) {
-            (uint64 bits, bool valid) = operands.readOne(openings, i);
+            (uint64 bits, bool valid) = operands.read(openings, i);
             if (valid) return (isStore && !Binary32.isFinite(bits) ? Finding.STOPS : Finding.VALUE, bits);
         }
         return (Finding.STOPS, 0);
@@ -43,11 +43,11 @@ library Elements {
     function gather(Operands memory operands, Opening[] calldata openings) private pure returns (Finding, uint64) {
         uint256 axis = operands.descriptor.natural(0);
         if (axis >= operands.rows[0].length) revert Descriptors.MalformedDescriptor(Fault.GATHER_AXIS);
-        (uint64 bits, bool valid) = operands.readOne(openings, 1);
+        (uint64 bits, bool valid) = operands.read(openings, 1);
         // forge-lint: disable-next-line(unsafe-typecast)
-        operands.rows[0][axis].base = int64(bits);
+        operands.rows[0][axis].number = int64(bits);
         operands.rows[0][axis].divisor = 1;
-        if (valid) (bits, valid) = operands.readOne(openings, 0);
+        if (valid) (bits, valid) = operands.read(openings, 0);
         return valid ? (Finding.VALUE, bits) : (Finding.STOPS, uint64(0));
     }
 
@@ -55,7 +55,7 @@ library Elements {
         x = new uint64[](operands.rows.length);
         valid = true;
         for (uint256 i = 0; valid && i < x.length; ++i) {
-            (x[i], valid) = operands.readOne(openings, i);
+            (x[i], valid) = operands.read(openings, i);
         }
     }
 }

@@ -30,7 +30,7 @@ library Loads {
         returns (Finding, uint64)
     {
         descriptor.requireElement(element);
-        if (descriptor.family == Family.DATA && descriptor.natural(1) > MAX_ROW) return (Finding.UNDECIDED, 0);
+        if (descriptor.family == Family.DATA && rowLength(descriptor) > MAX_ROW) return (Finding.UNDECIDED, 0);
         return (Finding.VALUE, valueOf(setting, descriptor, element, openings));
     }
 
@@ -56,8 +56,8 @@ library Loads {
         requireOpenings(openings, 2);
         uint256 slot = descriptor.natural(0);
         Openings.requireLeaf(openings[0], 0, slot, 32, setting.agreedState, setting.spec.stateCount);
-        Tensor memory tensor = Tensor(bytes32(openings[0].data), descriptor.dtype, descriptor.elements());
-        return Openings.elementIn(openings[1], 1, tensor, element, setting.spec.chunkSize);
+        Tensor memory tensor = Tensor(bytes32(openings[0].data), descriptor.dtype, descriptor.elements(), 1);
+        return Openings.elementIn(openings[1], tensor, element, setting.spec.chunkSize);
     }
 
     /// @dev Element i belongs to sample i / items of the batch.
@@ -68,21 +68,26 @@ library Loads {
     {
         requireOpenings(openings, 1);
         uint256 items = descriptor.natural(2);
-        if (items == 0) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
         openRow(setting, descriptor, element / items, openings[0]);
         uint256 width = Descriptors.width(descriptor.dtype);
         return Openings.decode(openings[0].data, descriptor.natural(0) + (element % items) * width, width);
+    }
+
+    /// @dev Bytes of a row. INVARIANT: the field lies inside of it, and has items.
+    function rowLength(Descriptor memory descriptor) private pure returns (uint256 length) {
+        length = descriptor.natural(1);
+        uint256 items = descriptor.natural(2);
+        if (items == 0) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
+        uint256 end = descriptor.natural(0) + items * Descriptors.width(descriptor.dtype);
+        if (end > length) revert Descriptors.MalformedDescriptor(Fault.RANGE);
     }
 
     function openRow(Setting calldata setting, Descriptor memory descriptor, uint256 sample, Opening calldata opening)
         private
         pure
     {
-        uint256 length = descriptor.natural(1);
-        uint256 end = descriptor.natural(0) + descriptor.natural(2) * Descriptors.width(descriptor.dtype);
-        // INVARIANT: the field lies inside of the row.
-        if (end > length) revert Descriptors.MalformedDescriptor(Fault.RANGE);
-        Openings.requireLeaf(opening, 0, rowOf(setting, sample), length, setting.spec.dataRoot, setting.spec.dataRows);
+        uint256 row = rowOf(setting, sample);
+        Openings.requireLeaf(opening, 0, row, descriptor.natural(1), setting.spec.dataRoot, setting.spec.dataRows);
     }
 
     function rowOf(Setting calldata setting, uint256 sample) private pure returns (uint256) {
@@ -99,8 +104,8 @@ library Loads {
         (uint256 column, uint256 columns) = (descriptor.natural(0), descriptor.natural(1));
         uint256 elements = uint256(setting.spec.steps) * columns;
         if (column >= columns || elements > Descriptors.MAX_SIZE) revert Descriptors.MalformedDescriptor(Fault.RANGE);
-        Tensor memory tensor = Tensor(setting.spec.scheduleRoot, DType.F32, elements);
-        return Openings.elementIn(openings[0], 0, tensor, uint256(setting.step) * columns + column, setting.spec.chunkSize);
+        Tensor memory tensor = Tensor(setting.spec.scheduleRoot, DType.F32, elements, 0);
+        return Openings.elementIn(openings[0], tensor, uint256(setting.step) * columns + column, setting.spec.chunkSize);
     }
 
     function constant_(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
@@ -111,8 +116,8 @@ library Loads {
         uint256 literals = descriptor.parameters.length;
         if (literals == 0) {
             requireOpenings(openings, 1);
-            Tensor memory tensor = Tensor(descriptor.root, descriptor.dtype, descriptor.elements());
-            return Openings.elementIn(openings[0], 0, tensor, element, setting.spec.chunkSize);
+            Tensor memory tensor = Tensor(descriptor.root, descriptor.dtype, descriptor.elements(), 0);
+            return Openings.elementIn(openings[0], tensor, element, setting.spec.chunkSize);
         }
         requireOpenings(openings, 0);
         // forge-lint: disable-next-line(unsafe-typecast)

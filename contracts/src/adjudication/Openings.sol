@@ -20,12 +20,26 @@ struct Tensor {
     bytes32 root;
     DType dtype;
     uint256 elements;
+    /// Under which number its chunks are opened.
+    uint256 input;
 }
 
-/// @notice Where the openings stand: a sorted key for each, and the last one that was used.
+/// @notice The chunk that was last read of a tensor: neighbouring terms read neighbouring elements.
+struct Window {
+    /// Elements `start` to `end` - 1 stand in it.
+    uint256 start;
+    uint256 end;
+    /// Where in the call data.
+    uint256 place;
+    /// Bytes of an element.
+    uint256 width;
+    uint256 input;
+}
+
+/// @notice Where the openings stand: a sorted key for each, and a window for each tensor.
 struct Index {
     uint256[] keys;
-    uint256 last;
+    Window[] windows;
     uint256 chunkSize;
 }
 
@@ -51,6 +65,10 @@ library Openings {
     {
         requireChunkSize(chunkSize);
         index.chunkSize = chunkSize;
+        index.windows = new Window[](tensors.length);
+        for (uint256 i = 0; i < tensors.length; ++i) {
+            index.windows[i] = Window(0, 0, 0, Descriptors.width(tensors[i].dtype), tensors[i].input);
+        }
         index.keys = new uint256[](openings.length);
         for (uint256 i = 0; i < openings.length; ++i) {
             Opening calldata opening = openings[i];
@@ -68,33 +86,59 @@ library Openings {
         return size == 0 ? 1 : uint64((size - 1) / chunkSize + 1);
     }
 
-    /// @notice The bits of an element of the tensor `input`, which is of `dtype`.
-    function element(Index memory self, Opening[] calldata openings, uint256 input, DType dtype, uint256 position)
+    /// @notice The bits of an element of a tensor.
+    function element(Index memory self, Opening[] calldata openings, uint256 tensor, uint256 position)
         internal
         pure
-        returns (uint64)
+        returns (uint64 bits)
     {
-        uint256 start = position * Descriptors.width(dtype);
-        uint256 found = find(self, input, start / self.chunkSize);
-        return decode(openings[found].data, start % self.chunkSize, Descriptors.width(dtype));
+        Window memory window = self.windows[tensor];
+        if (position < window.start || position >= window.end) moveTo(self, window, openings, position);
+        unchecked {
+            uint256 width = window.width;
+            uint256 place = window.place + (position - window.start) * width;
+            uint256 word;
+            // INVARIANT: the window is a chunk of exactly its length, so the element lies inside.
+            // slither-disable-next-line assembly
+            assembly ("memory-safe") {
+                word := calldataload(place)
+            }
+            bits = uint64(reverse(word >> 192) & ((1 << (8 * width)) - 1));
+        }
+    }
+
+    /// @dev Looks for the chunk of an element.
+    function moveTo(Index memory self, Window memory window, Opening[] calldata openings, uint256 position) private pure {
+        uint256 perChunk = self.chunkSize / window.width;
+        uint256 chunk = position / perChunk;
+        bytes calldata data = openings[find(self.keys, window.input, chunk)].data;
+        uint256 place;
+        // slither-disable-next-line assembly
+        assembly ("memory-safe") {
+            place := data.offset
+        }
+        window.start = chunk * perChunk;
+        window.end = window.start + data.length / window.width;
+        window.place = place;
     }
 
     /// @notice The bits of the element of `size` bytes at a byte of a chunk, which is little-endian. Reverts beyond its end.
     function decode(bytes calldata data, uint256 start, uint256 size) internal pure returns (uint64 bits) {
         if (size == 1) return uint8(data[start]);
-        if (size == 4) return reverse(uint32(bytes4(data[start:start + 4]))) >> 32;
-        return reverse(uint64(bytes8(data[start:start + 8])));
+        if (size == 4) return uint64(reverse(uint32(bytes4(data[start:start + 4]))) >> 32);
+        return uint64(reverse(uint64(bytes8(data[start:start + 8]))));
     }
 
-    /// @notice One element of a tensor of which the one chunk that is needed is opened, as input `input`.
-    function elementIn(Opening calldata opening, uint256 input, Tensor memory tensor, uint256 position, uint32 chunkSize)
+    /// @notice One element of a tensor of which the one chunk that is needed is opened.
+    function elementIn(Opening calldata opening, Tensor memory tensor, uint256 position, uint32 chunkSize)
         internal
         pure
         returns (uint64)
     {
         requireChunkSize(chunkSize);
         uint256 start = position * Descriptors.width(tensor.dtype);
-        if (opening.input != input || opening.chunk != start / chunkSize) revert ChunkNotOpened(input, start / chunkSize);
+        uint256 chunk = start / chunkSize;
+        if (opening.input != tensor.input || opening.chunk != chunk) revert ChunkNotOpened(tensor.input, chunk);
         checkOne(opening, tensor, chunkSize);
         return decode(opening.data, start % chunkSize, Descriptors.width(tensor.dtype));
     }
@@ -112,11 +156,13 @@ library Openings {
         if (chunkSize == 0 || chunkSize % 8 != 0) revert ChunkSizeSplitsElements(chunkSize);
     }
 
-    /// @dev The eight bytes the other way round.
-    function reverse(uint64 x) private pure returns (uint64) {
-        x = ((x & 0x00FF00FF00FF00FF) << 8) | ((x >> 8) & 0x00FF00FF00FF00FF);
-        x = ((x & 0x0000FFFF0000FFFF) << 16) | ((x >> 16) & 0x0000FFFF0000FFFF);
-        return (x << 32) | (x >> 32);
+    /// @dev Eight bytes the other way round.
+    function reverse(uint256 x) private pure returns (uint256) {
+        unchecked {
+            x = ((x & 0x00FF00FF00FF00FF) << 8) | ((x >> 8) & 0x00FF00FF00FF00FF);
+            x = ((x & 0x0000FFFF0000FFFF) << 16) | ((x >> 16) & 0x0000FFFF0000FFFF);
+            return ((x & type(uint32).max) << 32) | (x >> 32);
+        }
     }
 
     function checkOne(Opening calldata opening, Tensor memory tensor, uint256 chunkSize) private pure {
@@ -137,14 +183,9 @@ library Openings {
         return (input << 64) | chunk;
     }
 
-    /// @dev Neighbouring terms read the same chunk or the next one, so these are looked at before a binary search.
-    function find(Index memory self, uint256 input, uint256 chunk) private pure returns (uint256) {
+    function find(uint256[] memory keys, uint256 input, uint256 chunk) private pure returns (uint256) {
         uint256 key = keyOf(input, chunk);
-        uint256[] memory keys = self.keys;
-        uint256 last = self.last;
         unchecked {
-            if (last < keys.length && keys[last] == key) return last;
-            if (last + 1 < keys.length && keys[last + 1] == key) return self.last = last + 1;
             (uint256 low, uint256 high) = (0, keys.length);
             while (low < high) {
                 uint256 middle = (low + high) / 2;
@@ -152,7 +193,7 @@ library Openings {
                 else high = middle;
             }
             if (low == keys.length || keys[low] != key) revert ChunkNotOpened(input, chunk);
-            return self.last = low;
+            return low;
         }
     }
 }

@@ -4,22 +4,11 @@ pragma solidity 0.8.37;
 import {Binary32} from "../arithmetic/Binary32.sol";
 import {Accumulator, ExactSum, Total} from "../arithmetic/ExactSum.sol";
 import {Float32, Rounding} from "../arithmetic/Rounding.sol";
-import {Access, Row} from "./Access.sol";
+import {Access} from "./Access.sol";
 import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
 import {Finding, Partial} from "./IAdjudicator.sol";
-import {Opening} from "./Openings.sol";
+import {Index, Opening, Openings} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
-
-/// @notice A run of terms, one after another.
-struct Run {
-    uint64[] sizes;
-    /// The multi-index of the present term.
-    uint256[] index;
-    uint256 next;
-    uint256 end;
-    /// SELECTED_SUM and ARGMAX: the row that names a term.
-    Row label;
-}
 
 /// @notice The best of some terms, if there were any, and its label.
 struct Best {
@@ -41,48 +30,23 @@ library Reductions {
     using Descriptors for Descriptor;
     using ExactSum for Accumulator;
     using ExactSum for Total;
+    using Openings for Index;
     using Reading for Operands;
 
-    error NoSuchSegment(uint256 segment, uint256 segments);
     /// @notice The partial result is not one that any terms have.
     error PartialOutOfRange();
 
-    /// @notice Goes on from `before` over the terms of one segment.
-    function reduce(Operands memory operands, Opening[] calldata openings, uint64 element, uint256 segment, Partial memory before)
+    /// @notice Goes on from `before` over the terms that are left.
+    function reduce(Operands memory operands, Opening[] calldata openings, Partial memory before)
         internal
         pure
         returns (Finding, Partial memory)
     {
-        Run memory run = runOf(operands.descriptor, element, segment);
         Family family = operands.descriptor.family;
-        if (family == Family.SUM) return sum(operands, openings, run, before);
-        if (family == Family.SELECTED_SUM) return selectedSum(operands, openings, run, before);
-        if (family <= Family.ARGMAX) return extreme(operands, openings, run, before);
-        return (Finding.VALUE, count64(operands, openings, run, before));
-    }
-
-    function runOf(Descriptor memory descriptor, uint64 element, uint256 segment) private pure returns (Run memory run) {
-        uint256 count = descriptor.segments();
-        if (segment >= count) revert NoSuchSegment(segment, count);
-        uint256 terms = descriptor.terms();
-        run.sizes = descriptor.reduction;
-        run.index = new uint256[](run.sizes.length);
-        run.next = segment * descriptor.segment;
-        run.end = terms - run.next < descriptor.segment ? terms : run.next + descriptor.segment;
-        if (descriptor.family == Family.SELECTED_SUM || descriptor.family == Family.ARGMAX) {
-            uint256[] memory place = Access.unravel(descriptor.iteration, element);
-            run.label = Access.rowAt(descriptor.parameters, 0, place, run.sizes.length);
-        }
-    }
-
-    /// @dev Moves to the next term, as long as there is one.
-    function advance(Run memory run) private pure returns (bool) {
-        unchecked {
-            if (run.next == run.end) return false;
-            Access.unravelInto(run.index, run.sizes, run.next);
-            ++run.next;
-            return true;
-        }
+        if (family == Family.SUM) return sum(operands, openings, before);
+        if (family == Family.SELECTED_SUM) return selectedSum(operands, openings, before);
+        if (family <= Family.ARGMAX) return extreme(operands, openings, before);
+        return (Finding.VALUE, count64(operands, openings, before));
     }
 
     /// @notice The element whose terms came to `whole`.
@@ -112,54 +76,41 @@ library Reductions {
 
     // ------------------------------------------------------------------------------------------------------------------------ sums
 
-    function sum(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)
+    function sum(Operands memory operands, Opening[] calldata openings, Partial memory before)
         private
         pure
         returns (Finding, Partial memory)
     {
         Accumulator memory accumulator = ExactSum.resume(total(before));
-        while (advance(run)) {
-            addTerm(accumulator, operands, openings, run.index);
+        for (; operands.left > 0; operands.next()) {
+            addTerm(accumulator, operands, openings);
         }
         return closed(accumulator);
     }
 
-    function addTerm(Accumulator memory accumulator, Operands memory operands, Opening[] calldata openings, uint256[] memory index)
-        private
-        pure
-    {
-        (uint256 flat, bool valid) = Access.read(operands.rows[0], index);
+    /// @dev A term of which one factor is padding is left out, and nothing of it needs to be opened.
+    function addTerm(Accumulator memory accumulator, Operands memory operands, Opening[] calldata openings) private pure {
+        (uint256 flat, bool valid) = Access.read(operands.rows[0]);
         if (!valid) return;
         uint64 b = uint64(ExactSum.ONE);
-        // A term of which one factor is padding is left out, and nothing of it needs to be opened.
-        if (operands.rows.length == 2) (b, valid) = operands.read(openings, 1, index);
-        if (valid) accumulator.addProduct(operands.bitsAt(openings, 0, flat), b);
+        if (operands.rows.length == 2) (b, valid) = operands.read(openings, 1);
+        if (valid) accumulator.addProduct(operands.index.element(openings, 0, flat), b);
     }
 
-    function selectedSum(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)
+    function selectedSum(Operands memory operands, Opening[] calldata openings, Partial memory before)
         private
         pure
         returns (Finding, Partial memory)
     {
-        uint64 wanted = bitsOf(labelOf(run));
+        uint64 wanted = bitsOf(operands.labelOf());
         Accumulator memory accumulator = ExactSum.resume(total(before));
-        while (advance(run)) {
-            addIfSelected(accumulator, operands, openings, run.index, wanted);
+        for (; operands.left > 0; operands.next()) {
+            (uint64 bits, bool valid) = operands.read(openings, 1);
+            if (!valid || bits != wanted) continue;
+            (bits, valid) = operands.read(openings, 0);
+            if (valid) accumulator.addProduct(bits, ExactSum.ONE);
         }
         return closed(accumulator);
-    }
-
-    function addIfSelected(
-        Accumulator memory accumulator,
-        Operands memory operands,
-        Opening[] calldata openings,
-        uint256[] memory index,
-        uint64 wanted
-    ) private pure {
-        (uint64 bits, bool valid) = operands.read(openings, 1, index);
-        if (!valid || bits != wanted) return;
-        (bits, valid) = operands.read(openings, 0, index);
-        if (valid) accumulator.addProduct(bits, ExactSum.ONE);
     }
 
     function total(Partial memory from) private pure returns (Total memory) {
@@ -176,32 +127,28 @@ library Reductions {
 
     // -------------------------------------------------------------------------------------------------------------------- extremes
 
-    function extreme(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)
+    function extreme(Operands memory operands, Opening[] calldata openings, Partial memory before)
         private
         pure
         returns (Finding, Partial memory)
     {
         Best memory best = bestOf(operands.descriptor, before);
-        while (advance(run)) {
-            if (!consider(best, operands, openings, run)) return (Finding.STOPS, before);
+        for (; operands.left > 0; operands.next()) {
+            if (!consider(best, operands, openings)) return (Finding.STOPS, before);
         }
         bytes32 found = bytes32(uint256(best.found ? 1 : 0));
         return (Finding.VALUE, Partial([found, bytes32(uint256(Float32.unwrap(best.value))), wordOf(best.label)]));
     }
 
     /// @dev False if the term is NaN. Only what is better takes the place, so the first of equal ones keeps it.
-    function consider(Best memory best, Operands memory operands, Opening[] calldata openings, Run memory run)
-        private
-        pure
-        returns (bool)
-    {
-        (uint64 bits, bool valid) = operands.read(openings, 0, run.index);
+    function consider(Best memory best, Operands memory operands, Opening[] calldata openings) private pure returns (bool) {
+        (uint64 bits, bool valid) = operands.read(openings, 0);
         if (!valid) return true;
         if (Binary32.isNan(bits)) return false;
         Float32 x = Rounding.wrap(bits);
         if (best.found && !(operands.descriptor.code == 0 ? Binary32.lt(best.value, x) : Binary32.lt(x, best.value))) return true;
         (best.found, best.value) = (true, x);
-        if (operands.descriptor.family == Family.ARGMAX) best.label = labelOf(run);
+        if (operands.descriptor.family == Family.ARGMAX) best.label = operands.labelOf();
         return true;
     }
 
@@ -217,24 +164,17 @@ library Reductions {
         return Best(found == 1, Rounding.wrap(value), label);
     }
 
-    function labelOf(Run memory run) private pure returns (int64) {
-        (int256 name, bool exists) = Access.coordinate(run.label, run.index);
-        if (!exists || name < type(int64).min || name > type(int64).max) revert Descriptors.MalformedDescriptor(Fault.LABEL);
-        // forge-lint: disable-next-line(unsafe-typecast)
-        return int64(name);
-    }
-
     // -------------------------------------------------------------------------------------------------------------------- integers
 
-    function count64(Operands memory operands, Opening[] calldata openings, Run memory run, Partial memory before)
+    function count64(Operands memory operands, Opening[] calldata openings, Partial memory before)
         private
         pure
         returns (Partial memory)
     {
         bool any = operands.descriptor.family == Family.ANY;
         uint64 result = countOf(operands.descriptor, before);
-        while (advance(run)) {
-            (uint64 bits, bool valid) = operands.read(openings, 0, run.index);
+        for (; operands.left > 0; operands.next()) {
+            (uint64 bits, bool valid) = operands.read(openings, 0);
             if (!valid) continue;
             unchecked {
                 result = any ? ((result | bits) != 0 ? 1 : 0) : result + bits;

@@ -13,7 +13,7 @@ contract AccessHarness {
     }
 
     /// @dev As the contract reads: rows for the element first, then the term. `chosen` replaces the coordinate of a gather's axis.
-    function read(bytes calldata encoded, uint256 input, uint64 element, uint256 term, int256 chosen)
+    function read(bytes calldata encoded, uint256 number, uint64 element, uint256 term, int256 chosen)
         external
         pure
         returns (int256 flat)
@@ -21,12 +21,14 @@ contract AccessHarness {
         // Not the adjudicator's own way in: these descriptors make no sense but for their numbers.
         Descriptor memory descriptor = abi.decode(encoded, (Descriptor));
         Descriptors.requireElement(descriptor, element);
-        (Row[] memory rows, uint256 elements) =
-            Access.rowsAt(descriptor, descriptor.inputs[input], Access.unravel(descriptor.iteration, element));
-        if (descriptor.family == Family.GATHER && input == 0) rows[Descriptors.natural(descriptor, 0)].base = chosen;
-        (uint256 place, bool valid) = Access.read(rows, Access.unravel(descriptor.reduction, term));
-        require(!valid || place < elements, "inside");
-        return valid ? int256(place) : -1;
+        Input memory input = descriptor.inputs[number];
+        uint256[] memory place = Access.unravel(descriptor.iteration, element);
+        uint256[] memory index = Access.unravel(descriptor.reduction, term);
+        (Row[] memory rows, uint256 elements) = Access.rowsAt(descriptor, input, place, index);
+        if (descriptor.family == Family.GATHER && number == 0) rows[Descriptors.natural(descriptor, 0)].number = chosen;
+        (uint256 flatIndex, bool valid) = Access.read(rows);
+        require(!valid || flatIndex < elements, "inside");
+        return valid ? int256(flatIndex) : -1;
     }
 
     function product(uint64[] memory sizes) external pure returns (uint256) {

@@ -291,6 +291,7 @@ contract HostileOpeningsTest is AdjudicationTest {
         for (uint8 family = 0; family < 6; ++family) {
             (d.family, d.dtype) = (Family(family), Family(family) == Family.IOTA ? DType.I64 : DType.F32);
             d.parameters = new int64[](parameters[family]);
+            if (Family(family) == Family.DATA) d.parameters = numbers(0, 4, 1);
             for (uint256 count = 0; count < 4; ++count) {
                 if (count == expected[family]) continue;
                 bytes memory reason = abi.encodeWithSelector(Loads.WrongNumberOfOpenings.selector, count, expected[family]);

@@ -5,6 +5,7 @@ import {ExactSum} from "../../src/arithmetic/ExactSum.sol";
 import {Rounding} from "../../src/arithmetic/Rounding.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "../../src/adjudication/Descriptor.sol";
 import {Finding, Partial, Question} from "../../src/adjudication/IAdjudicator.sol";
+import {Reading} from "../../src/adjudication/Operands.sol";
 import {Opening} from "../../src/adjudication/Openings.sol";
 import {Reductions} from "../../src/adjudication/Reductions.sol";
 import {AdjudicationTest} from "../support/AdjudicationTest.sol";
@@ -124,7 +125,7 @@ contract HostilePartialTest is AdjudicationTest {
             for (uint256 i = 0; i < segments.length; ++i) {
                 Opening[] memory openings = new Opening[](0);
                 Partial memory nothing;
-                vm.expectRevert(abi.encodeWithSelector(Reductions.NoSuchSegment.selector, segments[i], 3));
+                vm.expectRevert(abi.encodeWithSelector(Reading.NoSuchSegment.selector, segments[i], 3));
                 adjudicator.reduceSegment(setting(), question, segments[i], nothing, openings);
             }
         }
@@ -134,7 +135,7 @@ contract HostilePartialTest is AdjudicationTest {
         Descriptor memory copy = elementwise(Family.COPY, 0, DType.F32, 10, dtypes(DType.F32));
         Question memory question = Question(abi.encode(copy), roots(list(counting(10))), 0);
         Partial memory nothing;
-        vm.expectRevert(abi.encodeWithSelector(Reductions.NoSuchSegment.selector, 0, 0));
+        vm.expectRevert(abi.encodeWithSelector(Descriptors.MalformedDescriptor.selector, Fault.FAMILY));
         adjudicator.reduceSegment(setting(), question, 0, nothing, new Opening[](0));
         vm.expectRevert(abi.encodeWithSelector(Descriptors.MalformedDescriptor.selector, Fault.FAMILY));
         adjudicator.finish(question.descriptor, nothing, 32);

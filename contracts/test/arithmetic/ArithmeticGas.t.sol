@@ -118,7 +118,7 @@ contract ArithmeticGasTest is Test {
         Opening[] memory openings = new Opening[](1);
         openings[0] = Opening(0, 777, chunks[777], Trees.proof(tree, 777));
         Tensor[] memory tensors = new Tensor[](1);
-        tensors[0] = Tensor(Trees.root(tree), DType.F32, 1024 * 256);
+        tensors[0] = Tensor(Trees.root(tree), DType.F32, 1024 * 256, 0);
         record("chunk opening (1 KiB, 10 siblings)", _harness.opening(openings, tensors));
     }
 }

@@ -17,6 +17,9 @@ from roundlog.program import DType
 from roundlog.randomness import philox_word, row_of_position
 from roundlog.spec import TrainingSpec
 
+MAX_ROW = 1 << 16
+"""Bytes of a row of data that fit a transaction; a longer one is the referee's."""
+
 
 class Outcome(enum.Enum):
     """Instead of an element's bits."""
@@ -27,9 +30,6 @@ class Outcome(enum.Enum):
     """The fixed-point interval of a function does not decide the rounding, or a row does not fit a transaction: the
     referee does."""
 
-
-MAX_ROW = 1 << 16
-"""Bytes of a data row that can be opened."""
 
 Answer = int | Outcome
 """An element: FP32 as its bit pattern, int64 as its value, bool as 0 or 1; or none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from roundlog.adjudication.check import MAX_SEGMENT
-from roundlog.adjudication.descriptor import Descriptor, Input
+from roundlog.adjudication.descriptor import Descriptor, Family, Input
 from roundlog.commitments import CHUNK_SIZE, depth_of
 
 GAS_BUDGET = 2_500_000
@@ -15,7 +15,11 @@ GAS_PER_BYTE = 40
 GAS_PER_BYTE_BESIDE_WORK = 16
 """EIP-2028: what it costs where execution dominates."""
 GAS_PER_HASH = 1_000
-GAS_PER_TERM = 2_500
+# What the contract takes for a term, measured from above: tests/client/adjudication/test_gas_on_chain.py.
+GAS_PER_TERM = 1_000
+GAS_PER_READ = 1_000
+GAS_PER_COORDINATE = 250
+GAS_PER_COMPARISON = 1_100
 
 
 def terms_per_segment(descriptor: Descriptor) -> int:
@@ -34,8 +38,15 @@ def gas(descriptor: Descriptor, terms: int) -> int:
         chunks, depth = chunks_read(descriptor, item, terms), depth_of(leaves(item))
         sent += chunks * (CHUNK_SIZE + 32 * depth)
         hashed += chunks * (depth + 4)
-    work = sent * GAS_PER_BYTE_BESIDE_WORK + hashed * GAS_PER_HASH + terms * GAS_PER_TERM
+    work = sent * GAS_PER_BYTE_BESIDE_WORK + hashed * GAS_PER_HASH + terms * gas_per_term(descriptor)
     return max(sent * GAS_PER_BYTE, work)
+
+
+def gas_per_term(descriptor: Descriptor) -> int:
+    """What a term takes but for its chunks: to go on to it, to read its operands and to add it."""
+    reads = sum(GAS_PER_READ + GAS_PER_COORDINATE * len(item.view) for item in descriptor.inputs)
+    compared = descriptor.family in (Family.EXTREME, Family.ARGMAX)
+    return GAS_PER_TERM + reads + compared * GAS_PER_COMPARISON
 
 
 def leaves(item: Input) -> int:

@@ -11,7 +11,7 @@ from random import Random
 from contract_answers import STEPS, Memory, tree_of
 from roundlog.adjudication import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import Step, encode
+from roundlog.adjudication.adjudicate import MAX_ROW, Step, encode
 from roundlog.adjudication.check import SIGNATURES, check_descriptor
 from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.program import DType
@@ -190,7 +190,8 @@ def load(rng: Random, family: Family, elements: int) -> tuple[DType, tuple[int, 
         return dtype, (rng.randrange(3),)
     if family == Family.DATA:
         items = rng.choice([n for n in (1, 2, 3, 4, 5, elements) if n and elements % n == 0] or [1])
-        return dtype, (rng.choice([0, 3]), 3 + items * dtype.itemsize + rng.choice([0, 2]), items)
+        length = 3 + items * dtype.itemsize + rng.choice([0, 2])
+        return dtype, (rng.choice([0, 3]), rng.choice([length] * 9 + [MAX_ROW + 1]), items)
     if family == Family.CONSTANT:
         low, high = {F32: (0, 1 << 32), I64: (-(1 << 63), 1 << 63), BOOL: (0, 2)}[dtype]
         count = 1 if (elements > 32 and rng.random() < 0.5) or elements < 2 else elements if elements <= 32 else 0

@@ -1,0 +1,118 @@
+"""The largest honest adjudications fit a transaction, and their estimate, by which segments are cut, is not too low."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from contract_answers import Memory, setting, tree_of, words
+from roundlog.adjudication import Descriptor, Family, Input, Row, describe, encode_descriptor
+from roundlog.adjudication import openings as opened
+from roundlog.adjudication.adjudicate import MAX_ROW, Step
+from roundlog.adjudication.descriptor import REDUCTIONS
+from roundlog.adjudication.partial import start
+from roundlog.adjudication.segments import GAS_BUDGET, gas
+from roundlog.commitments import tensor_bytes
+from roundlog.operators import operator
+from roundlog.program import DType, Node, Program, TensorType
+
+LIMIT = 3_000_000
+"""Of one adjudication. The game itself has to do with the operands' proofs and its storage."""
+GAME = 300_000
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+def described(name: str, inputs: list[torch.Tensor], **attributes: Any) -> tuple[Descriptor, Memory]:
+    """The operator on its own, as the engine cuts it."""
+    kinds = [TensorType(tuple(x.shape), DType.of(x.dtype)) for x in inputs]
+    nodes = [Node("state", (), {"slot": slot}, kind) for slot, kind in enumerate(kinds)]
+    output = operator(name).infer(kinds, attributes, TensorType((), DType.F32))
+    nodes.append(Node(name, tuple(range(len(kinds))), attributes, output))
+    names = tuple(f"s{slot}" for slot in range(len(kinds)))
+    program = Program(nodes=tuple(nodes), state_names=names, data_names=(), schedule_names=(), batch_size=1)
+    memory = Memory(values={number: bytes(tensor_bytes(x)) for number, x in enumerate(inputs)})
+    return describe(program, len(inputs)), memory
+
+
+def spent(adjudicator: Any, descriptor: Descriptor, element: int, memory: Memory) -> int:
+    """Gas of the first segment, or of all, as a transaction of its own."""
+    step = Step(step=1, seed=5, batch_size=1, data_rows=len(memory.rows))
+    roots = [tree_of(memory.values[item.value]).root for item in descriptor.inputs]
+    question, told = (encode_descriptor(descriptor), roots, element), setting(memory, step)
+    if descriptor.family in REDUCTIONS:
+        first = start(descriptor)
+        _, chunks = opened.segment_openings(descriptor, element, first, 0, memory)
+        openings = memory.openings(descriptor, chunks)
+        call = adjudicator.functions.reduceSegment(told, question, 0, words(first), openings)
+    else:
+        _, chunks = opened.openings(descriptor, element, step, memory)
+        call = adjudicator.functions.compute(told, question, memory.openings(descriptor, chunks))
+    used: int = call.estimate_gas({"gas": 20_000_000})
+    return used
+
+
+REDUCED: dict[str, Callable[[], tuple[Descriptor, Memory]]] = {
+    "a column": lambda: described("matmul", [normal(2, 768), normal(768, 1024)]),
+    "a dot product": lambda: described("matmul", [normal(1, 8192), normal(8192, 1)]),
+    "a sum": lambda: described("sum", [normal(8192)], dims=(0,)),
+    "a rising maximum": lambda: described("amax", [torch.arange(8192.0)], dims=(0,)),
+    "the place of a rising maximum": lambda: described("argmax", [torch.arange(8192.0)], dim=0),
+    "a bias": lambda: described("sum", [normal(16, 8, 14, 14)], dims=(0, 2, 3)),
+    "a convolution": lambda: described(
+        "conv2d", [normal(2, 96, 17, 17), normal(4, 96, 3, 3)], stride=(2, 2), padding=(1, 1), dilation=(1, 1), groups=1
+    ),
+    "a convolution's input": lambda: described(
+        "conv2d_grad_input",
+        [normal(2, 96, 9, 9), normal(96, 4, 3, 3)],
+        size=(17, 17),
+        stride=(2, 2),
+        padding=(1, 1),
+        dilation=(1, 1),
+        groups=1,
+    ),
+    "a convolution's kernel": lambda: described(
+        "conv2d_grad_weight",
+        [normal(8, 4, 16, 16), normal(8, 3, 16, 16)],
+        size=(3, 3),
+        stride=(1, 1),
+        padding=(1, 1),
+        dilation=(1, 1),
+        groups=1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_a_segment_fits_a_transaction_as_estimated(adjudicator: Any, name: str) -> None:
+    descriptor, memory = REDUCED[name]()
+    used = spent(adjudicator, descriptor, descriptor.elements // 2, memory)
+    estimate = gas(descriptor, min(descriptor.segment, descriptor.terms))
+    # The transaction, the descriptor and the setting are not part of the estimate.
+    assert used < estimate + 200_000 <= GAS_BUDGET + 200_000 <= LIMIT - GAME, (used, estimate, descriptor.segment)
+
+
+def test_one_of_64_operands_fits_a_transaction(adjudicator: Any) -> None:
+    descriptor, memory = described("cat", [normal(3, 50) + i for i in range(64)], dim=1)
+    assert spent(adjudicator, descriptor, descriptor.elements - 1, memory) < LIMIT - GAME
+
+
+def test_the_longest_row_of_data_fits_a_transaction(adjudicator: Any) -> None:
+    items = MAX_ROW // 4
+    rows = [bytes(tensor_bytes(normal(items))) for _ in range(4)]
+    descriptor = Descriptor(family=Family.DATA, dtype=DType.F32, iteration=(items,), parameters=(0, MAX_ROW, items))
+    assert spent(adjudicator, descriptor, 7, Memory(rows=rows)) < LIMIT - GAME
+
+
+def test_the_largest_descriptor_of_a_read_fits_a_transaction(adjudicator: Any) -> None:
+    """16 axes and as many view axes, which no operator of the registry has."""
+    axes = (2,) * 16
+    rows = tuple(Row(0, tuple(int(axis == other) for other in range(16))) for axis in range(16))
+    inputs = tuple(Input(value, DType.F32, axes, rows) for value in range(3))
+    descriptor = Descriptor(family=Family.COPY, dtype=DType.F32, iteration=axes, inputs=inputs)
+    data = bytes(tensor_bytes(normal(1 << 16)))
+    assert spent(adjudicator, descriptor, 65535, Memory(values=dict.fromkeys(range(3), data))) < LIMIT - GAME
