@@ -43,7 +43,7 @@ def test_the_contract_answers_as_the_reference_for_long(adjudicator: Any, family
     found = kinds(adjudicator, family, Random(f"tiebreak long {family.name}"), 200)
     assert found["VALUE"] > 50, found
     # A run can stop in all of them but the loads and the counts.
-    assert (found["NO_VALUE"] > 5) == (Family.COPY <= family <= Family.ARGMAX), found
+    assert (found["NO_VALUE"] > 0) == (Family.COPY <= family <= Family.ARGMAX), found
 
 
 def bent(rng: Random, d: Descriptor) -> Descriptor:
