@@ -1,0 +1,232 @@
+"""What a whole dispute costs: from a commitment to a training of 80,000 steps down to one number, in real transactions.
+
+    .venv/bin/python scripts/bench_dispute.py [--chain anvil|embedded] [--layers 10] [--json FILE]
+
+The job is a GPT whose step has over 5,000 operators. Nobody here trains it for 80,000 steps: one interval is executed,
+from the initial state, by an honest auditor and by a trainer who lies about one number in one step of it, and the trees
+above that interval are made up around it. What happens on the chain is the same as in a run that was trained to its
+end: every transaction of a dispute, from the commitment to the verdict, is sent, mined and counted. The contract has to
+find the operator and the element that were lied about, in at most 60 transactions and 8,000,000 gas.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from roundlog.adjudication import describe
+from roundlog.adjudication.adjudicate import segments
+from roundlog.adjudication.descriptor import REDUCTIONS
+from roundlog.commitments import state_root
+from roundlog.examples.gpt import gpt
+from roundlog.executor import Executor
+from roundlog.job import Job
+from roundlog.run import Run
+from roundlog.storage import save_tensors
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.devnet import start_devnet
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import Node, Receipt, connect
+from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
+from tiebreak.chain.sender import Sender
+from tiebreak.chain.spec import PostedSpec
+from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
+from tiebreak.game import Known, Need, NeedChunk, next_move
+from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.player import execute, posted_chunk
+
+STEPS, INTERVAL = 80_000, 16
+LIED_INTERVAL, LIED_STEP = 3_210, 11
+"""The interval that is executed, and the step of it that is lied about."""
+
+MOST_MOVES, MOST_GAS = 60, 8_000_000
+TERMS = Terms(
+    reward=10**15,
+    trainer_bond=10**15,
+    challenger_bond=10**15,
+    commit_window=10**6,
+    challenge_window=10**6,
+    clock_allowance=10**5,
+    referee_allowance=10**5,
+)
+
+ORDER = ("claim", *(level.name for level in Level), "proof")
+
+
+@dataclass
+class Bill:
+    """What the transactions of one dispute cost, by level."""
+
+    what: str
+    operator: str
+    element: int
+    moves: Counter[str] = field(default_factory=Counter)
+    gas: Counter[str] = field(default_factory=Counter)
+    largest: int = 0
+
+    def add(self, part: str, receipt: Receipt) -> None:
+        self.moves[part] += 1
+        self.gas[part] += receipt.gas_used
+        self.largest = max(self.largest, receipt.gas_used)
+
+
+def the_job(layers: int) -> Job:
+    data = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
+    return Job.from_task(gpt(data=data, steps=STEPS, interval=INTERVAL, batch_size=4, context=32, layers=layers))
+
+
+def room_before(job: Job, directory: Path) -> list[bytes]:
+    """A run directory in which nothing is left of the intervals before the lied one but their roots, and the state that
+    the last of them led to: the initial one."""
+    roots = [sha256(b"interval %d" % i).digest() for i in range(LIED_INTERVAL - 1)]
+    roots.append(state_root(job.initial.values()))
+    run = Run(job, directory)
+    (directory / "roots").write_bytes(b"".join(roots))
+    save_tensors(run.checkpoint_path(LIED_INTERVAL * INTERVAL), dict(job.initial))
+    return roots
+
+
+def evidence(job: Job, directory: Path, name: str, executor: Executor | None = None) -> Evidence:
+    """One interval as it is executed, between intervals that are made up."""
+    before = room_before(job, directory)
+    steps = Evidence(job, directory, before, executor=executor).step_roots(LIED_INTERVAL)
+    after = [sha256(f"{name} {i}".encode()).digest() for i in range(LIED_INTERVAL + 1, STEPS // INTERVAL)]
+    return Evidence(job, directory, [*before, steps[-1], *after], executor=executor)
+
+
+def lies(job: Job, honest: Evidence) -> dict[str, tuple[Lie, TamperedExecutor]]:
+    """Three places of the step where one number is another one by one ulp, and the next state notices."""
+    step = LIED_INTERVAL * INTERVAL + LIED_STEP
+    right = honest.trace(step).states
+    found = {}
+    for what, operators in kinds(job).items():
+        outputs = honest.trace(step, operators).values
+        for operator in operators:
+            largest_first = outputs[operator].reshape(-1).abs().argsort(descending=True)[:4].tolist()
+            tries = [Lie(step=step, operator=operator, element=element) for element in largest_first]
+            told = [(lie, TamperedExecutor(job.program, job.spec.rounding_bits, [lie])) for lie in tries]
+            # One ulp often vanishes in the next rounding, and then there is nothing to dispute.
+            noticed = (pair for pair in told if evidence_of(job, honest.run_dir, pair[1]).trace(step).states != right)
+            if (first := next(noticed, None)) is not None:
+                found[what] = first
+                break
+        else:
+            raise AssertionError(f"no lie about {what} changes the next state")
+    return found
+
+
+def kinds(job: Job) -> dict[str, list[int]]:
+    """What is lied about, and the operators that it is looked for in."""
+    terms = {}
+    for q in range(len(job.program.nodes)):
+        descriptor = describe(job.program, q)
+        if descriptor.family in REDUCTIONS:
+            terms[q] = len(segments(descriptor))
+    products = [q for q in terms if job.program.nodes[q].op == "matmul"]
+    short = [q for q in products if terms[q] == 1]
+    longest = max(terms.values())
+    return {
+        "a product in one piece": sorted(short, key=lambda q: -job.program.nodes[q].type.numel)[:8],
+        "a gradient in several": sorted(products, key=lambda q: -terms[q])[:8],
+        "the longest sum": [q for q in terms if terms[q] == longest],
+    }
+
+
+def evidence_of(job: Job, directory: Path, executor: Executor) -> Evidence:
+    """Of an executor that is asked for single steps only."""
+    return Evidence(job, directory, [bytes(32)], executor=executor)
+
+
+def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying: Evidence) -> None:
+    """One claim, one challenge, one game, played by both sides' own strategy. Raises AssertionError unless the contract
+    finds the lie."""
+    customer, trainer, auditor = (Sender(node, devnet_account(i)) for i in range(3))
+    contract = VerificationGame.deploy(customer)
+    spec = PostedSpec(job.spec, customer.address, contract.adjudicator())
+    number, _ = contract.post_job(spec, TERMS, "bafy")
+    sides = {Side.TRAINER: (contract.by(trainer), lying), Side.CHALLENGER: (contract.by(auditor), honest)}
+    claim = lying.claim
+    receipt = contract.by(trainer).commit(
+        number,
+        checkpoint_root=claim.root,
+        final_state_root=claim.payloads[-1],
+        proof=claim.as_next_root().last_leaf_proof,
+        log_cid="bafy",
+        model_cid="bafy",
+        bond=TERMS.trainer_bond,
+    )
+    bill.add("claim", receipt)
+    game_id, receipt = contract.by(auditor).challenge(number, honest.claim.root, bond=TERMS.challenger_bond)
+    bill.add("claim", receipt)
+
+    known = {side: Known({(): own.claim}) for side, (_, own) in sides.items()}
+    while (game := contract.game(game_id)).phase is not Phase.OVER:
+        side = next(side for side in Side if game.deadlines[side])
+        own_contract, own = sides[side]
+        decision = next_move(game, side, known[side], node.now())
+        if isinstance(decision, Need):
+            known[side].trees[decision.place] = own.tree(decision.place)
+        elif isinstance(decision, NeedChunk):
+            known[side].chunk = posted_chunk(contract, game_id, game)
+        else:
+            part = "proof" if game.phase in (Phase.POSTING, Phase.PROVING) else game.current.level.name
+            bill.add(part, execute(own_contract, game_id, decision))
+
+    assert game.outcome is Outcome.CHALLENGER_WON, game.outcome
+    interval, step, operator = (level.index for level in game.levels[:3])
+    assert (interval, step, operator) == (LIED_INTERVAL, LIED_STEP, lie.operator)
+    elements = [event.element for event in contract.events(game=game_id) if hasattr(event, "element")]
+    assert elements == [lie.element], elements
+
+
+def table(bills: list[Bill]) -> str:
+    """A row a dispute, and for each level its transactions and its gas."""
+    lines = ["| dispute about | " + " | ".join(ORDER) + " | all |", "|---" * (len(ORDER) + 2) + "|"]
+    for bill in bills:
+        cells = [f"{bill.moves[part]}: {bill.gas[part]:,}" for part in ORDER]
+        lines.append(
+            f"| {bill.what}: {bill.operator}, element {bill.element:,} | "
+            + " | ".join(cells)
+            + f" | **{bill.moves.total()}: {bill.gas.total():,}** |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chain", choices=("auto", "anvil", "embedded"), default="auto")
+    parser.add_argument("--layers", type=int, default=10, help="of the GPT; 10 give over 5,000 operators")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    job = the_job(options.layers)
+    print(f"{STEPS:,} steps of {len(job.program.nodes):,} operators, a checkpoint every {INTERVAL} steps", flush=True)
+    bills = []
+    with tempfile.TemporaryDirectory() as name, start_devnet(kind=options.chain) as devnet:
+        room = Path(name)
+        node = connect(devnet.url)
+        honest = evidence(job, room / "honest", "auditor")
+        for number, (what, (lie, executor)) in enumerate(lies(job, honest).items()):
+            lying = CunningEvidence(evidence(job, room / f"lie {number}", "trainer", executor), Side.TRAINER)
+            bill = Bill(what, job.program.describe(lie.operator), lie.element)
+            dispute(node, job, lie, bill, honest, lying)
+            bills.append(bill)
+            print(
+                f"{what}: {bill.moves.total()} moves, {bill.gas.total():,} gas, {bill.largest:,} the largest",
+                flush=True,
+            )
+    print(f"\nTransactions and gas of each level, from commit to verdict ({devnet.kind}):\n\n{table(bills)}")
+    if options.json is not None:
+        options.json.write_text(json.dumps([vars(bill) for bill in bills], indent=1) + "\n")
+    for bill in bills:
+        assert bill.moves.total() <= MOST_MOVES and bill.gas.total() <= MOST_GAS, bill
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
