@@ -56,6 +56,12 @@ class StoppedError(Exception):
 class NonFiniteError(StoppedError, ArithmeticError):
     """A value became NaN or infinite."""
 
+    @classmethod
+    def at(cls, program: Program, step: int, operator: int, element: int, output: torch.Tensor) -> NonFiniteError:
+        """output: of the operator, whose first such element is `element`."""
+        value = float(output.reshape(-1)[element])
+        return cls(program, step, operator, element, output, f"gives {value}", _ADVICE)
+
 
 class IndexRangeError(StoppedError, ProgramError):
     """An index left the axis that it points into."""
@@ -159,9 +165,7 @@ class RunningStep:
             bad = result.isnan()
         where = bad.reshape(-1).nonzero()
         if len(where):
-            element = int(where[0])
-            value = float(result.reshape(-1)[element])
-            raise NonFiniteError(self._program, self.inputs.step, index, element, result, f"gives {value}", _ADVICE)
+            raise NonFiniteError.at(self._program, self.inputs.step, index, int(where[0]), result)
 
 
 class Executor:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.executor import Executor, StepResult, StoppedError
+from roundlog.executor import Executor, NonFiniteError, StepResult, StoppedError
 from roundlog.microbatch.analysis import Analysis, analyse, samples_of
 from roundlog.microbatch.layout import Samples, ranges
 from roundlog.microbatch.scratch import Scratch
@@ -133,8 +133,7 @@ class MicrobatchExecutor:
         result, finite = rounding.round(index, in_parts, (), node.attributes)
         if not finite:
             element = int((~result.isfinite()).reshape(-1).nonzero()[0])
-            value = float(result.reshape(-1)[element])
-            raise NonFiniteError(part.program, values.step, part.original.index(index), element, value)
+            raise NonFiniteError.at(part.program, values.step, part.original.index(index), element, result)
         return result
 
     def _part(self, time: int, samples: Samples | None) -> tuple[Part, Executor]:
