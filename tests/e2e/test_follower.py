@@ -63,7 +63,7 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
     world.run(liar)
     follower.step()
     assert any("open leaf" in text for text in moved_while_training)
-    assert any("reveal leaf" in text for text in moved_while_training)
+    assert any("bisect OPERATOR" in text for text in moved_while_training)
     world.run(follower, liar, world.referee())
     assert world.game().outcome is Outcome.TRAINER_WON
     assert world.contract.job(long).status is JobStatus.CLAIMED

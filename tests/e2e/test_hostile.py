@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import torch
-from roundlog.job import Job
-from roundlog.storage import load_tensors, save_tensors
+from roundlog.capture import Task
+from roundlog.commitments import MerkleTree
+from roundlog.dispute import MadeUp
+from roundlog.dispute.trace import first_store
+from roundlog.executor import Executor, RunningStep, StoppedError
+from roundlog.job import Job, JobError, run_bytes
+from roundlog.program import Program
+from roundlog.storage import save_tensors
+from tiebreak.chain.code import Code
 from tiebreak.chain.errors import ChainUnavailable
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import Job as PostedJob
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Side
-from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced
-from tiebreak.game import Leaves, Place
+from tiebreak.chain.records import JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, TamperingAuditor, TamperingTrainer, silenced
+from tiebreak.demo.tampering import Lie
+from tiebreak.roles import answerable
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.contents import Refused, fetch_job
-from tiebreak.roles.customer import CustomerRole
-from tiebreak.roles.evidence import NO_STATE, Evidence
+from tiebreak.roles.customer import CustomerRole, post_job
 from tiebreak.roles.notices import What
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.station import Limits
 from tiebreak.roles.trainer import TrainerRole
+from torch import nn
 from world import TERMS, World, conv_task, linear_task
 
 
@@ -40,9 +45,9 @@ def world(quick_world: World) -> World:
 
 def post_with_cid(world: World, cid: str, **spec: object) -> int:
     job = Job.from_task(linear_task())
-    posted = replace(job.spec, **spec)  # type: ignore[arg-type]
+    posted = world.spec(replace(job.spec, **spec))  # type: ignore[arg-type]
     contract = world.contract.by(world.senders["customer"])
-    world.job, _ = contract.post_job(posted, world.senders["referee"].address, TERMS, cid)
+    world.job, _ = contract.post_job(posted, TERMS, cid)
     return world.job
 
 
@@ -75,8 +80,43 @@ def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: Worl
 
 
 def test_a_spec_that_this_version_cannot_follow_is_refused(world: World) -> None:
-    post_with_cid(world, "whatever", rounding_policy=1)
-    assert "rounding_policy" in refusal(world)
+    post_with_cid(world, "whatever", rounding_bits=24)
+    assert "the spec's rounding_bits are 24, to which the contract does not round" in refusal(world)
+
+
+def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None:
+    """Its code is the right one, but it asks other functions."""
+    job = Job.from_task(linear_task())
+    job.write(world.root / "files")
+    cid = world.store.add_directory(world.root / "files")
+    sender = world.senders["customer"]
+    stranger = Code.load("Limits").deploy(sender).contract
+    assert stranger is not None
+    other = Code.load("Adjudicator").deploy(sender, argument=bytes(12) + bytes.fromhex(stranger[2:])).contract
+    assert other is not None
+    contract = world.contract.by(sender)
+    world.job, _ = contract.post_job(replace(world.spec(job.spec), adjudicator=other), TERMS, cid)
+    assert f"the posted adjudicator {other} is not this version's" in refusal(world)
+    liar = world.contract.by(world.senders["second"])
+    root = bytes([7]) * 32
+    claimed = MerkleTree([root] * 5)
+    claim = {"checkpoint_root": claimed.root, "final_state_root": root, "proof": claimed.proof(4)}
+    liar.commit(world.job, **claim, log_cid=cid, model_cid=cid, bond=TERMS.trainer_bond)
+    progress = AuditorRole(world.station("auditor"), world.job).step()
+    assert progress.finished and "nobody knows what it would compute" in progress.state
+    assert world.contract.job(world.job).game_count == 0
+    with pytest.raises(JobError, match="is not this version's: deploy a contract"):
+        game = VerificationGame(world.node, world.contract.address, sender)
+        game.adjudicator = lambda: other  # type: ignore[method-assign]
+        post_job(replace(world.station("customer"), contract=game), world.root / "files", TERMS, sender.address)
+
+
+def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post()
+    monkeypatch.setattr(answerable, "MOST_PROOF_BYTES", 2_000)
+    assert "more than the 2000 of a transaction" in refusal(world)
+    with pytest.raises(JobError, match="more than the 2000 of a transaction"):
+        world.post()
 
 
 def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(world: World) -> None:
@@ -126,7 +166,8 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
     assert AuditorRole(world.station("auditor"), world.job).step().acted
     staked, sent = (notice for notice in world.notices[-2:])
     assert staked.what is What.STAKED and staked.text == (
-        f"the referee {world.senders['referee'].address} can decide over the bond of {TERMS.challenger_bond} wei"
+        f"the referee {world.senders['referee'].address} can decide over the bond of {TERMS.challenger_bond} wei "
+        "where the contract cannot"
     )
     assert sent.what is What.SENT and sent.text == "challenge the claim"
 
@@ -218,128 +259,95 @@ def test_a_log_that_cannot_be_had_is_done_without_and_a_missing_model_is_reporte
 # --------------------------------------------------------------------------------------------- runs that cannot be run
 
 
-class InventedEvidence(Evidence):
-    """State roots from nowhere."""
+class Hiding(Executor):
+    """Goes on where a run has no value, with ones."""
 
-    def __init__(self, job: Job, steps: Sequence[bytes]) -> None:
-        k = job.spec.interval
-        self.steps = [list(steps[i : i + k]) for i in range(0, len(steps), k)]
-        super().__init__(job, Path("nowhere"), [interval[-1] for interval in self.steps])
+    def __init__(self, program: Program, bits: int) -> None:
+        super().__init__(program, bits)
+        self.running = _HidingStep
 
-    def leaves(self, place: Place) -> Leaves:
-        return Leaves(self.steps[place[0]]) if place else self.claim
-
-    def state_before(self, step: int) -> list[torch.Tensor]:
-        return [torch.zeros(1)]
+    def run(self, inputs, rounding, observe=None, pass_on=None):  # type: ignore[no-untyped-def]
+        return super().run(inputs, rounding, observe or (lambda index, output: None), pass_on)
 
 
-def claim_by_hand(world: World, evidence: Evidence) -> TrainerRole:
-    trainer = TrainerRole(world.station("trainer"), world.job)
-    trainer._evidence = evidence
-    root, final, proof = trainer.claim(evidence)
-    trainer.station.contract.commit(
-        world.job,
-        checkpoint_root=root,
-        final_state_root=final,
-        proof=proof,
-        log_cid="none",
-        model_cid="none",
-        bond=TERMS.trainer_bond,
-    )
-    return trainer
+class _HidingStep(RunningStep):
+    def compute(self, index: int) -> None:
+        try:
+            super().compute(index)
+        except StoppedError as error:
+            getattr(self._rounding, "entries", {}).pop(index, None)
+            self.values[index] = torch.where(error.output.isfinite(), error.output, 1.0)
+            if self.executor.program.nodes[index].op == "store":
+                self.states.append(self.values[index])
 
 
-def true_roots(world: World, job: Job) -> list[bytes]:
-    """The right state root after every step, by an auditor's own evidence; NO_STATE once the run has ended."""
-    auditor = AuditorRole(world.station("second"), world.job)
-    evidence = auditor._execute(job, world.root / "truth", None)
-    return [root for i in range(job.spec.intervals) for root in evidence.leaves((i,)).payloads]
+class HidingTrainer(TrainerRole):
+    def executor(self, job: Job) -> Executor:
+        return Hiding(job.program, 32)
 
 
-def diverging_task():  # type: ignore[no-untyped-def]
-    """Its weights overflow at step 7: half way, in the middle of an interval."""
-    task = linear_task()
-    return replace(task, schedule=lambda step: 1.0 if step < 7 else 3e39)
+def diverging_task() -> Task:
+    """Step 7 makes its weights so large that step 8 stops, at the end of an interval."""
+    return replace(linear_task(), schedule=lambda step: 1.0 if step < 7 else 3e39)
 
 
-def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_step_where_it_ends(world: World) -> None:
+def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_ends(world: World) -> None:
     world.post(diverging_task())
-    job = Job.read(world.root / "files")
-    roots = true_roots(world, job)
-    end = roots.index(NO_STATE)
-    assert 0 < end < 15 and end % 3 and set(roots[end:]) == {NO_STATE}
-
     honest = TrainerRole(world.station("second"), world.job).step()
-    assert honest.finished and "cannot be trained" in honest.state
-    invented = [root if root != NO_STATE else sha256(b"%d" % i).digest() for i, root in enumerate(roots)]
-    trainer = claim_by_hand(world, InventedEvidence(job, invented))
-    world.run(trainer, AuditorRole(world.station("auditor"), world.job), world.referee())
-    assert tuple(level.index for level in world.game().levels) == divmod(end, 3)
-    assert world.game().outcome is Outcome.CHALLENGER_WON
+    assert honest.finished and "cannot be trained: step 8: operator" in honest.state
+    trainer, auditor = (
+        HidingTrainer(world.station("trainer"), world.job),
+        AuditorRole(world.station("auditor"), world.job),
+    )
+    world.run(trainer, auditor)
+    assert world.said("the run has no end: step 8: operator")
+    assert [level.index for level in world.game().levels[:2]] == [2, 2]
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    stopped = int(honest.state.split("operator ")[1].split()[0])
+    assert world.game().levels[Level.OPERATOR].index == stopped
 
 
-def test_two_liars_who_agree_on_a_wrong_state_both_lose(world: World) -> None:
+def test_a_run_that_has_no_end_is_not_attested(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if what is made up were the very state that was claimed."""
     world.post()
-    job = Job.read(world.root / "files")
-    roots = true_roots(world, job)
-    wrong = [*roots[:4], *(sha256(b"both" + root).digest() for root in roots[4:])]
-    other = [*wrong[:9], *(sha256(b"one" + root).digest() for root in wrong[9:])]
-    trainer = claim_by_hand(world, InventedEvidence(job, wrong))
-
-    class Accomplice(AuditorRole):
-        def alter(self, evidence: Evidence) -> Evidence:
-            return InventedEvidence(job, other)
-
-    world.run(trainer, Accomplice(world.station("auditor"), world.job), world.referee())
-    assert tuple(level.index for level in world.game().levels) == (3, 0)
-    assert world.said("both sides are wrong before step 9")
-    assert world.game().outcome is Outcome.BOTH_LOST
+    world.run(TrainerRole(world.station("trainer"), world.job))
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    monkeypatch.setattr(MadeUp, "needed", True)
+    progress = auditor.step()
+    assert progress.finished and "is about a run that has no end" in progress.state
+    assert world.contract.job(world.job).attestations == 0
 
 
-# ----------------------------------------------------------------------------------------------------- offered states
-
-
-def to_the_referee(world: World) -> str:
-    """A dispute about step 13 that waits for the referee; the CID of the state that was offered to it."""
+def test_two_liars_who_agree_on_a_wrong_state_do_not_save_the_claim(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=13)
+    first = first_store(Job.read(world.root / "files").program)
+    lies = [Lie(step=4, operator=first, only_stored=True), Lie(step=9, operator=first, only_stored=True)]
+    trainer = TamperingTrainer(world.station("trainer"), world.job, lies=lies[:1])
+    accomplice = TamperingAuditor(world.station("second"), world.job, lies=lies)
+    world.run(trainer, accomplice)
+    assert [level.index for level in world.game(1).levels[:2]] == [3, 0]
+    assert world.game(1).outcome is Outcome.TRAINER_WON
     auditor = AuditorRole(world.station("auditor"), world.job)
     world.run(trainer, auditor)
-    assert world.game().phase is Phase.REFEREE
-    offers = {notice.text.split()[-1] for notice in world.said("offers the state before")}
-    assert len(offers) == 1  # both sides offer the same bytes
-    return offers.pop()
+    assert [level.index for level in world.game(2).levels[:2]] == [1, 1]
+    assert (world.game(2).outcome, world.game(2).reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    assert world.status is JobStatus.REJECTED
 
 
-def test_a_referee_starts_from_an_offered_state_and_repeats_nothing(world: World) -> None:
-    offer = to_the_referee(world)
-    world.notices.clear()
-    world.run(RefereeRole(world.station("referee"), offers=[offer]))
-    assert world.said("starts from the offered state")
-    assert not [notice for notice in world.notices if notice.what is What.STEP]
-    assert world.game().outcome is Outcome.CHALLENGER_WON
-
-
-def test_offers_that_are_not_the_agreed_state_are_refused_one_by_one(world: World) -> None:
-    offer = to_the_referee(world)
+def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World) -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
+    rows = {"x": torch.randn(300, 4), "y": torch.randint(0, 3, (300,))}
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    world.post(replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256))
     job = Job.read(world.root / "files")
-    world.store.get_file(offer, world.root / "state", max_bytes=10**6)
-    state = load_tensors(world.root / "state", job.program.states)
-    save_tensors(world.root / "other", {name: tensor + 1 for name, tensor in state.items()})
-    save_tensors(world.root / "nan", {name: tensor * torch.nan for name, tensor in state.items()})
-    bad = [
-        world.store.add_file(world.root / "other"),
-        world.store.add_file(world.root / "nan"),
-        world.store.add_bytes(b"rubbish"),
-        world.store.add_bytes(bytes(10**6)),
-        world.store.add_directory(world.root / "files"),
-        "Qm" + "1" * 44,
-    ]
-    world.notices.clear()
-    world.run(RefereeRole(world.station("referee"), offers=bad))
-    assert len([notice for notice in world.notices if notice.what is What.WARNING]) == len(bad)
-    assert world.said("has another root than")
-    assert world.game().outcome is Outcome.CHALLENGER_WON
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1))
+    small = Limits(memory_bytes=run_bytes(job.program, job.spec, 4), micro_batches=4)
+    assert small.memory_bytes < run_bytes(job.program, job.spec)
+    auditor = AuditorRole(replace(world.station("auditor"), limits=small), world.job)
+    progress = auditor.step()
+    assert progress.finished and "not challenged: a whole step of it takes up to" in progress.state
+    assert world.contract.job(world.job).game_count == 0
 
 
 # ------------------------------------------------------------------------------------------------ late, lost, reminded
@@ -358,7 +366,7 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
     assert world.contract.job(world.job).live_games == 2
     world.run(late)
     # The first game's clock is out, nothing can be done about it; the liar is nobody to help.
-    assert [world.game(i).levels[0].height for i in (1, 2)] == [3, 3]
+    assert [world.game(i).search.height for i in (1, 2)] == [3, 3]
 
 
 def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_move(world: World) -> None:
@@ -369,10 +377,10 @@ def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_mo
     late = AuditorRole(world.station("auditor"), world.job)
     world.pass_challenge_window()
     world.run(late, trainer)
-    assert world.game().current.height == 3  # the first half of its time is the silent party's own
+    assert world.game().search.height == 3  # the first half of its time is the silent party's own
     world.pass_time(world.game().deadlines[Side.CHALLENGER] - 2_000)
     world.run(late, trainer)
-    assert world.game().current.height == 1 or world.game().phase is Phase.OPENING
+    assert world.game().search.height == 1 or world.game().phase is Phase.OPENING
     assert world.game().challenger == world.senders["second"].address
 
 

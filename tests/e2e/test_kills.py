@@ -24,7 +24,7 @@ from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, linear_task
+from world import TERMS, World, linear_task, wide_task
 
 FORK = multiprocessing.get_context("fork")
 
@@ -112,7 +112,7 @@ def test_a_trainer_killed_at_any_instant_commits_once_and_defends_itself(world: 
     lives_until(make, station, at_notice("open leaf"))
     world.run(make(station), auditor, world.referee(), world.customer())
     assert world.game().outcome is Outcome.CHALLENGER_WON
-    assert [level.index for level in world.game().levels] == [2, 2]
+    assert [level.index for level in world.game().levels[:2]] == [2, 2]
     assert world.contract_balance() == 0
 
 
@@ -171,12 +171,12 @@ def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World)
 
 
 def test_a_referee_killed_while_it_works_decides_all_the_same(world: World) -> None:
-    world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=13)
+    world.post(wide_task())
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1)
     auditor = AuditorRole(world.station("auditor"), world.job)
     world.run(trainer, auditor)
     station = world.station("referee")
-    for doom in (at_step(5), at_step(11), at_sending(1)):
+    for doom in (at_notice("and claimed was"), at_sending(1)):
         lives_until(RefereeRole, station, doom)  # type: ignore[arg-type]
     assert world.game().outcome is Outcome.CHALLENGER_WON
 

@@ -21,13 +21,17 @@ from tiebreak.demo.dishonest import (
     LogForgingTrainer,
     LyingAuditor,
     PoisoningTrainer,
+    TamperingAuditor,
+    TamperingTrainer,
     cheating,
     silenced,
 )
+from tiebreak.demo.tampering import Lie
 from tiebreak.roles import evidence
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, conv_task, linear_task
+from world import TERMS, World, conv_task, linear_task, wide_task
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 
@@ -44,7 +48,8 @@ REJECTED_GAINS = {"customer": rest(TRAINER_BOND), "trainer": -TRAINER_BOND, "aud
 
 
 def disputed(world: World, game: int = 1) -> tuple[int, ...]:
-    return tuple(level.index for level in world.game(game).levels)
+    """The interval and the step that a game has found."""
+    return tuple(level.index for level in world.game(game).levels[:2])
 
 
 def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(world: World) -> None:
@@ -115,7 +120,7 @@ def poisoned_batch(world: World, step: int) -> None:
     customer = world.customer()
     world.run(trainer, auditor, world.referee())
     assert disputed(world) == divmod(step, 3)
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.VERDICT)
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.status is JobStatus.REJECTED
     assert all(role.step().finished for role in (trainer, auditor, customer))
     assert world.gains() == REJECTED_GAINS
@@ -155,7 +160,7 @@ def silent_challenger(world: World, moves: int) -> None:
     trainer = TrainerRole(world.station("trainer"), world.job)
     silent = LyingAuditor(silenced(world.station("auditor"), moves=moves), world.job, first_wrong_step=4)
     world.run(trainer, silent, world.referee())
-    assert world.game().phase in (Phase.BISECTION, Phase.OPENING)
+    assert world.game().phase is not Phase.OVER
     waiting = trainer.step()
     assert not waiting.acted
     deadline = world.game().deadlines[Side.CHALLENGER]
@@ -215,15 +220,15 @@ def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quic
     cheat = LyingAuditor(cheating(quick_world.station("auditor")), quick_world.job, first_wrong_step=4)
     quick_world.run(trainer, cheat)
     assert quick_world.said("NotTheChildren")
-    assert quick_world.game().current.height == 3  # five checkpoints, and nobody has moved
+    assert quick_world.game().search.height == 3  # five checkpoints, and nobody has moved
     quick_world.pass_time(quick_world.game().deadlines[Side.CHALLENGER])
     quick_world.run(trainer)
     assert quick_world.game().outcome is Outcome.TRAINER_WON
 
 
 def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> None:
-    world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=5)
+    world.post(wide_task())
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1)
     auditor = AuditorRole(world.station("auditor"), world.job)
     customer = world.customer()
     world.run(trainer, auditor, customer)
@@ -234,6 +239,25 @@ def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> Non
     assert world.status is JobStatus.REJECTED
     assert world.gains() == {}
     assert world.contract_balance() == 0
+
+
+@pytest.mark.parametrize("liar", ["trainer", "auditor"])
+def test_a_referee_decides_about_a_row_that_does_not_fit_a_transaction(quick_world: World, liar: str) -> None:
+    world = quick_world
+    world.post(wide_task())
+    load = next(q for q, node in enumerate(Job.read(world.root / "files").program.nodes) if node.op == "data")
+    lies = [Lie(step=2, operator=load, element=17_001, bit=22)]
+    trainer, auditor = world.station("trainer"), world.station("auditor")
+    roles: tuple[JobRole, ...]
+    if liar == "trainer":
+        roles = TamperingTrainer(trainer, world.job, lies=lies), AuditorRole(auditor, world.job)
+    else:
+        roles = TrainerRole(trainer, world.job), TamperingAuditor(auditor, world.job, lies=lies)
+    world.run(*roles)
+    assert world.game().phase is Phase.REFEREE and world.game().disputed.element == 17_001
+    world.run(world.referee(), *roles, world.customer())
+    won = Outcome.CHALLENGER_WON if liar == "trainer" else Outcome.TRAINER_WON
+    assert (world.game().outcome, world.game().reason) == (won, Reason.VERDICT)
 
 
 def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_the_claim(world: World) -> None:

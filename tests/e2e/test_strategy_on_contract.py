@@ -5,23 +5,40 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
+from roundlog.commitments import MerkleTree
+from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
-from tiebreak.chain.records import Outcome, Phase, Side
-from tiebreak.game import Leaves, Move, Need, next_move
+from tiebreak.chain.records import Outcome, Phase, Reason, Side
+from tiebreak.game import Known, Leaves, Move, Need, NeedChunk, Place, Trace, Tree, next_move
 from tiebreak.roles.player import execute
 from world import TERMS, World
 
 INITIAL = sha256(b"initial").digest()
+OPERATORS, SLOTS = 3, 2
+
+
+def slots(step: int, wrong_from: int | None) -> list[bytes]:
+    """Tensor roots after a step. Where a run goes wrong, it has stored another second slot."""
+    wrong = wrong_from is not None and step >= wrong_from
+    return [sha256(f"{step} {slot} {'wrong' if wrong and slot else ''}".encode()).digest() for slot in range(SLOTS)]
 
 
 def root(step: int, wrong_from: int | None = None) -> bytes:
-    return sha256(f"{step} {'wrong' if wrong_from is not None and step >= wrong_from else ''}".encode()).digest()
+    return MerkleTree(slots(step, wrong_from)).root
 
 
-def trees(shape: tuple[int, int], wrong_from: int | None) -> dict[tuple[int, ...], Leaves]:
+def trace(step: int, wrong_from: int | None) -> Trace:
+    computed = [sha256(f"{step} operator {q}".encode()).digest() for q in range(OPERATORS)]
+    stored = slots(step, None if step == wrong_from else wrong_from)
+    return Trace(StepTrace(operators=computed + stored, states=slots(step, wrong_from), stop=None))
+
+
+def trees(shape: tuple[int, int], wrong_from: int | None) -> Known:
     intervals, k = shape
     steps = [[root(i * k + j, wrong_from) for j in range(k)] for i in range(intervals)]
-    return {(): Leaves([row[-1] for row in steps])} | {(i,): Leaves(row) for i, row in enumerate(steps)}
+    known: dict[Place, Tree] = {(): Leaves([row[-1] for row in steps])}
+    known |= {(i,): Leaves(row) for i, row in enumerate(steps)}
+    return Known(known | {(i, j): trace(i * k + j, wrong_from) for i in range(intervals) for j in range(k)})
 
 
 def spec(shape: tuple[int, int]) -> TrainingSpec:
@@ -30,9 +47,9 @@ def spec(shape: tuple[int, int]) -> TrainingSpec:
         steps=shape[0] * shape[1],
         interval=shape[1],
         program_root=some,
-        operator_count=1,
+        operator_count=OPERATORS + SLOTS,
         initial_state_root=INITIAL,
-        state_count=1,
+        state_count=SLOTS,
         data_root=some,
         data_rows=1,
         batch_size=1,
@@ -45,16 +62,17 @@ def spec(shape: tuple[int, int]) -> TrainingSpec:
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape: tuple[int, int], liar: Side) -> None:
     world = quick_world
-    referee = world.contract.by(world.senders["referee"])
     contracts = {
         Side.TRAINER: world.contract.by(world.senders["trainer"]),
         Side.CHALLENGER: world.contract.by(world.senders["auditor"]),
     }
     customer = world.contract.by(world.senders["customer"])
     for step in range(shape[0] * shape[1]):
-        job, _ = customer.post_job(spec(shape), world.senders["referee"].address, TERMS, "job")
+        job, _ = customer.post_job(world.spec(spec(shape)), TERMS, "job")
         known = {liar: trees(shape, step), liar.other: trees(shape, None)}
-        claim = known[Side.TRAINER][()]
+        claim = known[Side.TRAINER].trees[()]
+        believed = known[Side.CHALLENGER].trees[()]
+        assert isinstance(claim, Leaves) and isinstance(believed, Leaves)
         contracts[Side.TRAINER].commit(
             job,
             checkpoint_root=claim.root,
@@ -64,23 +82,22 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
             model_cid="model",
             bond=TERMS.trainer_bond,
         )
-        game_id, _ = contracts[Side.CHALLENGER].challenge(
-            job, known[Side.CHALLENGER][()].root, bond=TERMS.challenger_bond
-        )
+        game_id, _ = contracts[Side.CHALLENGER].challenge(job, believed.root, bond=TERMS.challenger_bond)
         moves = 0
-        while (game := world.contract.game(game_id)).phase is not Phase.REFEREE:
+        while world.contract.game(game_id).phase is not Phase.OVER:
             moved = False
             for side in Side:
                 decision = next_move(world.contract.game(game_id), side, known[side], world.node.now())
-                assert not isinstance(decision, Need)
+                assert not isinstance(decision, Need | NeedChunk)
                 if isinstance(decision, Move):
                     execute(contracts[side], game_id, decision)
                     moved = True
                     moves += 1
             assert moved
-        assert tuple(level.index for level in game.levels) == divmod(step, shape[1])
+        game = world.contract.game(game_id)
+        # Of the eight leaves of a half, five are operators; the second slot follows the first.
+        assert tuple(level.index for level in game.levels) == (*divmod(step, shape[1]), 8 + 1)
         assert game.agreed == (root(step - 1) if step else INITIAL)
-        assert moves == sum((count - 1).bit_length() for count in shape) + 4
-        referee.adjudicate(game_id, root(step))
+        assert moves == sum((count - 1).bit_length() for count in shape) + 4 + 4 + 1
         right = Outcome.CHALLENGER_WON if liar is Side.TRAINER else Outcome.TRAINER_WON
-        assert world.contract.game(game_id).outcome is right
+        assert (game.outcome, game.reason) == (right, Reason.PROOF)

@@ -19,8 +19,8 @@ UNFOLLOWABLE: list[dict[str, int]] = [
     {"steps": 1 << 40, "interval": 1 << 40},
     {"operator_count": (1 << 32) + 1},
     {"batch_size": 12},
-    {"chunk_size": 1},
-    {"chunk_size": 1 << 20},
+    {"chunk_size": 8},
+    {"chunk_size": 1 << 16},
     {"log_version": 2},
 ]
 
@@ -38,7 +38,7 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
     customer, liar = (world.contract.by(world.senders[name]) for name in ("customer", "second"))
     # A CID that leads nowhere: the spec alone is reason enough.
     cid = "Qm" + "1" * 44
-    world.job, _ = customer.post_job(replace(spec, **change), world.senders["referee"].address, TERMS, cid)
+    world.job, _ = customer.post_job(world.spec(replace(spec, **change)), TERMS, cid)
     funds = {name: world.balance(name) for name in ("trainer", "auditor")}
 
     progress = TrainerRole(world.station("trainer"), world.job).step()

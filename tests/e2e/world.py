@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from roundlog.capture import Task
 from roundlog.job import Job
+from roundlog.spec import TrainingSpec
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node, Receipt
 from tiebreak.chain.records import Game, JobStatus, Terms
 from tiebreak.chain.sender import Sender
+from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.customer import CustomerRole, post_job
 from tiebreak.roles.notices import Notice
 from tiebreak.roles.referee import RefereeRole
@@ -77,6 +79,22 @@ def conv_task(steps: int = 6, interval: int = 2) -> Task:
     )
 
 
+def wide_task(steps: int = 4, interval: int = 2) -> Task:
+    """Its rows do not fit a transaction."""
+    torch.manual_seed(7)
+    model = nn.Linear(17_000, 2)
+    return Task(
+        model=model,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-5),
+        dataset={"x": torch.randn(3, 17_000), "y": torch.randint(0, 2, (3,))},
+        batch_size=2,
+        steps=steps,
+        interval=interval,
+        seed=2,
+    )
+
+
 class World:
     """`job` is the id of the posted job once `post` has been called."""
 
@@ -104,6 +122,10 @@ class World:
         referee = self.senders["referee"].address
         self.job = post_job(self.station("customer"), self.root / "files", terms, referee)
         return self.job
+
+    def spec(self, training: TrainingSpec) -> PostedSpec:
+        """With the judges that jobs have here."""
+        return PostedSpec(training, self.senders["referee"].address, self.contract.adjudicator())
 
     def customer(self) -> CustomerRole:
         return CustomerRole(self.station("customer"), self.job, model=self.root / "model.safetensors")

@@ -26,27 +26,29 @@ from tiebreak.roles.evidence import Evidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lie:
-    """In step `step`, element `element` of what operator `operator` gives is another number.
+    """In step `step`, element `element` of what operator `operator` gives is another number: bit `bit` of it (0: in the
+    last place) is turned. A bool is the other one.
 
-    claimed: its bits; None for those of a number as near as can be. only_stored: the operator is a store, and it is the
+    claimed: its bits, whatever they are. only_stored: the operator is a store, and it is the
     next state that has the other number, while all that the step computes is as it should be. logged: the element is in
     the trainer's log, which says of it what the lie says."""
 
     step: int
     operator: int
     element: int = 0
+    bit: int = 0
     claimed: int | None = None
     only_stored: bool = False
     logged: bool = False
 
 
-def other(value: torch.Tensor) -> torch.Tensor:
-    """Another number than that of a tensor of one element, as near as can be."""
+def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
+    """A tensor of one element, as f32, int64 or bool, with a bit of it turned."""
     if value.dtype == torch.bool:
         return ~value
     if value.dtype == torch.int64:
-        return value + 1
-    return (value.contiguous().view(torch.int32) ^ 1).view(torch.float32)
+        return value ^ (1 << bit)
+    return (value.contiguous().view(torch.int32) ^ (1 << bit)).view(torch.float32)
 
 
 def _of_bits(bits: int, dtype: torch.dtype) -> torch.Tensor:
@@ -88,12 +90,9 @@ class _TamperedStep(RunningStep):
             right = self.values[index]
             wrong = right.clone().reshape(-1)
             if lie.claimed is None:
-                wrong[lie.element] = other(wrong[lie.element])
+                wrong[lie.element] = turned(wrong[lie.element], lie.bit)
             else:
-                size = wrong.element_size()
-                wrong[lie.element] = torch.frombuffer(
-                    bytearray(lie.claimed.to_bytes(size, "little")), dtype=wrong.dtype
-                )[0]
+                wrong[lie.element] = _of_bits(lie.claimed, wrong.dtype)
             if lie.logged and isinstance(self._rounding, Recorder):
                 _turn(self._rounding.entries[index], lie.element)
             if self.executor.program.nodes[index].op == "store":
