@@ -36,8 +36,9 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# One thread a process: threads of several processes that wait for each other on few processors take fifty times as long.
 test-python: $(VENV)/.installed-dev contracts-tools
-	$(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile
 
 test-slow: $(VENV)/.installed-dev contracts-tools
 	$(VENV)/bin/pytest -m 'slow and not matrix'
