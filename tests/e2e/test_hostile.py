@@ -22,11 +22,12 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import Job as PostedJob
 from tiebreak.chain.records import JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, TamperingAuditor, TamperingTrainer, silenced
-from tiebreak.demo.tampering import Lie
+from tiebreak.demo.tampering import CunningEvidence, Lie
 from tiebreak.roles import answerable
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.customer import CustomerRole, post_job
+from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import What
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.station import Limits
@@ -284,6 +285,9 @@ class _HidingStep(RunningStep):
 class HidingTrainer(TrainerRole):
     def executor(self, job: Job) -> Executor:
         return Hiding(job.program, 32)
+
+    def alter(self, evidence: Evidence) -> Evidence:
+        return CunningEvidence(evidence, Side.TRAINER)
 
 
 def diverging_task() -> Task:

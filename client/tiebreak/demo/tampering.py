@@ -131,7 +131,7 @@ class _CunningOutput:
         found = self._honest.running(element, claimed)
         last = found.partials[-1]
         wanted = claimed if self._side is Side.TRAINER else claimed ^ 1
-        if not isinstance(last, ExactSum | IntegerSum) or found.stopped:
+        if not isinstance(last, ExactSum | IntegerSum):
             return found
         off = _whole(last, wanted) - last.total
         middle = len(found.partials) // 2
