@@ -13,6 +13,7 @@ from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels.reducing import sum_columns, sum_rows
 from roundlog.kernels.summing import sum_terms
 from roundlog.operators.bound import Bound, FullBound
+from roundlog.operators.marking import Marked
 from roundlog.operators.movement import outside_of
 from roundlog.operators.registry import (
     Attributes,
@@ -182,6 +183,25 @@ class ScatterAdd(Summation):
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return self.bound_of(self._measures(inputs, attributes), inputs[0].shape[integer(attributes, "dim")])
+
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+        """Where whole slices are added up, only those that there is something for are computed: the gradient of an
+        embedding has a few of very many. The others are zero."""
+        x, index = inputs
+        dim, size = integer(attributes, "dim"), integer(attributes, "size")
+        if x.device.type != "cpu" or index.numel() != x.shape[dim]:
+            return super().certify(inputs, attributes, scale)
+        places, position = torch.unique(index, return_inverse=True)
+        first, last = (int(end) for end in torch.searchsorted(places, torch.tensor([0, size])))
+        if first == last or 2 * (last - first) > size:
+            return super().certify(inputs, attributes, scale)
+        # What stands outside of [0, size) does so among the slices that are left, too.
+        few, marked = super().certify([x, position - first], {**attributes, "size": last - first}, scale)
+        places, inner = places[first:last], prod(x.shape[dim + 1 :])
+        out = torch.zeros((*x.shape[:dim], size, *x.shape[dim + 1 :])).index_copy_(dim, places, few)
+        line, within = marked.indices // inner, marked.indices % inner
+        outer, place = line // len(places), places[line % len(places)]
+        return out, Marked((outer * size + place) * inner + within, marked.y, marked.d)
 
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         return shapes[0][integer(attributes, "dim")]
