@@ -5,16 +5,15 @@ import {Merkle, Node} from "./Merkle.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 
 /// @title The tree of level OPERATOR
-/// @notice Two halves of 2^h leaves, h the greater of the depths of an operators' and of a state's tree:
+/// @notice Two halves of 2^h leaves, h the depth of an operators' tree:
 ///           leaf q < operatorCount          payload: tensor root of the output of operator q
 ///           leaf 2^h + s, s < stateCount    payload: tensor root of state slot s after the step
 ///         and PAD elsewhere. So the right half is the state's own tree, extended with PAD to height h: of a trace a party chooses the
 ///         left half only. A program's last `stateCount` operators store the slots, in their order.
 library Trace {
-    /// @notice h, the height of each half.
+    /// @notice h, the height of each half. Every slot is stored by an operator (`Limits`), so a state is never the larger one.
     function halfHeight(TrainingSpec storage spec) internal view returns (uint8) {
-        (uint8 operators, uint8 state) = (Merkle.depth(spec.operatorCount), Merkle.depth(spec.stateCount));
-        return operators > state ? operators : state;
+        return Merkle.depth(spec.operatorCount);
     }
 
     /// @notice Leaves of the left half, and so the index of state slot 0.
