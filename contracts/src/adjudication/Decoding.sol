@@ -85,10 +85,14 @@ library Decoding {
     /// @dev Rows and what parameters mean are checked where they are read.
     function requireSound(Descriptor memory self) private pure {
         if (self.iteration.length + self.reduction.length > Descriptors.MAX_AXES) fail(Fault.AXES);
+        // For what they refuse, and not for what they count.
+        // slither-disable-start unused-return
         self.elements();
         self.terms();
+        // slither-disable-end unused-return
         Family family = self.family;
         if (self.code > (family == Family.MAP ? Scalars.LAST_CODE : digit(CODES, family))) fail(Fault.CODE);
+        // slither-disable-next-line unused-return
         if (self.isReduction()) self.segments();
         else if (self.segment != 0 || self.reduction.length != 0) fail(Fault.REDUCTION);
         requireTypes(self);

@@ -110,14 +110,13 @@ library Openings {
     /// @dev Looks for the chunk of an element.
     function moveTo(Index memory self, Window memory window, Opening[] calldata openings, uint256 position) private pure {
         uint256 perChunk = self.chunkSize / window.width;
-        uint256 chunk = position / perChunk;
-        bytes calldata data = openings[find(self.keys, window.input, chunk)].data;
+        bytes calldata data = openings[find(self.keys, window.input, position / perChunk)].data;
         uint256 place;
         // slither-disable-next-line assembly
         assembly ("memory-safe") {
             place := data.offset
         }
-        window.start = chunk * perChunk;
+        window.start = position - position % perChunk;
         window.end = window.start + data.length / window.width;
         window.place = place;
     }
