@@ -101,7 +101,7 @@ def evidence(job: Job, directory: Path, name: str, executor: Executor | None = N
 
 
 def lies(job: Job, honest: Evidence) -> dict[str, tuple[Lie, TamperedExecutor]]:
-    """Three places of the step where one number is another one by one ulp, and the next state notices."""
+    """Three places of the step where one number is another one by a few percent, and the next state notices."""
     step = LIED_INTERVAL * INTERVAL + LIED_STEP
     right = honest.trace(step).states
     found = {}
@@ -109,9 +109,9 @@ def lies(job: Job, honest: Evidence) -> dict[str, tuple[Lie, TamperedExecutor]]:
         outputs = honest.trace(step, operators).values
         for operator in operators:
             largest_first = outputs[operator].reshape(-1).abs().argsort(descending=True)[:4].tolist()
-            tries = [Lie(step=step, operator=operator, element=element) for element in largest_first]
+            tries = [Lie(step=step, operator=operator, element=element, bit=19) for element in largest_first]
             told = [(lie, TamperedExecutor(job.program, job.spec.rounding_bits, [lie])) for lie in tries]
-            # One ulp often vanishes in the next rounding, and then there is nothing to dispute.
+            # What vanishes in a later rounding cannot be disputed.
             noticed = (pair for pair in told if evidence_of(job, honest.run_dir, pair[1]).trace(step).states != right)
             if (first := next(noticed, None)) is not None:
                 found[what] = first
