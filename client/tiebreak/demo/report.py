@@ -189,4 +189,9 @@ def _story(story: Story) -> dict[str, Any]:
 
 
 def _check(check: Check) -> dict[str, Any]:
-    return {"text": check.text, "ok": check.holds, "expected": str(check.expected), "observed": str(check.observed)}
+    expected, observed = (_shown(value) for value in (check.expected, check.observed))
+    return {"text": check.text, "ok": check.holds, "expected": expected, "observed": observed}
+
+
+def _shown(value: Any) -> str:
+    return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)

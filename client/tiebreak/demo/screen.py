@@ -18,6 +18,8 @@ _WHO = 16
 _DOING = 28
 """Widths of the columns for the speaker's name and for what is being done."""
 
+_NOW = "now/"
+
 
 class Screen:
     """One console for everything, so that lines and bars never get in each other's way."""
@@ -88,14 +90,17 @@ class Screen:
             self._bars.update(self._tasks[name], completed=done, count=f"{done}/{total}")
 
     def waiting(self, who: str, doing: str) -> None:
-        """A bar for work that has begun but cannot tell how far it is, until `end_bars`; or the next of such works."""
+        """A bar for work that has begun but cannot tell how far it is, until `end_bars`."""
+        if self._bars is not None and f"{who}/" not in self._tasks:
+            self._tasks[f"{who}/"] = self._bars.add_task(doing, total=None, who=who, count="")
+
+    def now(self, who: str, doing: str) -> None:
+        """One bar for everybody, with what was done last."""
         if self._bars is None:
             return
-        doing = _fitting(doing)
-        if f"{who}/" not in self._tasks:
-            self._tasks[f"{who}/"] = self._bars.add_task(doing, total=None, who=who, count="")
-        else:
-            self._bars.update(self._tasks[f"{who}/"], description=doing)
+        if _NOW not in self._tasks:
+            self._tasks[_NOW] = self._bars.add_task("", total=None, who="", count="")
+        self._bars.update(self._tasks[_NOW], who=who, description=_fitting(doing))
 
     def end_bars(self, who: str) -> None:
         """The speaker does something else now."""
@@ -105,10 +110,11 @@ class Screen:
                 self._bars.remove_task(task)
 
     def dispute(self, dispute: Dispute) -> None:
-        """One line for what was lied about, one for where the game has ended and who has won."""
+        """One line for what was lied about and who has won, one for where the game has ended."""
         mark = "[green]✓[/]" if dispute.ended_as_it_should else "[bold red]✗[/]"
-        self.console.print(f"  {mark} {escape(dispute.lie)}", soft_wrap=True)
-        self.console.print(f"    [dim]{escape(_ending(dispute))}[/]", soft_wrap=True)
+        won = f"the {dispute.winner} wins by {dispute.by}, after {dispute.rounds} moves"
+        self.console.print(f"  {mark} {escape(dispute.lie)}: {won}", soft_wrap=True)
+        self.console.print(f"    [dim]{escape(_where(dispute))}[/]", soft_wrap=True)
 
     def table(self, report: Report) -> None:
         """The end: all figures."""
@@ -159,10 +165,10 @@ class Aside(Screen):
         self._screen = screen
 
     def line(self, who: str, text: str, *, note: str = "", is_move: bool = False) -> None:
-        self._screen.waiting("game", f"{who}: {shortened(text)}")
+        self._screen.now(who, shortened(text))
 
     def bar(self, who: str, doing: str, done: int, total: int) -> None:
-        self._screen.waiting("game", f"{who}: {doing}")
+        self._screen.now(who, doing)
 
     def end_bars(self, who: str) -> None:
         pass
@@ -176,14 +182,12 @@ def _fitting(text: str) -> str:
     return text if len(text) <= _DOING else f"{text[: _DOING - 1]}…"
 
 
-def _ending(dispute: Dispute) -> str:
+def _where(dispute: Dispute) -> str:
     place = dispute.found or dispute.told
-    source = f", {dispute.source}" if dispute.source else ""
-    slot = f" of {dispute.slot}" if dispute.slot else ""
+    names = (dispute.op, dispute.source, dispute.slot)
     element = "" if place.element is None else f", element {place.element}"
-    segment = "" if dispute.segment is None else f", segment {dispute.segment}"
-    where = f"step {place.step}, operator {place.operator} ({dispute.op}{slot}{source}){element}{segment}"
-    return f"{where}: the {dispute.winner} has won by {dispute.by}, after {dispute.rounds} moves"
+    segment = "" if dispute.segment is None else f", segment {dispute.segment} of its sum"
+    return f"step {place.step}, operator {place.operator} ({', '.join(filter(None, names))}){element}{segment}"
 
 
 def shortened(text: str) -> str:
