@@ -16,7 +16,7 @@ def disputes_table(console: Console, disputes: Sequence[Dispute]) -> None:
     """A row a game: what it was about, how it ended, and what it cost, in thousands of gas by level."""
     for (training, liar), games in groupby(disputes, key=lambda dispute: (dispute.training, dispute.liar)):
         console.print()
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
+        table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="bold")
         table.title = escape(f"{training}: the {liar} lies")
         table.add_column("", no_wrap=True)
         table.add_column("operator", style="default", header_style="dim", overflow="fold")
@@ -26,7 +26,7 @@ def disputes_table(console: Console, disputes: Sequence[Dispute]) -> None:
         for dispute in games:
             table.add_row(*_cells(dispute))
         console.print(table)
-    console.print("[dim]Gas in thousands, by the level of a move; all: also of job, claim, challenge and payments.[/]")
+    console.print("[dim]Gas in thousands, by the level of a move; all: with job, claim and payments.[/]")
 
 
 _LEVELS = {
