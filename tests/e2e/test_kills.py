@@ -15,7 +15,7 @@ import pytest
 from roundlog.job import Job
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.node import Node, connect
-from tiebreak.chain.records import JobStatus, Outcome
+from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.demo.dishonest import PoisoningTrainer
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.customer import post_job
@@ -88,6 +88,16 @@ def lives_until(make: Callable[[Station], JobRole], station: Station, doom: Call
     assert process.exitcode == -signal.SIGKILL
 
 
+def dies_at_every_move(
+    world: World, make: Callable[[Station], JobRole], station: Station, side: Side, other: JobRole
+) -> None:
+    """Lets a party die at each of its moves that are left in the game, and the other one move in between."""
+    while world.game().deadlines[side]:
+        lives_until(make, station, at_sending(1))
+        world.run(other)
+    assert world.game().phase is Phase.OVER
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with start_devnet() as devnet:
@@ -110,8 +120,10 @@ def test_a_trainer_killed_at_any_instant_commits_once_and_defends_itself(world: 
     lives_until(make, station, at_sending(1))  # its first bisection
     world.run(auditor)
     lives_until(make, station, at_notice("open leaf"))
-    world.run(make(station), auditor, world.referee(), world.customer())
-    assert world.game().outcome is Outcome.CHALLENGER_WON
+    world.run(auditor)
+    dies_at_every_move(world, make, station, Side.TRAINER, auditor)
+    world.run(make(station), auditor, world.customer())
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert [level.index for level in world.game().levels[:2]] == [2, 2]
     assert world.contract_balance() == 0
 
@@ -145,9 +157,11 @@ def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world
     lives_until(make, station, at_sending(1))
     world.run(trainer)
     lives_until(make, station, at_notice("open leaf"))
-    world.run(make(station), trainer, world.referee(), world.customer())
+    world.run(trainer)
+    dies_at_every_move(world, make, station, Side.CHALLENGER, trainer)
+    world.run(make(station), trainer, world.customer())
     assert world.contract.job(world.job).game_count == 1
-    assert world.game().outcome is Outcome.CHALLENGER_WON
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.node.balance(world.senders["auditor"].address) > world.before["auditor"]
 
 
