@@ -85,14 +85,17 @@ class Material:
         if chunk.tree == Tree.ROW:
             row = [tensor_bytes(part[chunk.tensor]) for part in self.dataset]
             return b"".join(row)
-        key = chunk.tree, chunk.tensor
-        if key not in self._bytes:
-            self._bytes[key] = tensor_bytes(self.tensor(chunk))
-        data = self._bytes[key]
+        data = self.whole(chunk.tree, chunk.tensor)
         first = chunk.index * CHUNK_SIZE
         if not first < max(len(data), 1):
             raise IndexError(f"a tensor of {len(data)} bytes has no chunk {chunk.index}")
         return bytes(data[first : first + CHUNK_SIZE])
+
+    def whole(self, tree: Tree, tensor: int) -> memoryview:
+        """All bytes of a tensor (of any tree but ROW). Raises KeyError for a value that is not at hand."""
+        if (tree, tensor) not in self._bytes:
+            self._bytes[tree, tensor] = tensor_bytes(self.tensor(Chunk(tree, tensor, 0)))
+        return self._bytes[tree, tensor]
 
     def tensor(self, chunk: Chunk) -> Tensor:
         """The tensor that a chunk (of any tree but ROW) belongs to."""

@@ -8,10 +8,11 @@ from itertools import count
 
 from roundlog.adjudication import Descriptor
 from roundlog.adjudication.adjudicate import Answer, Chunks, finish, run_segment, segments
-from roundlog.adjudication.openings import partial_tree
+from roundlog.adjudication.openings import Material, partial_tree
 from roundlog.adjudication.partial import NoValueError, Partial, start
 from roundlog.commitments import MerkleTree
 from roundlog.dispute.made_up import MadeUp
+from roundlog.dispute.sums import running_sums
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class RunningResults:
 def running_results(
     descriptor: Descriptor,
     element: int,
-    material: Chunks,
+    material: Material,
     *,
     made_up: MadeUp,
     place: tuple[int, int],
@@ -43,6 +44,9 @@ def running_results(
 ) -> RunningResults:
     """place: step and operator. claimed: what the opponent says the element is. Where a segment has no result, one is
     made up, such that the last does not come to what the opponent claims."""
+    totals = running_sums(descriptor, element, material)
+    if totals is not None:
+        return RunningResults(list(totals), stopped=False)
     for attempt in count():
         found = _results(descriptor, element, material, made_up, (*place, element, attempt))
         if not found.stopped or finish(descriptor, found.partials[-1], bits) != claimed:

@@ -1,0 +1,65 @@
+"""Running sums for a whole element at once are those of the reference, term by term."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import contraction_cases  # noqa: F401  (registers its cases)
+import pytest
+import torch
+from adjudication_cases import descriptor_of
+from operator_cases import CASES
+from roundlog.adjudication import Family
+from roundlog.adjudication.adjudicate import run_segment, segments
+from roundlog.adjudication.openings import Material
+from roundlog.adjudication.partial import NoValueError, Partial, start
+from roundlog.dispute import sums
+from roundlog.dispute.sums import running_sums
+
+SUMS = ["sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "avg_pool2d"]
+
+
+def reference(descriptor, element: int, material: Material) -> list[Partial] | None:
+    partial, found = start(descriptor), []
+    for terms in segments(descriptor):
+        try:
+            partial = run_segment(descriptor, element, partial, terms, material)
+        except NoValueError:
+            return None
+        found.append(partial)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(set(SUMS) & set(CASES)))
+def test_every_sum_of_every_kernel_is_added_up_exactly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Smaller than most sums, so that there are several blocks.
+    monkeypatch.setattr(sums, "_BLOCK", 8)
+    rng, tried, stopped = Random(f"sums {name}"), 0, 0
+    for case in CASES[name](Random(f"tiebreak {name}")):
+        descriptor = descriptor_of(name, case.inputs, case.attributes)
+        if not descriptor.elements or not descriptor.terms:
+            continue
+        inputs = [x.nan_to_num() for x in case.inputs]
+        if rng.random() < 0.2:
+            flat = inputs[0].reshape(-1).clone()
+            flat[rng.randrange(len(flat))] = rng.choice((torch.inf, -torch.inf))
+            inputs[0] = flat.reshape(inputs[0].shape)
+        material = Material(values=dict(enumerate(inputs)), states=[], dataset=[], schedule=torch.zeros(0))
+        for segment in (1, 3, 64):
+            cut = replace(descriptor, segment=segment)
+            element = rng.randrange(descriptor.elements)
+            expected = reference(cut, element, material)
+            assert running_sums(cut, element, material) == expected, (name, case.attributes, element, segment)
+            tried += 1
+            stopped += expected is None
+    assert tried > 20 and stopped, (tried, stopped)
+
+
+def test_whatever_is_no_sum_is_left_to_the_reference() -> None:
+    x = torch.randn(3, 5)
+    material = Material(values={0: x}, states=[], dataset=[], schedule=torch.zeros(0))
+    extreme = descriptor_of("amax", [x], {"dims": (1,)})
+    assert extreme.family == Family.EXTREME and running_sums(extreme, 0, material) is None
+    nothing = descriptor_of("sum", [x[:, :0]], {"dims": (1,)})
+    assert nothing.terms == 0 and running_sums(nothing, 0, material) is None
