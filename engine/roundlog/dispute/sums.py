@@ -40,11 +40,12 @@ def running_sums(descriptor: Descriptor, element: int, material: Material) -> li
 def _products(d: Descriptor, element: int, terms: _I64, material: Material) -> tuple[_I64, _I64] | None:
     """(n, s): term r is n[r] * 2^s[r] units of a running sum; 0 where it is left out."""
     place = unravel(element, d.iteration)
-    rest, axes = terms, []
+    axes: list[int | _I64] = []
+    rest = terms
     for size in reversed(d.reduction):
         rest, axis = np.divmod(rest, size)
         axes.append(axis)
-    index = [*place, *reversed(axes)]
+    index: list[int | _I64] = [*place, *reversed(axes)]
     # A single factor counts as its product with 1, which is 2^149 units of 2^-149.
     number, shift = np.ones(len(terms), np.int64), np.full(len(terms), 149 if len(d.inputs) == 1 else 0, np.int64)
     valid = np.ones(len(terms), bool)

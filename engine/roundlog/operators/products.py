@@ -44,6 +44,14 @@ def _cut(size: int, parts: int, threads: int) -> list[tuple[int, int]]:
     return list(pairwise(size * i // parts for i in range(parts + 1)))
 
 
+def _bound(energy: F64, gamma: float) -> F64:
+    """Norms of rows, times gamma. An infinite operand makes all that it meets infinite or NaN, whatever comes out here
+    (with a single term gamma is zero)."""
+    with np.errstate(invalid="ignore"):
+        norms: F64 = np.sqrt(energy) * gamma
+    return norms
+
+
 def _multiply(wide_a: torch.Tensor, wide_b: torch.Tensor, first: bool) -> F64:
     """[B, P, K] @ [B, K, Q] in the scratch buffer y, or added to what is there."""
     shape = wide_a.shape[0], wide_a.shape[1], wide_b.shape[2]
@@ -77,7 +85,7 @@ def _by_batches(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) ->
         found.append(
             mark_product(
                 y.reshape(-1, columns),
-                np.sqrt(row_energy) * gamma,
+                _bound(row_energy, gamma),
                 np.sqrt(column_energy).reshape(-1, columns),
                 factor,
                 flat,
@@ -119,7 +127,7 @@ def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> 
         found.append(
             mark_product(
                 y[0],
-                np.sqrt(row_energy) * gamma,
+                _bound(row_energy, gamma),
                 np.sqrt(column_energy)[None],
                 factor,
                 flat,
@@ -139,7 +147,7 @@ def _by_terms(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> t
     total, row_energy, column_energy = _sum_by_terms(a, b, threads)
     near = mark_product(
         total,
-        np.sqrt(row_energy) * blocked_gamma(terms),
+        _bound(row_energy, blocked_gamma(terms)),
         np.sqrt(column_energy)[None],
         interval_factor(scale),
         out.view(-1).numpy(),

@@ -49,9 +49,16 @@ def dispute(job: Job, room: Path, lies: list[Lie], liar: Side) -> tuple[Contract
     return model, list(moves)
 
 
+def is_long_sum(job: Job, q: int) -> bool:
+    descriptor = describe(job.program, q)
+    return descriptor.family == Family.SUM and descriptor.terms > 4
+
+
 def lies_of(job: Job, rng: Random) -> Lie:
     count = len(job.program.nodes)
-    q = rng.choice((rng.randrange(count), rng.randrange(first_store(job.program), count)))
+    sums = [q for q in range(count) if is_long_sum(job, q)]
+    stores = range(first_store(job.program), count)
+    q = rng.choice((rng.randrange(count), rng.choice(stores), rng.choice(sums or range(count))))
     kind = job.program.nodes[q].type
     only_stored = q >= first_store(job.program) and rng.random() < 0.5
     return Lie(step=0, operator=q, element=rng.randrange(kind.numel), only_stored=only_stored)
@@ -134,11 +141,6 @@ def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path)
         assert isinstance(moves[-1], ProveStore)
         copied += 1
     assert copied >= 5
-
-
-def is_long_sum(job: Job, q: int) -> bool:
-    descriptor = describe(job.program, q)
-    return descriptor.family == Family.SUM and descriptor.terms > 4
 
 
 class CopyingEvidence(Evidence):
