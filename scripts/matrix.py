@@ -16,37 +16,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
-import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from roundlog.auditor import Auditor
-from roundlog.batches import Batches
-from roundlog.capture import Task
-from roundlog.examples.digits import digits
-from roundlog.examples.gpt import gpt
-from roundlog.examples.gpt2 import gpt2
-from roundlog.examples.logistic import logistic
-from roundlog.examples.resnet import resnet50
-from roundlog.examples.vgg import vgg11
+from machines.process import Outcome, be_a_machine
+from machines.profiles import MACHINES
+from machines.tasks import FULL, SMALL, SMALL_STEPS
 from roundlog.job import Job
-from roundlog.plain import PlainTraining
-from roundlog.trainer import Trainer
 
-_TEXT = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
-_DECIDED_HERE = ("ATEN_", "MKL_", "ONEDNN_", "OMP_", "OPENBLAS_", "NUMBA_")
-_VERIFIED = 0.25
 _PAGE = """# One root on every machine
 
 Written by `scripts/matrix.py --markdown`; do not edit. Every task is trained on every machine below, audited there by
@@ -58,199 +44,6 @@ results show.
 """
 _PATIENCE = 3 * 3600
 """Seconds for one machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """A hardware profile: what the kernels' libraries read when a process starts, and where it computes."""
-
-    threads: int
-    variables: Mapping[str, str]
-    device: str = "cpu"
-
-    def missing(self) -> str | None:
-        """Why this machine is not here, if it is not."""
-        if self.device == "cuda" and not torch.cuda.is_available():
-            return "no CUDA device is here"
-        return None
-
-    def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED_HERE)}
-        # Threads that wait sleep instead of spinning; no influence on any result.
-        threads = {"OMP_NUM_THREADS": str(self.threads), "OMP_WAIT_POLICY": "PASSIVE"}
-        return kept | threads | dict(self.variables)
-
-
-_AVX2 = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_CBWR": "AVX2",
-    "OPENBLAS_CORETYPE": "Haswell",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-}
-_OLD = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}
-
-MACHINES: dict[str, Machine] = {
-    "native": Machine(2, {}),
-    "native, one thread": Machine(1, {}),
-    "AVX2": Machine(2, _AVX2),
-    "AVX2, one thread": Machine(1, _AVX2),
-    "compatible": Machine(1, {**_OLD, "ONEDNN_MAX_CPU_ISA": "SSE41"}),
-    "SSE4.2": Machine(
-        2,
-        {
-            "ATEN_CPU_CAPABILITY": "default",
-            "MKL_CBWR": "SSE4_2",
-            "OPENBLAS_CORETYPE": "Nehalem",
-            "ONEDNN_MAX_CPU_ISA": "SSE41",
-        },
-    ),
-    "native, compatible BLAS": Machine(1, {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}),
-    "generic": Machine(2, {**_OLD, "NUMBA_CPU_NAME": "generic"}),
-    "CUDA": Machine(1, {}, device="cuda"),
-}
-
-
-def intervals(steps: int) -> int:
-    """Steps between two checkpoints: ten where that divides them, so that a drift shows where it begins."""
-    return 10 if steps % 10 == 0 else steps
-
-
-SMALL: dict[str, Callable[[int], Task]] = {
-    "digits": lambda steps: digits(steps=steps, interval=intervals(steps), batch_size=32, width=8),
-    "gpt": lambda steps: gpt(
-        data=_TEXT, steps=steps, interval=intervals(steps), batch_size=4, context=16, width=32, heads=2
-    ),
-    "gpt2": lambda steps: gpt2(
-        rows=64,
-        steps=steps,
-        interval=intervals(steps),
-        batch_size=4,
-        sequence=16,
-        positions=32,
-        vocabulary=97,
-        width=32,
-        heads=2,
-        layers=2,
-        micro_batches=2,
-        max_grad_norm=1.0,
-    ),
-    "logistic": lambda steps: logistic(rows=1000, features=96, steps=steps, interval=intervals(steps), batch_size=64),
-    "resnet50": lambda steps: resnet50(
-        rows=32, steps=steps, interval=intervals(steps), batch_size=4, width=4, stages=3
-    ),
-    "vgg11": lambda steps: vgg11(rows=32, steps=steps, interval=intervals(steps), batch_size=4, width=4),
-}
-SMALL_STEPS = 50
-
-FULL: dict[str, tuple[Callable[[int], Task], int]] = {
-    "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),
-    "gpt": (lambda steps: gpt(data=_TEXT, steps=steps, interval=intervals(steps)), 50),
-    "gpt2": (lambda steps: gpt2(steps=steps, interval=intervals(steps)), 1),
-    "logistic": (lambda steps: logistic(steps=steps, interval=intervals(steps)), 2),
-    "resnet50": (lambda steps: resnet50(steps=steps, interval=intervals(steps)), 1),
-    "vgg11": (lambda steps: vgg11(steps=steps, interval=intervals(steps)), 2),
-}
-"""Tasks at the sizes of their papers, and how many steps they are given here."""
-
-
-# What happens in the process that is a machine.
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One task on one machine: roots and digests in hex."""
-
-    trained: str
-    audited: str
-    alone: str
-    findings: int
-    unreadable: int
-    plain32: str
-    plain64: str
-    seconds: float
-
-    @property
-    def roots(self) -> set[str]:
-        return {self.trained, self.audited, self.alone}
-
-
-def kernels(device: str) -> str:
-    """A digest of what this machine's FP64 kernels make of some numbers."""
-    generator = torch.Generator().manual_seed(0)
-    a, b, x = (
-        torch.randn(*shape, dtype=torch.float64, generator=generator).to(device)
-        for shape in ((64, 333), (333, 64), (20_000,))
-    )
-    image = torch.randn(2, 8, 16, 16, dtype=torch.float64, generator=generator).to(device)
-    kernel = torch.randn(8, 8, 3, 3, dtype=torch.float64, generator=generator).to(device)
-    made = [
-        a @ b,
-        torch.nn.functional.conv2d(image, kernel),
-        torch.log1p(x.abs()),
-        torch.tanh(x),
-        torch.erf(x),
-        x.sum(),
-    ]
-    digest = hashlib.sha256()
-    for tensor in made:
-        digest.update(tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def plain(task: Task, job: Job, dtype: torch.dtype, device: str) -> str:
-    """A digest of the model that plain PyTorch trains from the job's initial state, on the job's batches."""
-    # The initial state was drawn where the job was made: torch's random numbers differ between machines.
-    with torch.no_grad():
-        for kind, named in (("parameter", task.model.named_parameters()), ("buffer", task.model.named_buffers())):
-            for name, tensor in named:
-                tensor.copy_(job.initial[f"{kind}/{name}"])
-    task.model.to(device)
-    training = PlainTraining(task, dtype)
-    batches = Batches(job.dataset, job.spec)
-    torch.manual_seed(0)
-    for step in range(job.spec.steps):
-        fields = zip(job.dataset, batches.load(step), strict=True)
-        training.step(step, {name: field.to(device) for name, field in fields})
-    digest = hashlib.sha256()
-    for tensor in training.model.state_dict().values():
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def be_a_machine(plan_path: Path) -> None:
-    """Runs the plan: {"device", "jobs": [{"job", "run", "log", "task" or null, "full", "steps"}]}; prints JSON lines,
-    first the kernels' digest, then an outcome for each job."""
-    plan = json.loads(plan_path.read_text())
-    device = plan["device"]
-    print(json.dumps({"kernels": kernels(device)}), flush=True)
-    for entry in plan["jobs"]:
-        started = time.monotonic()
-        job, room = Job.read(Path(entry["job"])), Path(entry["run"])
-        last = job.spec.intervals
-        trained = Trainer(job, room / "trained", device=device, keep_every=last).run()
-        log = Path(entry["log"]) if entry["log"] else trained.log_dir
-        audited = Auditor(
-            job, room / "audited", log_dir=log, verify_log=_VERIFIED, device=device, keep_every=last
-        ).run()
-        alone = Auditor(job, room / "alone", device=device, keep_every=last).run()
-        digests = ["", ""]
-        if entry["task"] is not None:
-            make = FULL[entry["task"]][0] if entry["full"] else SMALL[entry["task"]]
-            digests = [plain(make(entry["steps"]), job, dtype, device) for dtype in (torch.float32, torch.float64)]
-        outcome = Outcome(
-            trained=trained.checkpoint_root.hex(),
-            audited=audited.checkpoint_root.hex(),
-            alone=alone.checkpoint_root.hex(),
-            findings=len(audited.findings),
-            unreadable=len(audited.unreadable),
-            plain32=digests[0],
-            plain64=digests[1],
-            seconds=round(time.monotonic() - started, 1),
-        )
-        print(json.dumps(asdict(outcome)), flush=True)
-
-
-# What happens in the process that starts them.
 
 
 @dataclass(frozen=True, slots=True)

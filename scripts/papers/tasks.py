@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from machines.profiles import MACHINES
 from roundlog.capture import Task
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
@@ -14,19 +15,8 @@ from roundlog.examples.vgg import vgg11
 
 PROFILES: dict[str, dict[str, str]] = {
     "A": {},
-    "B": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "MKL_CBWR": "COMPATIBLE",
-        "OPENBLAS_CORETYPE": "Prescott",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    },
-    "C": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "MKL_CBWR": "AVX2",
-        "OPENBLAS_CORETYPE": "Haswell",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-    },
+    "B": {**MACHINES["compatible"].variables, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    "C": {**MACHINES["AVX2"].variables},
 }
 """Environment of a fresh process: A as the machine is, B its oldest instruction set on one thread, C AVX2."""
 

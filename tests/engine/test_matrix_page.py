@@ -18,11 +18,13 @@ def rows(heading: str) -> list[list[str]]:
 def test_the_page_is_about_the_matrix_that_the_script_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import matrix
+    from machines.profiles import MACHINES
+    from machines.tasks import SMALL
 
     assert PAGE.startswith(matrix._PAGE)
-    assert [row[0] for row in rows("task")] == list(matrix.SMALL)
-    cpus = [name for name, machine in matrix.MACHINES.items() if machine.device == "cpu"]
-    assert set(cpus) <= {row[0] for row in rows("machine")} <= set(matrix.MACHINES)
+    assert [row[0] for row in rows("task")] == list(SMALL)
+    cpus = [name for name, machine in MACHINES.items() if machine.device == "cpu"]
+    assert set(cpus) <= {row[0] for row in rows("machine")} <= set(MACHINES)
 
 
 def test_every_task_had_one_root_on_every_machine() -> None:

@@ -15,18 +15,21 @@ from tasks import TASKS
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
 import matrix
+from machines.process import Outcome
+from machines.profiles import MACHINES
+from machines.tasks import FULL, SMALL, SMALL_STEPS
 
 SAMPLE = ("native", "AVX2, one thread", "compatible", "CUDA")
 SAMPLE_TASKS = {"gpt2": 2, "logistic": 3, "resnet50": 1, "vgg11": 2}
 
 
 def here(machines) -> list[str]:
-    return [name for name in machines if matrix.MACHINES[name].missing() is None]
+    return [name for name in machines if MACHINES[name].missing() is None]
 
 
 def on_all(machines):
     """A parameter for each machine, with the reason where there is none."""
-    reasons = {name: matrix.MACHINES[name].missing() for name in machines}
+    reasons = {name: MACHINES[name].missing() for name in machines}
     return [
         pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=str(reason)))
         for name, reason in reasons.items()
@@ -41,7 +44,7 @@ def sample(tmp_path_factory) -> matrix.Result:
         Job.from_task(task()).write(room / "jobs" / name)
         jobs[name] = room / "jobs" / name
     for name, steps in SAMPLE_TASKS.items():
-        Job.from_task(matrix.SMALL[name](steps)).write(room / "jobs" / f"{name} example")
+        Job.from_task(SMALL[name](steps)).write(room / "jobs" / f"{name} example")
         jobs[f"{name} example"] = room / "jobs" / f"{name} example"
     return matrix.run(jobs, here(SAMPLE), room)
 
@@ -62,27 +65,27 @@ def test_a_machine_trains_and_audits_to_the_same_root(name: str, machine: str, s
 
 
 def test_every_task_of_the_matrix_can_be_made_in_its_small_size() -> None:
-    for name, make in matrix.SMALL.items():
-        task = make(matrix.SMALL_STEPS)
+    for name, make in SMALL.items():
+        task = make(SMALL_STEPS)
         assert (task.steps, task.interval) == (50, 10), name
-    assert matrix.FULL.keys() == matrix.SMALL.keys()
+    assert FULL.keys() == SMALL.keys()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> matrix.Result:
     room = tmp_path_factory.mktemp("matrix")
-    jobs, steps = matrix.make_jobs(matrix.SMALL, room / "jobs", full=False, steps=None)
+    jobs, steps = matrix.make_jobs(SMALL, room / "jobs", full=False, steps=None)
     for name, task in TASKS.items():
-        Job.from_task(task(steps=matrix.SMALL_STEPS)).write(room / "jobs" / f"{name} of the tests")
+        Job.from_task(task(steps=SMALL_STEPS)).write(room / "jobs" / f"{name} of the tests")
         jobs[f"{name} of the tests"] = room / "jobs" / f"{name} of the tests"
-    return matrix.run(jobs, here(matrix.MACHINES), room, steps=steps)
+    return matrix.run(jobs, here(MACHINES), room, steps=steps)
 
 
 @pytest.mark.slow
 @pytest.mark.matrix
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("machine", on_all(matrix.MACHINES))
-@pytest.mark.parametrize("name", [*matrix.SMALL, *(f"{name} of the tests" for name in TASKS)])
+@pytest.mark.parametrize("machine", on_all(MACHINES))
+@pytest.mark.parametrize("name", [*SMALL, *(f"{name} of the tests" for name in TASKS)])
 def test_fifty_steps_end_in_the_same_root_on_every_machine(name: str, machine: str, whole: matrix.Result) -> None:
     right = whole.of_task(name)[0].trained
     found = whole.outcomes[machine][name]
@@ -91,13 +94,13 @@ def test_fifty_steps_end_in_the_same_root_on_every_machine(name: str, machine: s
 
 
 def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
-    same = matrix.Outcome("aa", "aa", "aa", 0, 0, "p", "q", 1.0)
+    same = Outcome("aa", "aa", "aa", 0, 0, "p", "q", 1.0)
     others = [
-        matrix.Outcome("bb", "aa", "aa", 0, 0, "p", "q", 1.0),
-        matrix.Outcome("aa", "bb", "aa", 0, 0, "p", "q", 1.0),
-        matrix.Outcome("aa", "aa", "bb", 0, 0, "p", "q", 1.0),
-        matrix.Outcome("aa", "aa", "aa", 1, 0, "p", "q", 1.0),
-        matrix.Outcome("aa", "aa", "aa", 0, 1, "p", "q", 1.0),
+        Outcome("bb", "aa", "aa", 0, 0, "p", "q", 1.0),
+        Outcome("aa", "bb", "aa", 0, 0, "p", "q", 1.0),
+        Outcome("aa", "aa", "bb", 0, 0, "p", "q", 1.0),
+        Outcome("aa", "aa", "aa", 1, 0, "p", "q", 1.0),
+        Outcome("aa", "aa", "aa", 0, 1, "p", "q", 1.0),
     ]
     assert matrix.Result({}, {"one": {"task": same}, "two": {"task": same}}).wrong() == []
     for other in others:

@@ -1,0 +1,1 @@
+"""One CPU as several machines, the tasks that they are given, and the process that is one of them."""

@@ -1,0 +1,61 @@
+"""Hardware profiles: what the kernels' libraries may use of the processor, and a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+_DECIDED_HERE = ("ATEN_", "MKL_", "ONEDNN_", "OMP_", "OPENBLAS_", "NUMBA_")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A hardware profile: what the kernels' libraries read when a process starts, and where it computes."""
+
+    threads: int
+    variables: Mapping[str, str]
+    device: str = "cpu"
+
+    def missing(self) -> str | None:
+        """Why this machine is not here, if it is not."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            return "no CUDA device is here"
+        return None
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED_HERE)}
+        # Threads that wait sleep instead of spinning; no influence on any result.
+        threads = {"OMP_NUM_THREADS": str(self.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        return kept | threads | dict(self.variables)
+
+
+_AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_CBWR": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
+_OLD = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}
+
+MACHINES: dict[str, Machine] = {
+    "native": Machine(2, {}),
+    "native, one thread": Machine(1, {}),
+    "AVX2": Machine(2, _AVX2),
+    "AVX2, one thread": Machine(1, _AVX2),
+    "compatible": Machine(1, {**_OLD, "ONEDNN_MAX_CPU_ISA": "SSE41"}),
+    "SSE4.2": Machine(
+        2,
+        {
+            "ATEN_CPU_CAPABILITY": "default",
+            "MKL_CBWR": "SSE4_2",
+            "OPENBLAS_CORETYPE": "Nehalem",
+            "ONEDNN_MAX_CPU_ISA": "SSE41",
+        },
+    ),
+    "native, compatible BLAS": Machine(1, {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}),
+    "generic": Machine(2, {**_OLD, "NUMBA_CPU_NAME": "generic"}),
+    "CUDA": Machine(1, {}, device="cuda"),
+}

@@ -1,0 +1,59 @@
+"""The example tasks, small and in their real sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from roundlog.capture import Task
+from roundlog.examples.digits import digits
+from roundlog.examples.gpt import gpt
+from roundlog.examples.gpt2 import gpt2
+from roundlog.examples.logistic import logistic
+from roundlog.examples.resnet import resnet50
+from roundlog.examples.vgg import vgg11
+
+_TEXT = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+
+
+def intervals(steps: int) -> int:
+    """Steps between two checkpoints: ten where that divides them, so that a drift shows where it begins."""
+    return 10 if steps % 10 == 0 else steps
+
+
+SMALL: dict[str, Callable[[int], Task]] = {
+    "digits": lambda steps: digits(steps=steps, interval=intervals(steps), batch_size=32, width=8),
+    "gpt": lambda steps: gpt(
+        data=_TEXT, steps=steps, interval=intervals(steps), batch_size=4, context=16, width=32, heads=2
+    ),
+    "gpt2": lambda steps: gpt2(
+        rows=64,
+        steps=steps,
+        interval=intervals(steps),
+        batch_size=4,
+        sequence=16,
+        positions=32,
+        vocabulary=97,
+        width=32,
+        heads=2,
+        layers=2,
+        micro_batches=2,
+        max_grad_norm=1.0,
+    ),
+    "logistic": lambda steps: logistic(rows=1000, features=96, steps=steps, interval=intervals(steps), batch_size=64),
+    "resnet50": lambda steps: resnet50(
+        rows=32, steps=steps, interval=intervals(steps), batch_size=4, width=4, stages=3
+    ),
+    "vgg11": lambda steps: vgg11(rows=32, steps=steps, interval=intervals(steps), batch_size=4, width=4),
+}
+SMALL_STEPS = 50
+
+FULL: dict[str, tuple[Callable[[int], Task], int]] = {
+    "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),
+    "gpt": (lambda steps: gpt(data=_TEXT, steps=steps, interval=intervals(steps)), 50),
+    "gpt2": (lambda steps: gpt2(steps=steps, interval=intervals(steps)), 1),
+    "logistic": (lambda steps: logistic(steps=steps, interval=intervals(steps)), 2),
+    "resnet50": (lambda steps: resnet50(steps=steps, interval=intervals(steps)), 1),
+    "vgg11": (lambda steps: vgg11(steps=steps, interval=intervals(steps)), 2),
+}
+"""Tasks at the sizes of their papers, and how many steps they are given here."""
