@@ -1,0 +1,244 @@
+"""Kernels that are as wrong as the bounds allow: every product of two FP64 matrices errs, in every element, by all that
+some order of summation may err by. Whatever is cut, shared out and added up how, the error stays below the bound, the
+results are the correct roundings, and two such machines follow each other's logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from roundlog.adjudication import binary32 as ieee
+from roundlog.kernels import threads
+from roundlog.operators import Inexact, convolving, operator, products
+from roundlog.operators.contraction import Contraction
+from roundlog.operators.summation import InParts, Summation
+from roundlog.rounding import Follower, Recorder
+
+UNIT = 2.0**-53
+GUARD = 4
+multiply = np.matmul
+"""The real one."""
+
+
+class Worst:
+    """np.matmul as the most hostile library has it: the exact product and all that (K - 1) additions may add to it."""
+
+    def __init__(self, signs: Callable[[tuple[int, ...]], Any]) -> None:
+        self.signs = signs
+        self.calls = 0
+
+    def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
+        self.calls += 1
+        terms = a.shape[-1]
+        # 64 bits of mantissa: what is lost here is nothing beside what is added.
+        exact = multiply(a.astype(np.longdouble), b.astype(np.longdouble))
+        magnitude = multiply(np.abs(a), np.abs(b))
+        # One unit less, because the sum is rounded to FP64 in the end, and none at all where nothing is added.
+        reach = max(terms - 2, 0) * UNIT * magnitude * (1 - 2.0**-20)
+        y = (exact + self.signs(magnitude.shape) * reach).astype(np.float64)
+        if out is None:
+            return y
+        out[...] = y
+        return out
+
+
+def up(shape: tuple[int, ...]) -> float:
+    return 1.0
+
+
+def down(shape: tuple[int, ...]) -> float:
+    return -1.0
+
+
+def mixed(shape: tuple[int, ...]) -> Any:
+    return np.where(np.arange(np.prod(shape)).reshape(shape) % 3 == 0, 1.0, -1.0)
+
+
+SIGNS = [down, mixed]
+
+
+@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
+def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "MIN_ELEMENTS", 1)
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def even(*shape: int) -> torch.Tensor:
+    """Numbers of one magnitude and either sign: Cauchy and Schwarz give nothing away, so the bound is as tight as it
+    can be."""
+    rng = np.random.default_rng(list(shape))
+    signs = rng.choice([-1.0, 1.0], shape)
+    return torch.from_numpy((signs * (1 + rng.random(shape) * 2.0**-9)).astype(np.float32))
+
+
+def spread(*shape: int) -> torch.Tensor:
+    """Numbers from one end of FP32 to the other, subnormal ones among them, in pairs that cancel nearly."""
+    rng = np.random.default_rng(list(shape))
+    x = np.ldexp(rng.standard_normal(shape), rng.integers(-149, 60, shape)).astype(np.float32)
+    half = shape[-1] // 2
+    x[..., half : 2 * half] = -x[..., :half] * np.float32(1 + 2.0**-22)
+    return torch.from_numpy(x)
+
+
+def cancelling(*shape: int) -> torch.Tensor:
+    """Sums of which next to nothing is left."""
+    x = even(*shape)
+    half = shape[-1] // 2
+    x[..., half : 2 * half] = -x[..., :half]
+    x[..., ::7] *= 2.0**-20
+    return x
+
+
+NUMBERS = [even, spread, cancelling]
+PLAIN = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+Case = tuple[str, list[torch.Tensor], dict[str, Any]]
+
+
+def cases(numbers: Callable[..., torch.Tensor]) -> list[Case]:
+    """Every way in which products are cut: by batches, panels of rows and of columns, and by terms, in one block and in
+    several."""
+    made: list[Case] = [
+        ("matmul", [numbers(a, k), numbers(b, k).T], {})
+        for a, k, b in ((40, 96, 9), (9, 96, 40), (5, 3200, 6), (3, 2, 3))
+    ]
+    made.append(("matmul", [numbers(7, 4, 600), numbers(7, 5, 600).mT], {}))
+    x, w, g = numbers(3, 6, 7, 5), numbers(8, 6, 3, 3), numbers(3, 8, 7, 5)
+    made += [
+        ("conv2d", [x, w], PLAIN),
+        ("conv2d_grad_input", [g, w], {**PLAIN, "size": (7, 5)}),
+        ("conv2d_grad_weight", [g, x], {**PLAIN, "size": (3, 3)}),
+        # The sums over the taps alone.
+        ("conv2d_grad_input", [numbers(3, 1, 7, 5), numbers(1, 3, 3, 3)], {**PLAIN, "size": (7, 5)}),
+        ("conv2d", [numbers(2, 300, 3, 3), numbers(4, 300, 3, 3)], PLAIN),
+        ("conv2d_grad_input", [numbers(2, 700, 4, 4), numbers(700, 3, 3, 3)], {**PLAIN, "size": (4, 4)}),
+        ("conv2d_grad_weight", [numbers(12, 3, 20, 16), numbers(12, 2, 20, 16)], {**PLAIN, "size": (3, 3)}),
+    ]
+    return made
+
+
+def inexact(name: str) -> Inexact:
+    op = operator(name)
+    assert isinstance(op, Inexact)
+    return op
+
+
+@contextmanager
+def hostile(monkeypatch: pytest.MonkeyPatch, signs: Callable[[tuple[int, ...]], Any]) -> Iterator[None]:
+    worst = Worst(signs)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "matmul", worst)
+        yield
+    assert worst.calls, "the kernels multiply by something else than np.matmul: be hostile there"
+
+
+@pytest.fixture(params=[500, 1 << 19], ids=["small panels", "large panels"])
+def panels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "PANEL", request.param)
+    monkeypatch.setattr(convolving, "PANEL", request.param)
+
+
+def some(count: int) -> list[int]:
+    return sorted(Random(count).sample(range(count), min(count, 20)))
+
+
+def exactly(op: Inexact, inputs: list[torch.Tensor], attributes: dict[str, Any], chosen: list[int]) -> list[Fraction]:
+    """The chosen elements by the definition of what they read, in fractions."""
+    assert isinstance(op, Contraction)
+    terms = op.listed([x.contiguous() for x in inputs], attributes, np.array(chosen))
+    return [sum(map(Fraction, row), Fraction(0)) for row in terms.tolist()]
+
+
+@pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
+@pytest.mark.usefixtures("shared_out", "panels")
+def test_no_error_that_a_kernel_may_make_steps_over_the_bound(
+    numbers: Callable[..., torch.Tensor], signs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, inputs, attributes in cases(numbers):
+        op = inexact(name)
+        with hostile(monkeypatch, signs):
+            # So wide an interval that every element is marked, and tells its approximation and its bound.
+            rounded, marked = op.certify(inputs, attributes, 2.0**60)
+        assert marked.indices.tolist() == list(range(rounded.numel()))
+        chosen = some(rounded.numel())
+        for i, exact in zip(chosen, exactly(op, inputs, attributes, chosen), strict=True):
+            assert abs(Fraction(marked.y[i].item()) - exact) <= Fraction(marked.d[i].item()), (name, i)
+
+
+@pytest.mark.parametrize("numbers", [spread, cancelling], ids=lambda f: f.__name__)
+@pytest.mark.usefixtures("shared_out", "panels")
+def test_hostile_machines_round_correctly_and_follow_each_other(
+    numbers: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = 0
+    for name, inputs, attributes in cases(numbers):
+        op, recorder = inexact(name), Recorder(GUARD)
+        with hostile(monkeypatch, up):
+            trained, finite = recorder.round(0, op, inputs, attributes)
+        assert finite
+        chosen = some(trained.numel())
+        right = [ieee.rounded(exact) for exact in exactly(op, inputs, attributes, chosen)]
+        assert [bits & 0xFFFFFFFF for bits in trained.view(torch.int32).view(-1)[chosen].tolist()] == right, name
+        log = recorder.take()
+        entries += sum(map(len, log.values()))
+        for signs in SIGNS:
+            # Nothing is verified: what follows here can only be right if both machines mean the same.
+            follower = Follower(GUARD, 0.0, np.random.default_rng(0))
+            follower.follow(0, log)
+            with hostile(monkeypatch, signs):
+                followed, _ = follower.round(0, op, inputs, attributes)
+            assert torch.equal(followed.view(torch.int32), trained.view(torch.int32)), name
+            assert follower.findings == [], name
+    assert entries > 20
+
+
+@pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
+@pytest.mark.usefixtures("shared_out")
+def test_sums_part_by_part_stay_within_the_bound_of_the_whole(
+    numbers: Callable[..., torch.Tensor], signs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = numbers(6, 2400).T.contiguous(), numbers(5, 2400).T.contiguous()
+    g, x = numbers(8, 3, 15, 20), numbers(8, 2, 15, 20)
+    for name, inputs, attributes in (
+        ("matmul", [a.T, b], {}),
+        ("conv2d_grad_weight", [g, x], {**PLAIN, "size": (3, 3)}),
+    ):
+        op = inexact(name)
+        assert isinstance(op, Summation)
+        terms = op.terms([tuple(x.shape) for x in inputs], attributes)
+
+        def read(number: int, name: str = name, inputs: list[torch.Tensor] = inputs) -> list[torch.Tensor]:
+            if name == "matmul":
+                return [inputs[0][:, number * 600 : number * 600 + 600], inputs[1][number * 600 : number * 600 + 600]]
+            return [x[2 * number : 2 * number + 2] for x in inputs]
+
+        assert op.keeps_bound([terms // 4] * 4)
+        in_parts = InParts(op, terms, 4, read)
+        with hostile(monkeypatch, signs):
+            y, bound = in_parts.evaluate([], attributes)
+        d = bound.whole(y).reshape(-1)
+        chosen = some(y.numel())
+        for i, exact in zip(chosen, exactly(op, inputs, attributes, chosen), strict=True):
+            assert abs(Fraction(y.reshape(-1)[i].item()) - exact) <= Fraction(d[i].item()), (name, i)
+
+
+def test_these_kernels_are_as_hostile_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the other tests of this file would show nothing: nearly all of the bound is used."""
+    a, b = even(20, 400), even(20, 400).T
+    with hostile(monkeypatch, up):
+        _, marked = inexact("matmul").certify([a, b], {}, 2.0**60)
+    exact = exactly(inexact("matmul"), [a, b], {}, list(range(400)))
+    used = [
+        abs(Fraction(y) - e) / Fraction(d) for y, d, e in zip(marked.y.tolist(), marked.d.tolist(), exact, strict=True)
+    ]
+    assert 0.9 < max(used) <= 1
