@@ -9,7 +9,7 @@ WORKERS ?= 2
 FUZZ_SECONDS ?= 300
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 
-.PHONY: demo test test-slow test-matrix fuzz lint test-python clean
+.PHONY: demo test test-slow test-matrix test-triton fuzz lint test-python clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -25,6 +25,10 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	$(PIP) install -q -e '.[dev]'
+	touch $@
+
+$(VENV)/.installed-triton: pyproject.toml $(VENV)/.installed-dev
+	$(PIP) install -q -e '.[cuda]'
 	touch $@
 
 include contracts/contracts.mk
@@ -46,6 +50,10 @@ test-slow: $(VENV)/.installed-dev contracts-tools
 # Every example task on every hardware profile of this machine, and on its CUDA device if it has one.
 test-matrix: $(VENV)/.installed-dev
 	$(VENV)/bin/pytest -m matrix
+
+# The kernels for CUDA: on a device, or in Triton's interpreter. Triton is 290 MB that nobody needs without a device.
+test-triton: $(VENV)/.installed-triton
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest tests/engine/kernels/test_triton_marking.py
 
 # Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev

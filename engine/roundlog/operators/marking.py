@@ -9,6 +9,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, round_interval
 from roundlog.arithmetic.interval import interval_factor
+from roundlog.kernels.cuda import marking_works
 from roundlog.kernels.marking import LARGEST, Near, mark_flat, mark_product
 from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
 
@@ -45,8 +46,15 @@ class Marked:
 def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
     """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
     correct rounding of the exact value, and finite. Returns f32 of y's shape, in memory of its own."""
-    if y.device.type != "cpu" or not y.numel():
-        return mark_by_reference(y, bound, scale)
+    if y.numel() and y.device.type == "cpu":
+        return _mark_by_loops(y, bound, scale)
+    if y.numel() and y.device.type == "cuda" and marking_works(y.device):
+        return mark_by_triton(y, bound, scale)
+    return mark_by_reference(y, bound, scale)
+
+
+def _mark_by_loops(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+    """`mark` by the kernels for the CPU; y is not empty."""
     factor = interval_factor(scale)
     flat = y.contiguous().reshape(-1).numpy()
     rounded = torch.empty(y.shape, dtype=torch.float32)
@@ -61,6 +69,24 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Mar
     else:
         return mark_by_reference(y, bound, scale)
     return rounded, Marked.collect([near])
+
+
+def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+    """`mark` by the kernels for CUDA; y is not empty."""
+    # Not at the top: Triton is an optional extra.
+    from roundlog.kernels.cuda import marking as kernels
+
+    factor = interval_factor(scale)
+    flat = y.contiguous().view(-1)
+    if isinstance(bound, ProductBound):
+        rounded, near = kernels.mark_product(flat, bound.rows.contiguous(), bound.columns.contiguous(), factor)
+    elif isinstance(bound, RelativeBound):
+        rounded, near = kernels.mark_flat(flat, None, factor, relative=bound.relative, absolute=bound.absolute)
+    elif isinstance(bound, FullBound):
+        rounded, near = kernels.mark_flat(flat, bound.d.contiguous(), factor)
+    else:
+        return mark_by_reference(y, bound, scale)
+    return rounded.view(y.shape), Marked(*near)
 
 
 def mark_by_reference(

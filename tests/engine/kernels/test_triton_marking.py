@@ -1,0 +1,249 @@
+"""Triton's kernels do what the torch reference does, to the bit: on a CUDA device, or in Triton's interpreter, which
+runs them on CPU tensors. What compilers make of them for real devices is looked at without one."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
+
+import pytest
+import torch
+from roundlog.kernels import cuda
+from roundlog.operators import marking
+from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
+from roundlog.operators.marking import Marked, mark_by_reference, mark_by_triton
+from test_marking import SPECIAL, bounds, values
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed: `make test-triton`"
+)
+Mark = Callable[[torch.Tensor, Bound, float], tuple[torch.Tensor, Marked]]
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[ProcessPoolExecutor]:
+    """A process in which Triton interprets its kernels: it decides that when it is imported."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_interpret) as pool:
+        yield pool
+
+
+def _interpret() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"
+    # Of numpy, which it computes with: infinities and NaN are among the cases.
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def by_triton(request: pytest.FixtureRequest) -> Mark:
+    if torch.cuda.is_available():
+        return _on_device
+    pool = request.getfixturevalue("interpreter")
+    return lambda y, bound, scale: pool.submit(mark_by_triton, y, bound, scale).result()
+
+
+def _on_device(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+    parts = {name: getattr(bound, name) for name in type(bound).__slots__}
+    there = type(bound)(**{name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in parts.items()})
+    rounded, marked = mark_by_triton(y.cuda(), there, scale)
+    return rounded.cpu(), Marked(marked.indices.cpu(), marked.y.cpu(), marked.d.cpu())
+
+
+def same(found: tuple[torch.Tensor, Marked], expected: tuple[torch.Tensor, Marked]) -> bool:
+    """To the bit, but for the many kinds of NaN."""
+    (rounded, marked), (right, near) = found, expected
+    pairs = [(rounded, right), (marked.indices, near.indices), (marked.y, near.y), (marked.d, near.d)]
+    return all(a.shape == b.shape and torch.equal(_words(a), _words(b)) for a, b in pairs)
+
+
+def _words(x: torch.Tensor) -> torch.Tensor:
+    if not x.is_floating_point():
+        return x
+    return torch.where(x.isnan(), torch.nan, x).view(torch.int32 if x.dtype == torch.float32 else torch.int64)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 7), (1, 1, 1), (2, 30, 130), (4, 1, 9000), (2, 1024, 33), (1, 8, 128), (1, 1, 1023), (1, 1, 1025)]
+)
+@pytest.mark.parametrize("scale", [1.0, 4.0, 11.0])
+def test_marking_is_the_references_to_the_bit(by_triton: Mark, shape: tuple[int, ...], scale: float) -> None:
+    y = values(shape, 1)
+    for bound in bounds(y, 2):
+        expected = mark_by_reference(y, bound, scale)
+        assert len(expected[1].indices) or isinstance(bound, RelativeBound)
+        assert same(by_triton(y, bound, scale), expected), bound
+
+
+@needs_triton
+def test_every_special_value_is_rounded_and_marked_as_the_reference_does(by_triton: Mark) -> None:
+    y = torch.tensor(SPECIAL, dtype=torch.float64)
+    assert len(mark_by_reference(y, RelativeBound(0.0), 1.0)[1].indices) not in (0, len(y))
+    for bound in (RelativeBound(0.0), RelativeBound(2.0**-49, 2.0**-1000), FullBound(torch.full_like(y, 2.0**-160))):
+        for scale in (1.0, 4.0):
+            assert same(by_triton(y, bound, scale), mark_by_reference(y, bound, scale))
+
+
+@needs_triton
+def test_nothing_is_contracted(by_triton: Mark) -> None:
+    """Where the lower end of an interval is so near to a boundary that an FMA would round it to another number."""
+    generator = torch.Generator().manual_seed(5)
+    y, boundary = (torch.rand(2000, dtype=torch.float64, generator=generator) + shift for shift in (1.0, 0.25))
+    boundary = boundary.float().double() + 2.0**-26
+    factor = 1 + 2.0**-40
+    d = (y - boundary - y * 2.0**-52) / factor
+    # What a machine with FMA makes of it: one product, rounded, is added to the other one as it is.
+    pairs = zip(d.tolist(), (y * 2.0**-52).tolist(), strict=True)
+    reach = [float(Fraction(a) * Fraction(factor) + Fraction(b)) for a, b in pairs]
+    contracted = y - torch.tensor(reach, dtype=torch.float64)
+    expected = mark_by_reference(y, FullBound(d), 1.0)
+    assert (contracted.float() != expected[0]).any()
+    assert same(by_triton(y, FullBound(d), 1.0), expected)
+
+
+@needs_triton
+@pytest.mark.parametrize("found", [0, 1, 100_000])
+def test_nothing_and_everything_can_be_marked(by_triton: Mark, found: int) -> None:
+    y = torch.ones(100_000, dtype=torch.float64)
+    y[100_000 - found :] = torch.nan
+    rounded, marked = by_triton(y, RelativeBound(0.0), 1.0)
+    assert marked.indices.tolist() == list(range(100_000 - found, 100_000))
+    assert torch.equal(rounded.isnan(), y.isnan())
+    assert torch.equal(rounded.nan_to_num(1.0), torch.ones(100_000))
+
+
+@needs_triton
+def test_any_layout_is_read(by_triton: Mark) -> None:
+    y = values((6, 5, 4), 3).permute(2, 0, 1)
+    columns = torch.rand(4, 5, dtype=torch.float64).T.contiguous().T
+    bound = ProductBound(torch.rand(24, dtype=torch.float64) * 1e-8, columns)
+    assert not columns.is_contiguous()
+    rounded, marked = by_triton(y, bound, 4.0)
+    assert rounded.shape == y.shape
+    assert same((rounded, marked), mark_by_reference(y.contiguous(), bound, 4.0))
+
+
+@needs_triton
+def test_the_kernels_are_tried_on_a_few_numbers_before_they_are_used(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(cuda.agrees, torch.device("cpu")).result()
+    assert not interpreter.submit(_agrees_with_flushed_subnormals).result()
+
+
+def _agrees_with_flushed_subnormals() -> bool:
+    from roundlog.kernels.cuda import marking as kernels
+
+    right = kernels._round
+
+    def flushing(v, bound, factor):  # type: ignore[no-untyped-def]
+        low, marked = right(v, bound, factor)
+        return kernels.tl.where(kernels.tl.abs(low) < 2.0**-126, 0.0, low), marked
+
+    kernels._round = flushing
+    try:
+        return cuda.agrees(torch.device("cpu"))
+    finally:
+        kernels._round = right
+
+
+@needs_triton
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+def test_a_device_that_is_here_is_marked_on_by_triton() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cuda.marking_works(torch.device("cuda", 0))
+
+
+COMPILED = {
+    "y": "*fp64", "d": "*fp64", "rows": "*fp64", "width": "i32", "per": "i32", "out": "*fp32", "counts": "*i32",
+    "ends": "*i64", "indices": "*i64", "values": "*fp64", "bounds": "*fp64", "size": "i32", "relative": "fp64",
+    "absolute": "fp64", "factor": "fp64", "form": "constexpr",
+}  # fmt: skip
+
+
+def _compiled(kernel: str, form: int, fusion: bool, **other: str) -> str:
+    """Instructions for an A100, and for every number that says how large something is its usual type or `other`."""
+    import triton
+    from roundlog.kernels.cuda import marking as kernels
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = getattr(kernels, kernel)
+    signature = {name: (COMPILED | other)[name] for name in function.arg_names}
+    # Triton makes a number that is 1 a constant of the kernel.
+    constants = {name: form if name == "form" else 1 for name, kind in signature.items() if kind == "constexpr"}
+    source = ASTSource(function, signature, constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": fusion})
+    assert len(made.asm["cubin"]) > 1000
+    return str(made.asm["ptx"])
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
+    """A process in which Triton compiles."""
+    context = multiprocessing.get_context("spawn")
+    cache = str(tmp_path_factory.mktemp("triton"))
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_compile, initargs=(cache,)) as pool:
+        yield pool
+
+
+def _compile(cache: str) -> None:
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["TRITON_CACHE_DIR"] = cache
+
+
+@needs_triton
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("kernel", ["_round_and_count", "_collect"])
+def test_compiled_for_a_device_they_are_ieee_754s_operations_and_nothing_else(
+    compiler: ProcessPoolExecutor, kernel: str, form: int
+) -> None:
+    for other in ({}, {"width": "constexpr", "per": "constexpr"}, {"size": "i64", "width": "i64", "per": "i64"}):
+        code = compiler.submit(_compiled, kernel, form, False, **other).result()
+        arithmetic = set(re.findall(r"\b(?:add|sub|mul|div|fma|mad|cvt)[\w.]*\.f(?:32|64)\b", code))
+        assert {"add.rn.f64", "sub.rn.f64", "mul.rn.f64", "cvt.rn.f32.f64"} <= arithmetic
+        assert arithmetic <= {"add.rn.f64", "sub.rn.f64", "mul.rn.f64", "cvt.rn.f32.f64", "add.rn.f32"}
+        assert "ftz" not in code
+    assert "fma.rn.f64" in compiler.submit(_compiled, kernel, form, True).result()
+
+
+def test_without_triton_or_where_it_fails_the_reference_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert not cuda.marking_works.__wrapped__(device)
+    monkeypatch.setattr(cuda, "find_spec", lambda name: name)
+
+    def fails(device: torch.device) -> bool:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(cuda, "agrees", fails)
+    with pytest.warns(UserWarning, match="no compiler"):
+        assert not cuda.marking_works.__wrapped__(device)
+    monkeypatch.setattr(cuda, "agrees", lambda device: False)
+    with pytest.warns(UserWarning, match="IEEE 754"):
+        assert not cuda.marking_works.__wrapped__(device)
+    monkeypatch.setattr(cuda, "agrees", lambda device: True)
+    assert cuda.marking_works.__wrapped__(device)
+
+
+@pytest.mark.parametrize(("works", "chosen"), [(True, "mark_by_triton"), (False, "mark_by_reference")])
+def test_a_tensor_on_cuda_is_marked_by_triton_where_it_works(
+    monkeypatch: pytest.MonkeyPatch, works: bool, chosen: str
+) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    used: list[str] = []
+    for name in ("mark_by_triton", "mark_by_reference"):
+        monkeypatch.setattr(marking, name, lambda y, bound, scale, name=name: used.append(name))
+    monkeypatch.setattr(marking, "marking_works", lambda device: works)
+    with FakeTensorMode():
+        marking.mark(torch.empty(3, dtype=torch.float64, device="cuda"), RelativeBound(0.0), 1.0)
+        marking.mark(torch.empty(0, dtype=torch.float64, device="cuda"), RelativeBound(0.0), 1.0)
+    assert used == [chosen, "mark_by_reference"]
