@@ -13,14 +13,13 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from roundlog.commitments.errors import CommitmentError
+from roundlog.kernels.hashing import HASH_SIZE, hash_pieces
 
 Bytes = bytes | bytearray | memoryview
 
-HASH_SIZE = 32
 MAX_DEPTH = 64
 
 _LEAF_PREFIX = sha256(b"\x00")
-_NODE_PREFIX = sha256(b"\x01")
 
 PAD = sha256(b"\x02").digest()
 
@@ -31,6 +30,12 @@ def leaf_hash(payload: Bytes) -> bytes:
     state = _LEAF_PREFIX.copy()
     state.update(payload)
     return state.digest()
+
+
+def leaf_hashes(data: Bytes, size: int) -> bytes:
+    """The hashes of leaves whose payloads are the pieces of `size` bytes of `data`, one behind the other. The last
+    piece may be shorter; no bytes are one empty payload."""
+    return hash_pieces(b"\x00", data, size) or leaf_hash(b"")
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
@@ -71,7 +76,7 @@ class MerkleTree:
 
     @classmethod
     def of_leaf_hashes(cls, hashes: Iterable[bytes]) -> "MerkleTree":
-        """The tree over payloads of which only the leaf hashes (32 bytes each) are at hand."""
+        """The tree over payloads of which only the leaf hashes are at hand: 32 bytes each, one or several an item."""
         tree = cls.__new__(cls)
         tree._build(b"".join(hashes))
         return tree
@@ -107,13 +112,7 @@ class MerkleTree:
 def _level_above(level: bytes, pad: bytes) -> bytes:
     if len(level) % (2 * HASH_SIZE):
         level += pad
-    above = bytearray()
-    view = memoryview(level)
-    for start in range(0, len(level), 2 * HASH_SIZE):
-        state = _NODE_PREFIX.copy()
-        state.update(view[start : start + 2 * HASH_SIZE])
-        above += state.digest()
-    return bytes(above)
+    return hash_pieces(b"\x01", level, 2 * HASH_SIZE)
 
 
 def verify(root: bytes, payload: Bytes, index: int, count: int, proof: Sequence[bytes]) -> bool:

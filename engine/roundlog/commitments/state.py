@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from roundlog.commitments.errors import CommitmentError
-from roundlog.commitments.merkle import MerkleTree
+from roundlog.commitments.merkle import MerkleTree, leaf_hash, leaf_hashes
 from roundlog.commitments.tensors import Tensor, tensor_bytes, tensor_root
 
 _ROW_BLOCK_BYTES = 1 << 22
@@ -28,7 +28,7 @@ def data_tree(fields: Sequence[Tensor]) -> MerkleTree:
     `fields` are tensors of shape [N, ...] with one common N >= 1. Raises CommitmentError if they disagree
     on N, and as `tensor_bytes` does.
     """
-    return MerkleTree(_rows(fields))
+    return MerkleTree.of_leaf_hashes(_rows(fields))
 
 
 def data_root(fields: Sequence[Tensor]) -> bytes:
@@ -36,7 +36,8 @@ def data_root(fields: Sequence[Tensor]) -> bytes:
     return data_tree(fields).root
 
 
-def _rows(fields: Sequence[Tensor]) -> Iterator[memoryview]:
+def _rows(fields: Sequence[Tensor]) -> Iterator[bytes]:
+    """The leaves' hashes, many at a time."""
     counts = {int(field.shape[0]) if field.ndim else 0 for field in fields}
     if len(counts) != 1 or 0 in counts:
         raise CommitmentError(f"the fields of a dataset need one common number of rows above 0, not {sorted(counts)}")
@@ -47,6 +48,4 @@ def _rows(fields: Sequence[Tensor]) -> Iterator[memoryview]:
     block = max(1, _ROW_BLOCK_BYTES // max(width, 1))
     for start in range(0, count, block):
         rows = np.concatenate([column[start : start + block] for column in columns], axis=1)
-        data = np.ascontiguousarray(rows).reshape(-1).data
-        for row in range(len(rows)):
-            yield data[row * width : (row + 1) * width]
+        yield leaf_hashes(np.ascontiguousarray(rows).reshape(-1).data, width) if width else leaf_hash(b"") * len(rows)

@@ -5,14 +5,14 @@ has a root.
 """
 
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from roundlog.commitments.errors import CommitmentError
-from roundlog.commitments.merkle import MerkleTree
+from roundlog.commitments.merkle import MerkleTree, leaf_hashes
+from roundlog.kernels.reducing import all_finite
 
 CHUNK_SIZE = 1024
 """Bytes in a leaf of a tensor tree; the last one may be shorter."""
@@ -38,13 +38,20 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
     if array.size == 0:
         return memoryview(b"")
-    # The maximum of anything with a NaN is NaN: one pass, and no mask as large as the tensor.
-    if array.dtype.kind == "f" and np.isnan(array.max()):
+    if array.dtype.kind == "f" and _has_nan(array):
         raise CommitmentError("a tensor with a NaN has no root, since NaN bits differ between machines")
     flat = array.reshape(-1).view(np.uint8)
     if array.dtype.kind == "b" and flat.max() > 1:
         raise CommitmentError("a bool tensor with a byte other than 0 and 1 has no root")
     return flat.data
+
+
+def _has_nan(array: NDArray[np.generic]) -> bool:
+    """Of a contiguous array of floats that is not empty."""
+    if array.dtype == np.float32 and all_finite(array.reshape(-1).view(np.float32)):
+        return False
+    # The maximum of anything with a NaN is NaN: one pass, and no mask as large as the tensor.
+    return bool(np.isnan(array.max()))
 
 
 def _as_array(tensor: Tensor) -> NDArray[np.generic]:
@@ -56,12 +63,6 @@ def _as_array(tensor: Tensor) -> NDArray[np.generic]:
     except (TypeError, RuntimeError) as error:
         raise CommitmentError(f"a tensor of dtype {tensor.dtype} has no root; use float, integer or bool") from error
     return array
-
-
-def _chunks(data: memoryview) -> Iterator[memoryview]:
-    # An empty tensor has one leaf with an empty payload, so that every tensor has at least one leaf.
-    for start in range(0, max(len(data), 1), CHUNK_SIZE):
-        yield data[start : start + CHUNK_SIZE]
 
 
 def tensor_chunk(tensor: Tensor, index: int) -> bytes:
@@ -76,8 +77,9 @@ def tensor_chunk(tensor: Tensor, index: int) -> bytes:
 
 
 def tensor_tree(tensor: Tensor) -> MerkleTree:
-    """The Merkle tree over the chunks of a tensor of any shape, for openings. Raises as `tensor_bytes`."""
-    return MerkleTree(_chunks(tensor_bytes(tensor)))
+    """The Merkle tree over the chunks of a tensor of any shape, for openings: at least one, so that an empty tensor has
+    an empty chunk. Raises as `tensor_bytes`."""
+    return MerkleTree.of_leaf_hashes([leaf_hashes(tensor_bytes(tensor), CHUNK_SIZE)])
 
 
 def tensor_root(tensor: Tensor) -> bytes:
