@@ -19,13 +19,41 @@ from threadpoolctl import ThreadpoolController
 MIN_ELEMENTS = 1 << 17
 """Below this, handing out work costs more than it saves."""
 
+_MOST = 64
+"""Threads of the pool."""
+
 _OWN = threading.local()
 """`busy`: whether this thread is one of several that share a task."""
 
 
+_STARTED: list[int] = []
+"""An item for every thread of the pool."""
+
+_ASKING = threading.Lock()
+
+
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="roundlog-kernel")
+    return ThreadPoolExecutor(
+        max_workers=_MOST, thread_name_prefix="roundlog-kernel", initializer=lambda: _STARTED.append(1)
+    )
+
+
+def on_every_thread(ask: Callable[[], bool]) -> bool:
+    """Whether it holds here and on every thread that has been started for the kernels so far. A thread has the settings
+    of the processor (rounding, subnormal numbers) that its maker had at that moment, and keeps them."""
+    count = len(_STARTED)
+    met = threading.Barrier(max(1, count))
+
+    def one() -> bool:
+        # None of them takes a second question before all have one.
+        met.wait()
+        return ask()
+
+    # Two who ask at once could each hold threads that the other waits for.
+    with _ASKING:
+        answers = [_pool().submit(one) for _ in range(count)]
+        return all([ask(), *(answer.result() for answer in answers)])
 
 
 def threads_for(items: int, elements: int) -> int:

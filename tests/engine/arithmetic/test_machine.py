@@ -6,12 +6,14 @@ import ctypes
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
 from roundlog.arithmetic import MachineError, check_machine
 from roundlog.executor import Executor
+from roundlog.kernels.threads import in_parts
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, Program, TensorType
 from roundlog.rounding import Recorder
@@ -67,6 +69,64 @@ except MachineError:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "noticed", done.stderr
+
+
+KERNELS = """
+import ctypes, torch
+import numpy as np
+from roundlog.arithmetic import MachineError, check_machine
+from roundlog.kernels.reducing import sum_rows
+torch.set_num_threads(3)
+fesetround = ctypes.CDLL("libm.so.6").fesetround
+check_machine(torch.device("cpu"))
+{change}
+sum_rows(np.ones((8, 1 << 18), dtype=np.float32))  # the kernels' threads start
+{back}
+try:
+    check_machine(torch.device("cpu"))
+except MachineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not X86, reason="the rounding modes below are those of x86-64 under glibc")
+@pytest.mark.parametrize(
+    ("change", "back", "told"),
+    [
+        ("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)", "flushes subnormal numbers"),
+        ("fesetround(0x800)", "fesetround(0)", "does not round to nearest"),
+        ("", "", ""),
+    ],
+    ids=["flushing", "upwards", "as it should be"],
+)
+def test_a_thread_of_the_kernels_that_computes_otherwise_is_noticed(change: str, back: str, told: str) -> None:
+    script = KERNELS.format(change=change, back=back)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout and bool(told) == bool(done.stdout), done.stdout
+
+
+def test_threads_that_are_at_work_can_be_asked_by_several_at_once() -> None:
+    works = [threading.Thread(target=lambda: [check_machine(CPU) for _ in range(20)]) for _ in range(4)]
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            in_parts(lambda start, after: None, 8, 1 << 30)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    busy = threading.Thread(target=compute)
+    try:
+        for work in (busy, *works):
+            work.start()
+        for work in works:
+            work.join(60)
+            assert not work.is_alive()
+    finally:
+        stop.set()
+        busy.join()
+        torch.set_num_threads(before)
 
 
 def test_an_executor_refuses_to_run_there(flushing: None) -> None:
