@@ -1,6 +1,10 @@
 """A task trained both ways: by PyTorch, and by the program that was captured from it."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
+from roundlog.auditor import Auditor
 from roundlog.batches import Batches
 from roundlog.capture import Task
 from roundlog.executor import Executor
@@ -9,6 +13,8 @@ from roundlog.operators import StepInputs
 from roundlog.plain import PlainTraining
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
+from roundlog.run import StepEvent
+from roundlog.trainer import Trainer, TrainingResult
 from torch import nn
 
 
@@ -47,3 +53,17 @@ def train_by_program(job: Job, steps: int) -> dict[str, torch.Tensor]:
         )
         states = executor.run(inputs, Recorder(4)).states
     return dict(zip(job.program.state_names, states, strict=True))
+
+
+def trained_and_audited(
+    task: Task, directory: Path, on_step: Callable[[StepEvent], None] | None = None
+) -> tuple[Job, TrainingResult]:
+    """The task as a job, and what its trainer published, to whose root it was audited by the log, all of it verified,
+    and without any log."""
+    job = Job.from_task(task)
+    result = Trainer(job, directory / "trainer", on_step=on_step).run()
+    audit = Auditor(job, directory / "auditor", log_dir=result.log_dir, verify_log=1.0).run()
+    alone = Auditor(job, directory / "alone").run()
+    assert audit.checkpoint_root == alone.checkpoint_root == result.checkpoint_root
+    assert (audit.findings, audit.unreadable) == ([], [])
+    return job, result

@@ -5,15 +5,19 @@ import pickle
 import pickletools
 import re
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from roundlog.capture import CaptureError
+from roundlog.capture import CaptureError, Task
 from roundlog.examples import cifar10, cifar10_files
 from roundlog.examples.resnet import resnet50
+from roundlog.examples.vgg import vgg11
+from trainings import trained_and_audited
 
 ROWS = 3
 """Images a file in these tests; the official files have 10,000."""
@@ -88,7 +92,13 @@ def test_images_and_classes_are_those_of_the_files(folder: Path) -> None:
     assert data["images"].dtype == torch.float32
     np.testing.assert_allclose(data["images"].numpy(), (pixels / 255 - mean) / deviation, rtol=1e-5, atol=1e-5)
     assert data["labels"].tolist() == [label for one in batches for label in one[b"labels"]]
-    assert resnet50(data=folder, rows=10, width=2, stages=1, batch_size=5).rows == 10
+
+
+@pytest.mark.parametrize("make", [partial(resnet50, stages=1), vgg11], ids=["resnet50", "vgg11"])
+def test_nets_are_trained_on_the_files_and_audited(make: Callable[..., Task], folder: Path, tmp_path: Path) -> None:
+    task = make(data=folder, rows=10, width=2, batch_size=5, steps=2, interval=1)
+    assert torch.equal(task.dataset["images"], cifar10.load(folder, 10)["images"])
+    trained_and_audited(task, tmp_path)
 
 
 def test_asking_for_more_rows_than_there_are_is_refused(folder: Path) -> None:

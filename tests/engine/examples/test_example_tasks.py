@@ -4,14 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from roundlog.auditor import Auditor
 from roundlog.capture import CaptureError, Task
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
 from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
-from roundlog.job import Job
-from roundlog.trainer import Trainer
+from trainings import trained_and_audited
 
 GPT2_SMALL = {"sequence": 8, "positions": 16, "vocabulary": 50, "width": 16, "heads": 2, "layers": 2}
 
@@ -31,20 +29,16 @@ FULL: dict[str, tuple[Callable[..., Task], int, int]] = {
 """The task, its number of parameters, its batch size."""
 
 
-def trained_and_audited(task: Task, tmp_path) -> None:
-    job = Job.from_task(task)
+def of_every_step(task: Task, tmp_path) -> None:
     losses: list[float] = []
-    result = Trainer(job, tmp_path / "trainer", on_step=lambda event: losses.append(event.loss)).run()
-    audit = Auditor(job, tmp_path / "auditor", log_dir=result.log_dir, verify_log=1.0).run()
-    assert audit.checkpoint_root == result.checkpoint_root
-    assert audit.findings == []
+    job, result = trained_and_audited(task, tmp_path, on_step=lambda event: losses.append(event.loss))
     assert len(set(result.state_roots)) == job.spec.intervals
     assert len(losses) == job.spec.steps
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_one_is_trained_and_audited_to_one_root(name: str, tmp_path) -> None:
-    trained_and_audited(SMALL[name](), tmp_path)
+    of_every_step(SMALL[name](), tmp_path)
 
 
 @pytest.mark.parametrize("name", FULL)
@@ -60,7 +54,7 @@ def test_the_model_has_the_published_number_of_parameters(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FULL)
 def test_the_whole_one_is_trained_and_audited_to_one_root(name: str, tmp_path) -> None:
-    trained_and_audited(FULL[name][0](steps=2, interval=2), tmp_path)
+    of_every_step(FULL[name][0](steps=2, interval=2), tmp_path)
 
 
 def test_only_matrices_of_gpt2_decay() -> None:

@@ -10,6 +10,7 @@ import torch
 from roundlog.capture import CaptureError
 from roundlog.examples import text
 from roundlog.examples.gpt2 import gpt2
+from trainings import trained_and_audited
 
 TEXT = "the cat sat on the mat: the cat sat, the mat sat.\nDer Käfer saß.\n" * 3
 
@@ -53,12 +54,20 @@ def test_a_tokenizer_gives_its_tokens_from_each_of_its_files(file: Path, tokeniz
         assert rows.tolist() == [ids[i : i + 6] for i in range(0, len(ids) - 5, 5)]
 
 
-def test_gpt2_trains_on_a_text(file: Path, tokenizers: Path) -> None:
-    sizes = {"sequence": 6, "positions": 6, "width": 8, "heads": 2, "layers": 1, "batch_size": 2}
-    task = gpt2(data=file, tokenizer=tokenizers, vocabulary=280, **sizes)
+SIZES = {"sequence": 6, "positions": 6, "width": 8, "heads": 2, "layers": 1, "batch_size": 2}
+
+
+@pytest.mark.parametrize("by", ["bytes", "two files", "tokenizer.json"])
+def test_gpt2_is_trained_on_a_text_and_audited(by: str, file: Path, tokenizers: Path, tmp_path: Path) -> None:
+    tokenizer = {"bytes": None, "two files": tokenizers, "tokenizer.json": tokenizers / "whole"}[by]
+    task = gpt2(data=file, tokenizer=tokenizer, vocabulary=280, steps=2, interval=1, **SIZES)
     assert task.dataset["tokens"].shape[1] == 7
+    trained_and_audited(task, tmp_path)
+
+
+def test_a_vocabulary_that_is_too_small_is_refused(file: Path, tokenizers: Path) -> None:
     with pytest.raises(CaptureError, match=r"has a token 2\d\d, the model only 256 of them"):
-        gpt2(data=file, tokenizer=tokenizers, vocabulary=256, **sizes)
+        gpt2(data=file, tokenizer=tokenizers, vocabulary=256, **SIZES)
 
 
 def refused(message: str, file: Path, tokenizer: Path | None = None, context: int = 5, vocabulary: int = 280) -> None:
