@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,9 @@ class Contraction(Inexact):
         exact = 4 * sum(kind.numel for kind in inputs) + exact_bytes(output.numel, terms, 128)
         return super().workspace(inputs, attributes, output) + exact
 
+    moved_a_term: ClassVar[int] = 24
+    """Bytes that `listed` moves between a device and the CPU for every product: two indices there, and it back."""
+
     @abstractmethod
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         """The chosen elements of the output as `roundlog.kernels.summing` sums; inputs on the CPU."""
@@ -77,15 +81,19 @@ class Contraction(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
-        a, b = (x.cpu() for x in inputs)
+        a, b = inputs
         terms = self.terms((tuple(a.shape), tuple(b.shape)), attributes)
-        chosen = elements.cpu().numpy()
+        chosen = elements.numpy()
         if not terms:
-            return torch.zeros(len(chosen), device=elements.device)
+            return torch.zeros(len(chosen))
+        if a.device.type != "cpu":
+            if len(chosen) * terms * self.moved_a_term < 4 * (a.numel() + b.numel()):
+                return torch.from_numpy(self._exact_by_reads(a, b, attributes, chosen, bits))
+            a, b = a.cpu(), b.cpu()
         values, undecided = round_sums_of(*self.sums([a, b], attributes, chosen), terms, bits)
         if undecided.any():
             values[undecided] = self._exact_by_reads(a, b, attributes, chosen[undecided], bits)
-        return torch.from_numpy(values).to(elements.device)
+        return torch.from_numpy(values)
 
     def _exact_by_reads(
         self, a: torch.Tensor, b: torch.Tensor, attributes: Attributes, elements: Index, bits: int
@@ -101,12 +109,14 @@ class Contraction(Inexact):
         return values
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
-        """float64[n, K]: the products that the chosen elements are sums of, exactly; inputs on the CPU."""
-        a, b = (x.contiguous().reshape(-1).numpy() for x in inputs)
-        ia, ib = self.reads((tuple(inputs[0].shape), tuple(inputs[1].shape)), attributes, elements)
-        products: F64 = a[ia].astype(np.float64) * b[ib].astype(np.float64)
-        products[(ia < 0) | (ib < 0)] = 0.0
-        return products
+        """float64[n, K]: the products that the chosen elements are sums of, exactly; only they leave the inputs'
+        device."""
+        a, b = (x.contiguous().view(-1) for x in inputs)
+        reads = self.reads((tuple(inputs[0].shape), tuple(inputs[1].shape)), attributes, elements)
+        ia, ib = (torch.from_numpy(where).to(a.device) for where in reads)
+        products = a[ia].to(torch.float64).mul_(b[ib])
+        listed: F64 = products.masked_fill_((ia < 0) | (ib < 0), 0.0).cpu().numpy()
+        return listed
 
 
 def blocked_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -206,6 +216,17 @@ class MatMul(Contraction, Summation):
         ]
         steps = int(a.stride(-1)), int(b.stride(-2))
         return sum_products(storage_of(a), storage_of(b), first[0], steps[0], first[1], steps[1], a.shape[-1])
+
+    # No indices.
+    moved_a_term = 8
+
+    def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
+        a, b = (x if x.ndim == 3 else x[None] for x in inputs)
+        batch, row = np.divmod(elements // b.shape[-1], a.shape[-2])
+        lines = ((a, batch, row), (b.mT, batch, elements % b.shape[-1]))
+        of_a, of_b = (x[tuple(torch.from_numpy(i).to(x.device) for i in where)] for x, *where in lines)
+        products: F64 = of_a.to(torch.float64).mul_(of_b).cpu().numpy()
+        return products
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         a, b = shapes

@@ -17,7 +17,8 @@ from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBou
 @dataclass(frozen=True, slots=True)
 class Marked:
     """The elements of one output whose interval [y - scale d, y + scale d] holds a rounding boundary, or is not finite
-    in FP32."""
+    in FP32. On the CPU, wherever the output lies: they are few, and every decision about them would be a dozen small
+    kernels on a device."""
 
     indices: torch.Tensor
     """int64[n], ascending flat indices."""
@@ -97,4 +98,4 @@ def mark_by_reference(
     marked = (low != high) | ~(low.abs() <= float(LARGEST))
     indices = marked.reshape(-1).nonzero().squeeze(1)
     chosen = y.reshape(-1)[indices]
-    return low, Marked(indices, chosen, bound.at(indices, chosen))
+    return low, Marked(indices.cpu(), chosen.cpu(), bound.at(indices, chosen).cpu())

@@ -112,9 +112,9 @@ class Sum(Summation):
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
         values = [
-            round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.cpu().numpy())
+            round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.numpy())
         ]
-        return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values])).to(elements.device)
+        return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values]))
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         return _sums_listed(self, inputs, attributes, elements)
@@ -239,9 +239,9 @@ class ScatterAdd(Summation):
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
         values = [
-            round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.cpu().numpy())
+            round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.numpy())
         ]
-        return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values])).to(elements.device)
+        return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values]))
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         return _sums_listed(self, inputs, attributes, elements)

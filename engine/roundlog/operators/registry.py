@@ -113,7 +113,7 @@ class Inexact(Operator):
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
         """elements: int64[n], flat output indices. The mathematical values there, rounded once to `bits` bits:
-        f32[n]."""
+        f32[n]. Both on the CPU, wherever the inputs are."""
 
 
 REGISTRY: dict[str, Operator] = {}

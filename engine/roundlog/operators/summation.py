@@ -101,7 +101,7 @@ class InParts(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
-        chosen = elements.cpu().numpy()
+        chosen = elements.numpy()
         sums = RunningSums(len(chosen))
         for number in range(self._count):
             sums.add(*self._operator.sums(self._on_cpu(number), attributes, chosen))
@@ -110,7 +110,7 @@ class InParts(Inexact):
         for start in range(0, len(rest), EXACT_SUMS):
             some = rest[start : start + EXACT_SUMS]
             values[some] = self._by_integers(attributes, chosen[some], bits)
-        return torch.from_numpy(values).to(elements.device)
+        return torch.from_numpy(values)
 
     def _by_integers(self, attributes: Attributes, elements: Index, bits: int) -> npt.NDArray[np.float32]:
         totals = [0] * len(elements)

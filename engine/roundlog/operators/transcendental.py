@@ -79,8 +79,9 @@ class Function(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
-        chosen = inputs[0].reshape(-1)[elements]
-        return torch.from_numpy(round_function(self.name, chosen.cpu().numpy(), bits)).to(chosen.device)
+        x = inputs[0]
+        chosen = x.reshape(-1)[elements.to(x.device)].cpu().numpy()
+        return torch.from_numpy(round_function(self.name, chosen, bits))
 
 
 def _define(name: str, doc: str, function: Callable[..., torch.Tensor]) -> None:

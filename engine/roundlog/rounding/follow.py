@@ -19,7 +19,7 @@ from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
-from roundlog.rounding.resolve import AUDITOR_REACH, certify, ends, give_up, pieces, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, certify, ends, give_up, pieces, put, resolve
 from roundlog.rounding.window import Window
 
 
@@ -92,12 +92,12 @@ class Follower:
             if log is None:
                 low[doubtful] = resolve(operator, inputs, attributes, marked, self.bits)
             else:
-                logged = _unpack(log, near.indices.device)
+                logged = _unpack(log)
                 self._check_certain(index, some.of(~doubtful), low[~doubtful], logged)
                 if len(marked.indices):
                     candidates = low[doubtful], high[doubtful]
                     low[doubtful] = self._decide(index, operator, inputs, attributes, marked, candidates, logged)
-            rounded.view(-1)[some.indices] = low
+            put(rounded, some.indices, low)
             finite &= bool(low.isfinite().all())
         return rounded, finite
 
@@ -120,7 +120,7 @@ class Follower:
         # Up and down name the two sides of the one boundary within reach; a value must be one of the candidates.
         candidate = (value >= low) & (value <= high) & in_format(value, self.bits)
         possible = torch.where(by_value, candidate, two)
-        sampled = torch.from_numpy(self.generator.random(len(marked.indices)) < self.share).to(found.device)
+        sampled = torch.from_numpy(self.generator.random(len(marked.indices)) < self.share)
         follow = found & possible & ~sampled
         self.followed += int(follow.sum())
         if follow.all():
@@ -137,7 +137,7 @@ class Follower:
 
     def _report_astray(self, index: int, near: Marked, entries: Entries) -> None:
         """Entries for elements that are nowhere near a boundary must not be."""
-        indices = near.indices.cpu().numpy()
+        indices = near.indices.numpy()
         place = np.searchsorted(indices, entries.indices)
         there = place < len(indices)
         there[there] = indices[place[there]] == entries.indices[there]
@@ -165,7 +165,7 @@ class Follower:
 
     def _report(self, operator: int, elements: torch.Tensor, kind: FindingKind, message: str) -> None:
         room = MAX_FINDINGS - len(self.findings)
-        wrong = elements[: max(room, 0)].cpu().numpy()
+        wrong = elements[: max(room, 0)].numpy()
         if self._window is not None:
             wrong = self._window.whole(wrong)
         for element in wrong.tolist():
@@ -192,12 +192,12 @@ class _Logged:
         return self.indices[position] == elements, self.decisions[position], self.values[position]
 
 
-def _unpack(entries: Entries, device: torch.device) -> _Logged:
+def _unpack(entries: Entries) -> _Logged:
     values = np.zeros(len(entries.indices), dtype=np.uint32)
     values[entries.decisions == int(Decision.VALUE)] = entries.values
     return _Logged(
-        torch.from_numpy(entries.indices).to(device),
-        torch.from_numpy(entries.decisions.astype(np.int64)).to(device),
+        torch.from_numpy(entries.indices),
+        torch.from_numpy(entries.decisions.astype(np.int64)),
         # + 0.0: a logged -0 is the +0 that an inexact operator gives.
-        torch.from_numpy(values.view(np.float32) + np.float32(0.0)).to(device),
+        torch.from_numpy(values.view(np.float32) + np.float32(0.0)),
     )

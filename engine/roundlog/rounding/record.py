@@ -10,7 +10,7 @@ from roundlog.arithmetic import FULL_BITS
 from roundlog.log import Decision, Entries, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import certify, give_up, judge, pieces, resolved
+from roundlog.rounding.resolve import certify, give_up, judge, pieces, put, resolved
 
 
 class Recorder:
@@ -48,14 +48,14 @@ class Recorder:
         for some in pieces(marked):
             judged = judge(some, self.guard, self.bits)
             right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, self.bits)
-            rounded.view(-1)[some.indices] = right
-            values, upper, two = (part.cpu().numpy() for part in (right, judged.upper, judged.two))
+            put(rounded, some.indices, right)
+            values, upper, two = (part.numpy() for part in (right, judged.upper, judged.two))
             decision = np.where(values == upper, np.uint8(Decision.UP), np.uint8(Decision.DOWN))
             decisions.append(np.where(two, decision, np.uint8(Decision.VALUE)))
             by_value.append(values[~two].view(np.uint32))
             finite &= bool(np.isfinite(values).all())
         self.entries[index] = Entries(
-            indices=marked.indices.cpu().numpy(),
+            indices=marked.indices.numpy(),
             decisions=np.concatenate(decisions),
             values=np.concatenate(by_value),
         )

@@ -55,7 +55,7 @@ def certify(
 
 def ends(marked: Marked, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[torch.Tensor, torch.Tensor]:
     """f32[n], f32[n]: y - scale d and y + scale d of every marked element, rounded."""
-    if marked.y.device.type != "cpu" or bits != FULL_BITS:
+    if bits != FULL_BITS:
         return round_interval(marked.y, marked.d, scale, bits)
     low, high = ends_by_kernel(marked.y.numpy(), marked.d.numpy(), interval_factor(scale))
     return torch.from_numpy(low), torch.from_numpy(high)
@@ -78,7 +78,7 @@ class Judged:
 def judge(marked: Marked, guard: float, bits: int = FULL_BITS) -> Judged:
     """All of it in one loop where there is a kernel for it."""
     far = guard + TRAINER_REACH
-    if marked.y.device.type != "cpu" or bits != FULL_BITS:
+    if bits != FULL_BITS:
         low, high = ends(marked, bits=bits)
         return Judged(low, low != high, ends(marked, guard, bits)[1], adjacent(*ends(marked, far, bits), bits))
     factors = (interval_factor(scale) for scale in (1.0, guard, far))
@@ -126,6 +126,11 @@ def give_up(
         return False
     first = marked.indices[~finite][0]
     before = marked.of(marked.indices < first)
-    rounded.view(-1)[before.indices] = resolve(operator, inputs, attributes, before, bits)
-    rounded.view(-1)[marked.indices[~finite]] = torch.nan
+    put(rounded, before.indices, resolve(operator, inputs, attributes, before, bits))
+    put(rounded, marked.indices[~finite], torch.full((1,), torch.nan))
     return True
+
+
+def put(rounded: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> None:
+    """Put values (f32[n] or f32[1]) at flat indices (int64[n]) of an output on any device."""
+    rounded.view(-1)[indices.to(rounded.device)] = values.to(rounded.device)

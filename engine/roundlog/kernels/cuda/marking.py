@@ -28,8 +28,8 @@ PRODUCT, FULL, RELATIVE = 0, 1, 2
 _PRODUCT, _FULL = tl.constexpr(PRODUCT), tl.constexpr(FULL)
 
 Near = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""The marked elements: int64[n], ascending flat indices; float64[n], the approximations there; float64[n], their
-bounds."""
+"""The marked elements, on the CPU: int64[n], ascending flat indices; float64[n], the approximations there; float64[n],
+their bounds."""
 
 
 @triton.jit
@@ -142,11 +142,13 @@ def _mark(
         ends = counts.cumsum(0, dtype=torch.int64)
         # The one place where the host waits for the device: how much memory it takes is known only now.
         found = int(ends[-1])
-        indices = torch.empty(found, dtype=torch.int64, device=y.device)
-        values, bounds = (torch.empty(found, dtype=torch.float64, device=y.device) for _ in range(2))
+        near = torch.empty((3, found), dtype=torch.int64, device=y.device)
+        indices, values, bounds = near[0], near[1].view(torch.float64), near[2].view(torch.float64)
         if found:
             _collect[grid](
                 y, d, rows, width, per, counts, ends, indices, values, bounds, size, *numbers, form=form,
                 enable_fp_fusion=False,
             )  # fmt: skip
-    return out, (indices, values, bounds)
+    # They leave the device all at once.
+    indices, values, bounds = near.cpu()
+    return out, (indices, values.view(torch.float64), bounds.view(torch.float64))
