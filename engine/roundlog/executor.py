@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from roundlog.arithmetic import FULL_BITS, check_machine
-from roundlog.finiteness import surely_finite
+from roundlog.finiteness import Doubts, surely_finite
 from roundlog.fusion import Group, compute, deaths, plan
 from roundlog.kernels.reducing import all_finite
 from roundlog.kernels.threads import own_threads
@@ -97,6 +97,8 @@ class RunningStep:
         self._known = known
         self._rounding = rounding
         self._pass_on = pass_on
+        self.doubts: Doubts | None = None
+        """Where checks of what exact operators give are put off to, if they are."""
 
     def forget(self, values: Sequence[int]) -> None:
         for value in values:
@@ -118,12 +120,12 @@ class RunningStep:
                     self._program, self.inputs.step, index, error.element, error.output, "has no value", str(error)
                 ) from None
             if op.kind == Kind.EXACT or (ends_step and not self.executor.surely_finite[node.inputs[0]]):
-                finite = _all_finite(result)
+                finite = self._finite(index, result, arguments)
         else:
             assert isinstance(op, Source)
             result = op.load(node.attributes, node.type, self.inputs)
             if node.op == "schedule" or (node.op == "state" and not self._known[integer(node.attributes, "slot")]):
-                finite = _all_finite(result)
+                finite = self._finite(index, result, arguments)
         if not finite:
             self._stop_if_not_finite(index, result, arguments)
         self.values[index] = result
@@ -152,9 +154,19 @@ class RunningStep:
         kept = set(group.outputs)
         self.forget([index for index in group.nodes if index not in kept])
 
-    def _stop_if_not_finite(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> None:
-        """An exact operator may give an infinity where it is given one, at that very element: that came in as a
-        constant or as data."""
+    def _finite(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> bool:
+        """Whether there is nothing to be looked at more closely, for all that is known now."""
+        if self.doubts is None or result.dtype != torch.float32:
+            return _all_finite(result)
+        if all(self.executor.surely_finite[value] for value in self._program.nodes[index].inputs):
+            self.doubts.about(result)
+        else:
+            self.doubts.unless_none(self._bad(index, result, arguments))
+        return True
+
+    def _bad(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> torch.Tensor:
+        """Which elements stop the step. An exact operator may give an infinity where it is given one, at that very
+        element: that came in as a constant or as data."""
         op = self.executor.operators[index]
         bad = ~result.isfinite()
         if isinstance(op, Elementwise):
@@ -163,7 +175,10 @@ class RunningStep:
             bad |= result.isnan()
         elif op.kind == Kind.EXACT:
             bad = result.isnan()
-        where = bad.reshape(-1).nonzero()
+        return bad
+
+    def _stop_if_not_finite(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> None:
+        where = self._bad(index, result, arguments).reshape(-1).nonzero()
         if len(where):
             raise NonFiniteError.at(self._program, self.inputs.step, index, int(where[0]), result)
 
@@ -222,8 +237,10 @@ class Executor:
         observe: Callable[[int, torch.Tensor], None] | None,
         pass_on: Callable[[int, torch.Tensor], None] | None,
     ) -> StepResult:
+        if observe is None and inputs.device.type != "cpu":
+            return self._without_waiting(inputs, rounding, pass_on)
         # The fused tape computes in FP32.
-        if observe is not None or inputs.device.type != "cpu" or self.bits != FULL_BITS:
+        if observe is not None or self.bits != FULL_BITS:
             return self._one_by_one(inputs, rounding, observe, pass_on)
         running = self._start(inputs, rounding, pass_on)
         try:
@@ -239,6 +256,20 @@ class Executor:
             raise
         return self._finish(running)
 
+    def _without_waiting(
+        self, inputs: StepInputs, rounding: Rounding, pass_on: Callable[[int, torch.Tensor], None] | None
+    ) -> StepResult:
+        """One by one, too, on a device; whether what exact operators give is finite is seen at the end."""
+        running = self._start(inputs, rounding, pass_on)
+        running.doubts = Doubts()
+        try:
+            self._in_order(running, None)
+            stopped = running.doubts.confirmed()
+        except StoppedError:
+            stopped = True
+        # Which operator was the first is found by looking at each; what came after it may have stopped, too.
+        return self._one_by_one(inputs, rounding, None, pass_on) if stopped else self._finish(running)
+
     def _one_by_one(
         self,
         inputs: StepInputs,
@@ -247,12 +278,15 @@ class Executor:
         pass_on: Callable[[int, torch.Tensor], None] | None,
     ) -> StepResult:
         running = self._start(inputs, rounding, pass_on)
+        self._in_order(running, observe)
+        return self._finish(running)
+
+    def _in_order(self, running: RunningStep, observe: Callable[[int, torch.Tensor], None] | None) -> None:
         for index in range(len(self.program.nodes)):
             running.compute(index)
             if observe is not None:
                 observe(index, running.values[index])
             running.forget(self._last_uses.get(index, []))
-        return self._finish(running)
 
     def _start(
         self, inputs: StepInputs, rounding: Rounding, pass_on: Callable[[int, torch.Tensor], None] | None

@@ -111,9 +111,7 @@ class Sum(Summation):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
-        values = [
-            round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.numpy())
-        ]
+        values = [round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.numpy())]
         return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values]))
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
@@ -238,9 +236,7 @@ class ScatterAdd(Summation):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
-        values = [
-            round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.numpy())
-        ]
+        values = [round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.numpy())]
         return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values]))
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
