@@ -1,11 +1,12 @@
 """What certified training costs: steps of the trainer and the auditor against plain PyTorch steps, interleaved.
 
-    .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|gpt2|resnet50|...] [--json FILE]
+    .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|gpt2|...] [--device cuda] [--json FILE]
 
 Every round times one step of each: plain FP64 and FP32 PyTorch (eager, the same optimizer), the trainer (with its log),
 the auditor (following that log, 5 % verified), and the auditor alone. What is printed are medians, and ratios taken
 within each round, because machines are noisy. Hashing is the state root of one checkpoint, against INTERVAL steps.
-Memory is the peak of fresh processes that do nothing but two steps of one kind.
+Memory is the peak of fresh processes that do nothing but two steps of one kind. On a CUDA device, it is the memory
+there; TF32 is off, the clock is read when the device has finished, and hashing includes the copy to the CPU.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
 from roundlog.executor import Executor
 from roundlog.job import Job
+from roundlog.kernels.cuda import marking_works
 from roundlog.log import LogWriter
 from roundlog.operators import StepInputs
 from roundlog.plain import PlainTraining
@@ -88,19 +90,20 @@ MODELS: dict[str, Callable[[int], Task]] = {
 class Certified:
     """The same training by the engine."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, device: torch.device) -> None:
         self.job = job
+        self.device = device
         self.executor = Executor(job.program)
-        self.states = list(job.initial.values())
+        self.states = [state.to(device) for state in job.initial.values()]
 
     def step(self, step: int, data: list[torch.Tensor], rounding: Rounding) -> None:
         inputs = StepInputs(
             states=self.states,
             data=data,
-            schedule=self.job.schedule[step],
+            schedule=self.job.schedule[step].to(self.device),
             seed=self.job.spec.seed,
             step=step,
-            device=torch.device("cpu"),
+            device=self.device,
         )
         self.states = self.executor.run(inputs, rounding).states
 
@@ -113,17 +116,43 @@ WARM_UP = 2
 
 
 def timed(work: Callable[..., None], *arguments: object) -> float:
+    _finish()
     started = time.perf_counter()
     work(*arguments)
+    _finish()
     return time.perf_counter() - started
 
 
-def measure(model: str, rounds: int) -> dict[str, object]:
+def _finish() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def usable(name: str) -> torch.device:
+    """A device to measure on, set up as the figures say."""
+    device = torch.device(name)
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
+        raise SystemExit(f"there is no device {name} here to measure on: --device cpu, or cuda where there is one")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return device
+
+
+def described(device: torch.device) -> dict[str, object]:
+    if device.type == "cpu":
+        return {"threads": torch.get_num_threads(), "processor": platform.processor() or platform.machine()}
+    return {"device": torch.cuda.get_device_name(device), "marking by Triton": marking_works(_indexed(device))}
+
+
+def _indexed(device: torch.device) -> torch.device:
+    return torch.empty(0, device=device).device
+
+
+def measure(model: str, rounds: int, device: torch.device) -> dict[str, object]:
     task = MODELS[model](rounds + WARM_UP)
     job = Job.from_task(task)
     batches = Batches(job.dataset, job.spec)
-    plain64, plain32 = PlainTraining(task, torch.float64), PlainTraining(task, torch.float32)
-    trainer, auditor, alone = Certified(job), Certified(job), Certified(job)
+    plain64, plain32 = (PlainTraining(task, dtype, device) for dtype in (torch.float64, torch.float32))
+    trainer, auditor, alone = (Certified(job, device) for _ in range(3))
     recorder, spare = Recorder(job.spec.log_guard), Recorder(job.spec.log_guard)
     follower = Follower(job.spec.log_guard, 0.05, np.random.default_rng())
     times: dict[str, list[float]] = {name: [] for name in ("fp64", "fp32", "trainer", "auditor", "alone", "hashing")}
@@ -131,7 +160,7 @@ def measure(model: str, rounds: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as directory:
         with LogWriter(Path(directory) / "log", log_header(job, 0)) as writer:
             for step in range(rounds + WARM_UP):
-                data = batches.load(step)
+                data = [field.to(device) for field in batches.load(step)]
                 batch = dict(zip(job.dataset, data, strict=True))
                 row = {"fp64": timed(plain64.step, step, batch), "fp32": timed(plain32.step, step, batch)}
                 row["trainer"] = timed(trainer.step, step, data, recorder)
@@ -157,8 +186,7 @@ def measure(model: str, rounds: int) -> dict[str, object]:
         "model": model,
         "parameters": sum(p.numel() for p in task.model.parameters()),
         "operators": len(job.program.nodes),
-        "threads": torch.get_num_threads(),
-        "processor": platform.processor() or platform.machine(),
+        **described(device),
         "torch": torch.__version__,
         "seconds": {name: round(statistics.median(values), 4) for name, values in times.items()},
         "trainer / plain FP64": ratio("trainer", "fp64"),
@@ -166,32 +194,35 @@ def measure(model: str, rounds: int) -> dict[str, object]:
         "auditor / trainer": ratio("auditor", "trainer"),
         "auditor without log / trainer": ratio("alone", "trainer"),
         f"hashing / {INTERVAL} trainer steps": round(ratio("hashing", "trainer") / INTERVAL, 4),
-        "peak memory, trainer / plain FP64": round(peak(model, "trainer") / peak(model, "fp64"), 3),
+        "peak memory, trainer / plain FP64": round(peak(model, "trainer", device) / peak(model, "fp64", device), 3),
         "log entries a step": entries // (rounds + WARM_UP),
         "log bytes a step": size // (rounds + WARM_UP),
     }
 
 
-def peak(model: str, kind: str) -> int:
+def peak(model: str, kind: str, device: torch.device) -> int:
     """Peak memory in KiB of a fresh process that takes two steps of that kind."""
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_two_steps, (model, kind))
+        return pool.apply(_two_steps, (model, kind, str(device)))
 
 
-def _two_steps(model: str, kind: str) -> int:
+def _two_steps(model: str, kind: str, name: str) -> int:
+    device = usable(name)
     task = MODELS[model](2)
     job = Job.from_task(task)
     batches = Batches(job.dataset, job.spec)
-    plain = PlainTraining(task, torch.float64) if kind == "fp64" else None
-    trainer = Certified(job)
+    plain = PlainTraining(task, torch.float64, device) if kind == "fp64" else None
+    trainer = Certified(job, device) if plain is None else None
     recorder = Recorder(job.spec.log_guard)
     for step in range(2):
-        data = batches.load(step)
+        data = [field.to(device) for field in batches.load(step)]
         if plain is not None:
             plain.step(step, dict(zip(job.dataset, data, strict=True)))
-        else:
+        elif trainer is not None:
             trainer.step(step, data, recorder)
             recorder.take()
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) // 1024
     # Not ru_maxrss: a child begins with its parent's.
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
@@ -201,9 +232,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    result = measure(arguments.model, arguments.rounds)
+    result = measure(arguments.model, arguments.rounds, usable(arguments.device))
     for name, value in result.items():
         print(f"{name:>30}  {value}")
     if arguments.json:

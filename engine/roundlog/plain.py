@@ -16,12 +16,15 @@ from roundlog.capture.task import micro_batches
 class PlainTraining:
     """Steps of a task on copies of its model and optimizer."""
 
-    def __init__(self, task: Task, dtype: torch.dtype = torch.float32) -> None:
-        """dtype: float32, or float64 for parameters, buffers and data in twice the precision."""
+    def __init__(
+        self, task: Task, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    ) -> None:
+        """dtype: float32, or float64 for parameters, buffers and data in twice the precision. device: of the model;
+        None: where the task's is."""
         self.task = task
         # Copied together, so that the optimizer's groups hold the copied parameters; .to() keeps them the same objects.
         self.model, self.optimizer = copy.deepcopy((task.model, task.optimizer))
-        self.model.to(dtype)
+        self.model.to(device, dtype)
         self._dtype = dtype
         self._rates = rates(task.optimizer, task.schedule, task.steps)
 

@@ -31,7 +31,7 @@ class Attention(nn.Module):
         B, T, C = x_BTC.shape
         q, k, v = self.qkv(x_BTC).view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
         scores_BHTT = q @ k.transpose(-2, -1) / math.sqrt(C // self.heads)
-        future_TT = torch.ones(T, T, dtype=torch.bool).triu(1)
+        future_TT = torch.ones(T, T, dtype=torch.bool, device=x_BTC.device).triu(1)
         weights_BHTT = self.drop(F.softmax(scores_BHTT.masked_fill(future_TT, float("-inf")), dim=-1))
         mixed_BTC: torch.Tensor = self.out((weights_BHTT @ v).transpose(1, 2).reshape(B, T, C))
         return mixed_BTC

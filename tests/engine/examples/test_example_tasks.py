@@ -1,10 +1,13 @@
 """The example tasks: the models are the published ones, and every one is trained, logged and audited to one root."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task
+from roundlog.examples.digits import digits
+from roundlog.examples.gpt import gpt
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
 from roundlog.examples.resnet import resnet50
@@ -49,6 +52,21 @@ def test_the_model_has_the_published_number_of_parameters(name: str) -> None:
         task = make(**few_rows)
     assert sum(p.numel() for p in task.model.parameters()) == parameters
     assert task.batch_size == batch_size
+
+
+@pytest.mark.parametrize("name", [*SMALL, "digits", "gpt"])
+def test_plain_training_works_wherever_the_model_is(name: str) -> None:
+    others = {
+        "digits": lambda: digits(steps=2, interval=1),
+        "gpt": lambda: gpt(data=Path(__file__), steps=2, interval=1, batch_size=2, context=8, width=16, heads=2),
+    }
+    task = (SMALL | others)[name]()
+    # Kernels for meta tensors compute nothing, but refuse to mix devices.
+    batch = {field: rows[: task.batch_size].to("meta") for field, rows in task.dataset.items()}
+    loss = task.loss(task.model.to("meta"), batch)
+    loss.backward()
+    task.optimizer.step()
+    assert loss.device.type == "meta"
 
 
 @pytest.mark.slow
