@@ -34,7 +34,7 @@ from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
 from roundlog.executor import Executor
 from roundlog.job import Job
-from roundlog.kernels.cuda import marking_works
+from roundlog.kernels.cuda import works
 from roundlog.log import LogWriter
 from roundlog.operators import StepInputs
 from roundlog.plain import PlainTraining
@@ -140,7 +140,7 @@ def usable(name: str) -> torch.device:
 def described(device: torch.device) -> dict[str, object]:
     if device.type == "cpu":
         return {"threads": torch.get_num_threads(), "processor": platform.processor() or platform.machine()}
-    return {"device": torch.cuda.get_device_name(device), "marking by Triton": marking_works(_indexed(device))}
+    return {"device": torch.cuda.get_device_name(device), "Triton": works(_indexed(device))}
 
 
 def _indexed(device: torch.device) -> torch.device:

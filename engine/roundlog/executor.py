@@ -10,7 +10,8 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, check_machine
 from roundlog.finiteness import Doubts, surely_finite
-from roundlog.fusion import Group, compute, deaths, plan
+from roundlog.fusion import Group, compute, compute_on_device, deaths, plan
+from roundlog.kernels.cuda import works
 from roundlog.kernels.reducing import all_finite
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import (
@@ -145,7 +146,13 @@ class RunningStep:
         nodes = self._program.nodes
         inputs = [self.values[value] for value in group.inputs]
         shape = nodes[group.nodes[0]].type.shape
-        results = compute(group, inputs, shape, [nodes[value].type.dtype for value in group.outputs])
+        dtypes = [nodes[value].type.dtype for value in group.outputs]
+        if self.doubts is not None:
+            made, bad = compute_on_device(group, inputs, shape, dtypes)
+            self.doubts.unless_none(bad)
+            self.values.update(zip(group.outputs, made, strict=True))
+            return
+        results = compute(group, inputs, shape, dtypes)
         if results is not None:
             self.values.update(zip(group.outputs, results, strict=True))
             return
@@ -217,7 +224,7 @@ class Executor:
         pass_on: Callable[[int, torch.Tensor], None] | None = None,
     ) -> StepResult:
         """One step. `observe` sees every operator's index and output, in program order; without it, chains of exact
-        elementwise operators run fused on the CPU, to the same bits. `pass_on` is for programs that are a part of a
+        elementwise operators run fused, to the same bits. `pass_on` is for programs that are a part of a
         step: it takes what they store (slot and value, as soon as it is there), and the result holds no states. What
         goes on to another part may be infinite where a constant is.
 
@@ -238,36 +245,47 @@ class Executor:
         pass_on: Callable[[int, torch.Tensor], None] | None,
     ) -> StepResult:
         if observe is None and inputs.device.type != "cpu":
-            return self._without_waiting(inputs, rounding, pass_on)
+            fused = self.bits == FULL_BITS and inputs.device.type == "cuda" and works(inputs.device)
+            return self._without_waiting(inputs, rounding, pass_on, fused)
         # The fused tape computes in FP32.
         if observe is not None or self.bits != FULL_BITS:
             return self._one_by_one(inputs, rounding, observe, pass_on)
         running = self._start(inputs, rounding, pass_on)
         try:
-            for item, dead in zip(self._plan, self._dead_after, strict=True):
-                if isinstance(item, Group):
-                    running.compute_group(item)
-                else:
-                    running.compute(item)
-                running.forget(dead)
+            self._by_plan(running)
         except StoppedError:
             # Groups run later than their operators stand: which one is first is found in program order.
             self._one_by_one(inputs, rounding, None, pass_on)
             raise
         return self._finish(running)
 
+    def _by_plan(self, running: RunningStep) -> None:
+        for item, dead in zip(self._plan, self._dead_after, strict=True):
+            if isinstance(item, Group):
+                running.compute_group(item)
+            else:
+                running.compute(item)
+            running.forget(dead)
+
     def _without_waiting(
-        self, inputs: StepInputs, rounding: Rounding, pass_on: Callable[[int, torch.Tensor], None] | None
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        pass_on: Callable[[int, torch.Tensor], None] | None,
+        fused: bool,
     ) -> StepResult:
-        """One by one, too, on a device; whether what exact operators give is finite is seen at the end."""
+        """On a device, where whether what exact operators give is finite is seen at the end."""
         running = self._start(inputs, rounding, pass_on)
         running.doubts = Doubts()
         try:
-            self._in_order(running, None)
+            if fused:
+                self._by_plan(running)
+            else:
+                self._in_order(running, None)
             stopped = running.doubts.confirmed()
         except StoppedError:
             stopped = True
-        # Which operator was the first is found by looking at each; what came after it may have stopped, too.
+        # Which operator was the first is found by looking at each, in program order.
         return self._one_by_one(inputs, rounding, None, pass_on) if stopped else self._finish(running)
 
     def _one_by_one(

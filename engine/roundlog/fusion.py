@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from roundlog.finiteness import surely_finite
-from roundlog.kernels.tape import BOOL, F32, Check, Code, Tape, play
+from roundlog.kernels.tape import BOOL, F32, Assignments, Check, Code, Tape, play
 from roundlog.operators import workspace
 from roundlog.program import DType, Program
 
@@ -64,6 +64,8 @@ class Group:
     outputs: tuple[int, ...]
     """Values that are needed outside."""
     tape: Tape
+    assignments: Assignments
+    """The same."""
     patterns: tuple[tuple[int, int] | None, ...]
     """How every input is read: see `_pattern`."""
 
@@ -228,7 +230,8 @@ class _Planner:
         )
         shape = nodes[members[0]].type.shape
         patterns = tuple(_pattern(nodes[value].type.shape, shape) for value in inputs)
-        return Group(tuple(members), tuple(inputs), tuple(outputs), tape, patterns)
+        assignments = Assignments.of(tape, len(inputs))
+        return Group(tuple(members), tuple(inputs), tuple(outputs), tape, assignments, patterns)
 
 
 def compute(
@@ -258,6 +261,25 @@ def compute(
         size,
     )
     return results if finite else None
+
+
+def compute_on_device(
+    group: Group, inputs: list[torch.Tensor], shape: tuple[int, ...], dtypes: list[DType]
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The group's outputs (of these dtypes) on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless a
+    value on the way is not finite. Nobody waits for it."""
+    # Not at the top: Triton is an optional extra.
+    from roundlog.kernels.cuda import tape
+
+    size, device = prod(shape), inputs[0].device
+    tensors = [
+        x.expand(shape).contiguous() if pattern is None else x.contiguous()
+        for x, pattern in zip(inputs, group.patterns, strict=True)
+    ]
+    results = [torch.empty(shape, dtype=dtype.torch_dtype, device=device) for dtype in dtypes]
+    bad = torch.zeros(1, dtype=torch.int32, device=device)
+    tape.play(group.assignments, tensors, [pattern or (1, size) for pattern in group.patterns], results, bad)
+    return results, bad
 
 
 def _pattern(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:

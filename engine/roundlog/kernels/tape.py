@@ -86,6 +86,30 @@ class Tape:
     registers: int
 
 
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """A tape on which every instruction makes a new value: values are numbered, inputs first."""
+
+    instructions: tuple[tuple[int, int, int, int, int], ...]
+    """Code, three sources (the first one again where the code has fewer), and a Check."""
+    outputs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tape: Tape, inputs: int) -> Assignments:
+        """inputs: how many registers hold inputs."""
+        holds = [*range(inputs), *[0] * (tape.registers - inputs)]
+        rows = []
+        for code, to, *sources, check in tape.instructions.tolist():
+            used = sources[: _SOURCES.get(code, 2)]
+            a, b, c = (holds[register] for register in (used + used[:1] * 2)[:3])
+            rows.append((code, a, b, c, check))
+            holds[to] = inputs + len(rows) - 1
+        return cls(tuple(rows), tuple(holds[register] for register in tape.outputs.tolist()))
+
+
+_SOURCES = {SQRT: 1, NEG: 1, ABS: 1, FLOOR: 1, NOT: 1, WHERE: 3, COPY: 1}
+
+
 @intrinsic
 def _pointer(typingctx: Any, address: Any) -> Any:
     """An integer as a pointer: the only way to hand a compiled loop a list of arrays of different kinds."""

@@ -9,7 +9,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, round_interval
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.cuda import marking_works
+from roundlog.kernels.cuda import works
 from roundlog.kernels.marking import LARGEST, Near, mark_flat, mark_product
 from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
 
@@ -49,7 +49,7 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Mar
     correct rounding of the exact value, and finite. Returns f32 of y's shape, in memory of its own."""
     if y.numel() and y.device.type == "cpu":
         return _mark_by_loops(y, bound, scale)
-    if y.numel() and y.device.type == "cuda" and marking_works(y.device):
+    if y.numel() and y.device.type == "cuda" and works(y.device):
         return mark_by_triton(y, bound, scale)
     return mark_by_reference(y, bound, scale)
 

@@ -3,12 +3,9 @@ runs them on CPU tensors. What compilers make of them for real devices is looked
 
 from __future__ import annotations
 
-import importlib.util
-import multiprocessing
-import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
 
@@ -19,26 +16,9 @@ from roundlog.operators import marking
 from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
 from roundlog.operators.marking import Marked, mark_by_reference, mark_by_triton
 from test_marking import SPECIAL, bounds, values
+from triton_processes import needs_triton
 
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed: `make test-triton`"
-)
 Mark = Callable[[torch.Tensor, Bound, float], tuple[torch.Tensor, Marked]]
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[ProcessPoolExecutor]:
-    """A process in which Triton interprets its kernels: it decides that when it is imported."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_interpret) as pool:
-        yield pool
-
-
-def _interpret() -> None:
-    os.environ["TRITON_INTERPRET"] = "1"
-    # Of numpy, which it computes with: infinities and NaN are among the cases.
-    warnings.filterwarnings("ignore", category=RuntimeWarning)
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +112,7 @@ def test_any_layout_is_read(by_triton: Mark) -> None:
 
 @needs_triton
 def test_the_kernels_are_tried_on_a_few_numbers_before_they_are_used(interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(cuda.agrees, torch.device("cpu")).result()
+    assert interpreter.submit(cuda.marking_agrees, torch.device("cpu")).result()
     assert not interpreter.submit(_agrees_with_flushed_subnormals).result()
 
 
@@ -147,7 +127,7 @@ def _agrees_with_flushed_subnormals() -> bool:
 
     kernels._round = flushing
     try:
-        return cuda.agrees(torch.device("cpu"))
+        return cuda.marking_agrees(torch.device("cpu"))
     finally:
         kernels._round = right
 
@@ -157,7 +137,7 @@ def _agrees_with_flushed_subnormals() -> bool:
 def test_a_device_that_is_here_is_marked_on_by_triton() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cuda.marking_works(torch.device("cuda", 0))
+        assert cuda.works(torch.device("cuda", 0))
 
 
 COMPILED = {
@@ -184,20 +164,6 @@ def _compiled(kernel: str, form: int, fusion: bool, **other: str) -> str:
     return str(made.asm["ptx"])
 
 
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
-    """A process in which Triton compiles."""
-    context = multiprocessing.get_context("spawn")
-    cache = str(tmp_path_factory.mktemp("triton"))
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_compile, initargs=(cache,)) as pool:
-        yield pool
-
-
-def _compile(cache: str) -> None:
-    os.environ.pop("TRITON_INTERPRET", None)
-    os.environ["TRITON_CACHE_DIR"] = cache
-
-
 @needs_triton
 @pytest.mark.parametrize("form", [0, 1, 2])
 @pytest.mark.parametrize("kernel", ["_round_and_count", "_collect"])
@@ -217,20 +183,20 @@ def test_without_triton_or_where_it_fails_the_reference_marks(monkeypatch: pytes
     device = torch.device("cuda", 0)
     monkeypatch.setattr(cuda, "find_spec", lambda name: None)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    assert not cuda.marking_works.__wrapped__(device)
+    assert not cuda.works.__wrapped__(device)
     monkeypatch.setattr(cuda, "find_spec", lambda name: name)
 
     def fails(device: torch.device) -> bool:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(cuda, "agrees", fails)
+    monkeypatch.setattr(cuda, "marking_agrees", fails)
     with pytest.warns(UserWarning, match="no compiler"):
-        assert not cuda.marking_works.__wrapped__(device)
-    monkeypatch.setattr(cuda, "agrees", lambda device: False)
+        assert not cuda.works.__wrapped__(device)
+    monkeypatch.setattr(cuda, "marking_agrees", lambda device: False)
     with pytest.warns(UserWarning, match="IEEE 754"):
-        assert not cuda.marking_works.__wrapped__(device)
-    monkeypatch.setattr(cuda, "agrees", lambda device: True)
-    assert cuda.marking_works.__wrapped__(device)
+        assert not cuda.works.__wrapped__(device)
+    monkeypatch.setattr(cuda, "marking_agrees", lambda device: True)
+    assert cuda.works.__wrapped__(device)
 
 
 @pytest.mark.parametrize(("works", "chosen"), [(True, "mark_by_triton"), (False, "mark_by_reference")])
@@ -242,7 +208,7 @@ def test_a_tensor_on_cuda_is_marked_by_triton_where_it_works(
     used: list[str] = []
     for name in ("mark_by_triton", "mark_by_reference"):
         monkeypatch.setattr(marking, name, lambda y, bound, scale, name=name: used.append(name))
-    monkeypatch.setattr(marking, "marking_works", lambda device: works)
+    monkeypatch.setattr(marking, "works", lambda device: works)
     with FakeTensorMode():
         marking.mark(torch.empty(3, dtype=torch.float64, device="cuda"), RelativeBound(0.0), 1.0)
         marking.mark(torch.empty(0, dtype=torch.float64, device="cuda"), RelativeBound(0.0), 1.0)

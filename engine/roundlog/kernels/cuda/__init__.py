@@ -13,27 +13,29 @@ import numpy.typing as npt
 import torch
 
 from roundlog.kernels.marking import mark_flat
+from roundlog.kernels.tape import F32, Assignments, Check, Code, Tape, play
 
 
 @cache
-def marking_works(device: torch.device) -> bool:
-    """Whether `roundlog.kernels.cuda.marking` can be imported, compiled, and marks a few numbers on this device as the
-    CPU does. Warns if it should and does not."""
+def works(device: torch.device) -> bool:
+    """Whether the kernels of this room can be imported, compiled, and compute a few numbers on this device as those of
+    the CPU do. Warns if they should and do not."""
     # AMD's devices call themselves cuda, too.
     if torch.version.cuda is None or find_spec("triton") is None:
         return False
     try:
-        why = "it does not compute as IEEE 754 says" if not agrees(device) else ""
+        agree = marking_agrees(device) and tape_agrees(device)
+        why = "" if agree else "it does not compute as IEEE 754 says"
     except Exception as error:
         # No C compiler, no ptxas for this card, a driver that is too old: whatever it is, there is another way.
         why = f"{type(error).__name__}: {error}"
     if why:
-        warn(f"Triton does not work on {device}, so that marking is slower, to the same bits: {why}", stacklevel=2)
+        warn(f"Triton does not work on {device}, so that training is slower, to the same bits: {why}", stacklevel=2)
     return not why
 
 
-def agrees(device: torch.device) -> bool:
-    """Whether the kernels for CUDA mark some numbers near rounding boundaries, of every size, as the CPU does."""
+def marking_agrees(device: torch.device) -> bool:
+    """Whether the kernels mark some numbers near rounding boundaries, of every size, as the CPU does."""
     from roundlog.kernels.cuda import marking
 
     rng = np.random.default_rng(0)
@@ -47,6 +49,48 @@ def agrees(device: torch.device) -> bool:
     rounded, found = marking.mark_flat(torch.from_numpy(y).to(device), torch.from_numpy(d).to(device), 1.75)
     here: list[npt.NDArray[Any]] = [out, near.indices, near.y, near.d]
     return all(map(_same_bits, here, (part.cpu().numpy() for part in (rounded, *found))))
+
+
+def tape_agrees(device: torch.device) -> bool:
+    """Whether a tape with every instruction there is gives, of special numbers and others, what it gives on the CPU."""
+    from roundlog.kernels.cuda import tape as on_device
+
+    numbers = [
+        0.0,
+        -0.0,
+        2.0**-149,
+        -(2.0**-149),
+        2.0**-126,
+        0.5,
+        1.0,
+        1 + 2.0**-23,
+        -2.5,
+        3.0,
+        1e30,
+        3e38,
+        np.inf,
+        np.nan,
+    ]
+    rng = np.random.default_rng(0)
+    pairs = np.array([(a, b) for a in (*numbers, -np.inf) for b in numbers] + rng.standard_normal((2000, 2)).tolist())
+    a, b = np.ascontiguousarray(pairs.T.astype(np.float32))
+    size, codes = len(a), len(Code)
+    rows = [[code, 2 + code, 0, 1, 0, Check.NONE] for code in Code]
+    outputs = np.arange(2, 2 + codes)
+    tape = Tape(np.array(rows, dtype=np.int64), outputs, 2 + codes)
+    here = np.empty((codes, size), dtype=np.float32)
+    with np.errstate(all="ignore"):
+        play(
+            tape,
+            np.array([(x.ctypes.data, F32, 1, size) for x in (a, b)]),
+            np.array([(register, here[i].ctypes.data, F32) for i, register in enumerate(outputs)]),
+            size,
+        )
+    inputs = [torch.from_numpy(x).to(device) for x in (a, b)]
+    there = [torch.empty(size, device=device) for _ in range(codes)]
+    bad = torch.zeros(1, dtype=torch.int32, device=device)
+    on_device.play(Assignments.of(tape, 2), inputs, [(1, size)] * 2, there, bad)
+    return not bad.any() and all(_same_bits(x, y.cpu().numpy()) for x, y in zip(here, there, strict=True))
 
 
 def _same_bits(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:

@@ -8,7 +8,7 @@ and the same order every time.
 Launched with `enable_fp_fusion=False`: bounds are products and sums, `d * factor + |y| * 2u`, which the compilers (LLVM
 and ptxas) would otherwise contract to FMA, and then round once where the reference rounds twice. What is left is IEEE
 754's + - x in FP64, and the conversion to FP32 to nearest, ties to even (`cvt.rn.f32.f64`), which keeps subnormal
-numbers: Triton never asks for `.ftz` in arithmetic. Addresses are 64 bits wide.
+numbers: none of it is an `.ftz` instruction. Addresses are 64 bits wide.
 """
 
 from __future__ import annotations

@@ -1,0 +1,138 @@
+"""`roundlog.kernels.tape` on CUDA, in Triton, to the bit. Imports triton: only `roundlog.kernels.cuda` imports this.
+
+One kernel for all tapes: a tape is a constant of it, from which Triton unrolls the instructions of `Code`, and nothing
+else that a program says becomes code. Every value stays in registers from the inputs' read to the outputs' write.
+
+IEEE 754 has to be asked for: Triton's `/` and `sqrt` are approximations, its `-x` is 0 - x, which makes +0 of +0, its
+FP32 `floor` flushes subnormal numbers, and what it could contract to FMA is kept apart by `enable_fp_fusion=False`.
+Bools are 1.0 and 0.0, as on the CPU.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from roundlog.kernels.tape import Assignments, Check, Code
+
+BLOCK = 1024
+
+_NONE, _FINITE = tl.constexpr(int(Check.NONE)), tl.constexpr(int(Check.FINITE))
+_ADD, _SUB, _MUL, _DIV = (tl.constexpr(int(code)) for code in (Code.ADD, Code.SUB, Code.MUL, Code.DIV))
+_SQRT, _NEG, _ABS, _FLOOR = (tl.constexpr(int(code)) for code in (Code.SQRT, Code.NEG, Code.ABS, Code.FLOOR))
+_MAXIMUM, _MINIMUM = tl.constexpr(int(Code.MAXIMUM)), tl.constexpr(int(Code.MINIMUM))
+_EQ, _LT, _LE = (tl.constexpr(int(code)) for code in (Code.EQ, Code.LT, Code.LE))
+_AND, _OR, _NOT = (tl.constexpr(int(code)) for code in (Code.AND, Code.OR, Code.NOT))
+_WHERE = tl.constexpr(int(Code.WHERE))
+_LARGEST = tl.constexpr(float(torch.finfo(torch.float32).max))
+_SIGN = tl.constexpr(-(2**31))
+
+_WHOLE, _SCALAR = tl.constexpr(0), tl.constexpr(1)
+
+
+@triton.jit
+def _do(code: tl.constexpr, a, b, c):
+    if code == _ADD:
+        return a + b
+    elif code == _SUB:
+        return a - b
+    elif code == _MUL:
+        return a * b
+    elif code == _DIV:
+        return tl.div_rn(a, b)
+    elif code == _SQRT:
+        return tl.sqrt_rn(a)
+    elif code == _NEG:
+        return (a.to(tl.int32, bitcast=True) ^ _SIGN).to(tl.float32, bitcast=True)
+    elif code == _ABS:
+        return tl.abs(a)
+    elif code == _FLOOR:
+        return tl.floor(a.to(tl.float64)).to(tl.float32)
+    elif code == _MAXIMUM:
+        return tl.where(a > b, a, b)
+    elif code == _MINIMUM:
+        return tl.where(a < b, a, b)
+    elif code == _EQ:
+        return tl.where(a == b, 1.0, 0.0)
+    elif code == _LT:
+        return tl.where(a < b, 1.0, 0.0)
+    elif code == _LE:
+        return tl.where(a <= b, 1.0, 0.0)
+    elif code == _AND:
+        return a * b
+    elif code == _OR:
+        return tl.where(a > b, a, b)
+    elif code == _NOT:
+        return 1.0 - a
+    elif code == _WHERE:
+        return tl.where(a != 0.0, b, c)
+    else:
+        return a
+
+
+@triton.jit
+def _play(inputs, inners, counts, outputs, bad, size, tape: tl.constexpr, kinds: tl.constexpr, block: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = at < size
+    values = ()
+    for i in tl.static_range(len(kinds)):
+        if kinds[i] == _WHOLE:
+            x = tl.load(inputs[i] + at, mask=inside, other=0)
+        elif kinds[i] == _SCALAR:
+            x = tl.load(inputs[i] + at * 0)
+        else:
+            x = tl.load(inputs[i] + (at // inners[i]) % counts[i], mask=inside, other=0)
+        # Triton knows no unpacking, and neither annotations of variables.
+        values = values + (x.to(tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
+    wrong = at < 0
+    for i in tl.static_range(len(tape[0])):
+        a, b, c = values[tape[0][i][1]], values[tape[0][i][2]], values[tape[0][i][3]]  # type: ignore[var-annotated]
+        r = _do(tape[0][i][0], a, b, c)
+        if tape[0][i][4] == _FINITE:
+            wrong = wrong | ~(tl.abs(r) <= _LARGEST)
+        elif tape[0][i][4] != _NONE:
+            wrong = wrong | (r != r) | ((tl.abs(r) > _LARGEST) & (tl.abs(a) <= _LARGEST) & (tl.abs(b) <= _LARGEST))
+        values = values + (r,)  # type: ignore[assignment]  # noqa: RUF005
+    for i in tl.static_range(len(tape[1])):
+        r = values[tape[1][i][0]]
+        if tape[1][i][1]:
+            tl.store(outputs[i] + at, (r != 0.0).to(tl.uint8), mask=inside)
+        else:
+            tl.store(outputs[i] + at, r, mask=inside)
+    if tl.sum((wrong & inside).to(tl.int32), axis=0) > 0:
+        tl.store(bad, 1)
+
+
+def play(
+    tape: Assignments,
+    inputs: list[torch.Tensor],
+    patterns: list[tuple[int, int]],
+    outputs: list[torch.Tensor],
+    bad: torch.Tensor,
+) -> None:
+    """Run a tape over the elements of its outputs.
+
+    inputs: contiguous FP32 or bool; element e of an output is made of element (e // inner) % count of each, (inner,
+    count) being its pattern. outputs: contiguous FP32 or bool, of one size, not empty, to be written. bad: int32, zero;
+    made 1 if a check failed. All on one device."""
+    size = outputs[0].numel()
+    kinds = tuple(0 if pattern == (1, size) else 1 if pattern[1] == 1 else 2 for pattern in patterns)
+    written = tuple((value, int(x.dtype == torch.bool)) for value, x in zip(tape.outputs, outputs, strict=True))
+    with torch.cuda.device_of(bad):
+        _play[(triton.cdiv(size, BLOCK),)](
+            tuple(_bytes(x) for x in inputs),
+            tuple(inner for inner, _ in patterns),
+            tuple(count for _, count in patterns),
+            tuple(_bytes(x) for x in outputs),
+            bad,
+            size,
+            tape=(tape.instructions, written),
+            kinds=kinds,
+            block=BLOCK,
+            enable_fp_fusion=False,
+        )
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.uint8) if x.dtype == torch.bool else x

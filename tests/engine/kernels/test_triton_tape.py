@@ -1,0 +1,106 @@
+"""Triton's tapes give the bits that operators give one by one, and stop where they stop: in its interpreter, and, as
+far as that can be seen, compiled for a device."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from roundlog.executor import Executor
+from roundlog.kernels import cuda
+from roundlog.kernels.tape import Code
+from triton_processes import interpret, needs_triton
+
+CHILD = "import sys, test_triton_tape; sys.exit(test_triton_tape.fuse_with_triton())"
+
+
+def fuse_with_triton() -> int:
+    """The tests of fused chains, in a process whose executor works as on a device."""
+    interpret()
+    from roundlog.kernels.cuda import tape
+
+    played, play = [], tape.play
+
+    def counted(*arguments: object) -> None:
+        played.append(0)
+        play(*arguments)
+
+    def run(self, inputs, rounding, observe, pass_on):  # type: ignore[no-untyped-def]
+        if observe is not None:
+            return self._one_by_one(inputs, rounding, observe, pass_on)
+        return self._without_waiting(inputs, rounding, pass_on, fused=True)
+
+    tape.play, Executor._run = counted, run
+    failed = pytest.main([str(Path(__file__).with_name("test_fusion.py")), "-p", "no:cacheprovider", "-W", "ignore"])
+    print("tapes:", len(played))
+    return int(failed)
+
+
+@needs_triton
+def test_what_holds_of_fused_chains_holds_of_tritons() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert int(re.findall(r"tapes: (\d+)", done.stdout)[0]) > 300
+    assert "skipped" not in done.stdout
+
+
+@needs_triton
+def test_every_instruction_is_tried_before_tapes_are_used(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(cuda.tape_agrees, torch.device("cpu")).result()
+    for name, wrong in (("div_rn", "fdiv"), ("abs", "floor")):
+        assert not interpreter.submit(_agrees_with, name, wrong).result(), name
+
+
+def _agrees_with(name: str, wrong: str) -> bool:
+    """Where Triton computes one function otherwise."""
+    import triton.language as tl
+
+    right = getattr(tl, name)
+    setattr(tl, name, (lambda a, b: a * (1.0 / b)) if wrong == "fdiv" else getattr(tl, wrong))
+    try:
+        return cuda.tape_agrees(torch.device("cpu"))
+    finally:
+        setattr(tl, name, right)
+
+
+def _compiled(fusion: bool) -> str:
+    """Every instruction, every check, every kind of input and output, for an A100."""
+    import triton
+    from roundlog.kernels.cuda import tape
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    instructions = tuple((int(code), i % 4, (i + 1) % 4, (i + 2) % 4, i % 3) for i, code in enumerate(Code))
+    # A product that is added to something: what would be contracted.
+    instructions += ((int(Code.ADD), 4 + int(Code.MUL), 0, 0, 0),)
+    written = tuple((4 + i, i % 2) for i in range(len(instructions)))
+    signature = {
+        "inputs": ("*fp32", "*fp32", "*fp32", "*u8"),
+        "inners": ("i32", "i32", "i64", "i32"),
+        "counts": ("i32", "i32", "i64", "i32"),
+        "outputs": tuple("*u8" if flag else "*fp32" for _, flag in written),
+        "bad": "*i32",
+        "size": "i64",
+        **dict.fromkeys(("tape", "kinds", "block"), "constexpr"),
+    }
+    constants = {"tape": (instructions, written), "kinds": (0, 1, 2, 0), "block": tape.BLOCK}
+    source = ASTSource(tape._play, signature, constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": fusion})
+    assert len(made.asm["cubin"]) > 1000
+    return str(made.asm["ptx"])
+
+
+@needs_triton
+def test_compiled_for_a_device_they_are_ieee_754s_operations(compiler: ProcessPoolExecutor) -> None:
+    code = compiler.submit(_compiled, False).result()
+    arithmetic = set(re.findall(r"\b(?:add|sub|mul|div|sqrt|rcp|fma|mad)[\w.]*\.f(?:32|64)\b", code))
+    assert arithmetic == {f"{name}.rn.f32" for name in ("add", "sub", "mul", "div", "sqrt")}
+    assert "ftz" not in code and "approx" not in code and "cvt.rmi.f64.f64" in code
+    assert "fma.rn.f32" in compiler.submit(_compiled, True).result()

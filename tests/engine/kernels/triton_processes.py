@@ -1,0 +1,26 @@
+"""Processes in which Triton interprets its kernels, or compiles them: it decides which when it is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+
+import pytest
+import torch
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed: `make test-triton`"
+)
+
+
+def interpret() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"
+    # Of numpy, which it computes with: infinities and NaN are among the cases.
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
+    torch.set_num_threads(1)
+
+
+def compile_only(cache: str) -> None:
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["TRITON_CACHE_DIR"] = cache
