@@ -179,24 +179,26 @@ def test_compiled_for_a_device_they_are_ieee_754s_operations_and_nothing_else(
     assert "fma.rn.f64" in compiler.submit(_compiled, kernel, form, True).result()
 
 
-def test_without_triton_or_where_it_fails_the_reference_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failing", ["marking_agrees", "tape_agrees"])
+def test_without_triton_or_where_it_fails_the_reference_marks(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 0)
-    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
     assert not cuda.works.__wrapped__(device)
     monkeypatch.setattr(cuda, "find_spec", lambda name: name)
+    for name in ("marking_agrees", "tape_agrees"):
+        monkeypatch.setattr(cuda, name, lambda device: True)
+    assert cuda.works.__wrapped__(device)
 
     def fails(device: torch.device) -> bool:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(cuda, "marking_agrees", fails)
+    monkeypatch.setattr(cuda, failing, fails)
     with pytest.warns(UserWarning, match="no compiler"):
         assert not cuda.works.__wrapped__(device)
-    monkeypatch.setattr(cuda, "marking_agrees", lambda device: False)
+    monkeypatch.setattr(cuda, failing, lambda device: False)
     with pytest.warns(UserWarning, match="IEEE 754"):
         assert not cuda.works.__wrapped__(device)
-    monkeypatch.setattr(cuda, "marking_agrees", lambda device: True)
-    assert cuda.works.__wrapped__(device)
 
 
 @pytest.mark.parametrize(("works", "chosen"), [(True, "mark_by_triton"), (False, "mark_by_reference")])
