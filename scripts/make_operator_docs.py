@@ -10,6 +10,7 @@ import argparse
 import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.rules import RULES
@@ -47,6 +48,12 @@ ATen operators that a rule writes in the operators above, by the file of the rul
 for all its overloads, and in-place forms go with their plain ones.
 """
 
+COMPOSED = """### How some of them are computed
+
+Every operator in which something is written rounds once. What PyTorch computes at once may so be rounded more than once
+here; where that is not obvious:
+"""
+
 DECOMPOSED = """## What PyTorch takes apart first
 
 These ATen operators are decomposed by PyTorch (its core table) before any rule sees them. They can be captured as far
@@ -65,6 +72,18 @@ def bound(name: str) -> str:
 
 def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def composed() -> list[str]:
+    """Rows for rules that say how they compute."""
+    names: dict[Any, list[str]] = {}
+    for aten, rule in RULES.items():
+        names.setdefault(rule, []).append(aten)
+    return [
+        f"| {', '.join(f'`{aten}`' for aten in sorted(group))} | {cell(rule.__doc__)} |"
+        for rule, group in sorted(names.items(), key=lambda item: min(item[1]))
+        if rule.__doc__
+    ]
 
 
 def page() -> str:
@@ -86,6 +105,7 @@ def page() -> str:
     lines += [
         f"| {file} | {', '.join(f'`{aten}`' for aten in sorted(names))} |" for file, names in sorted(files.items())
     ]
+    lines += ["", COMPOSED, "| ATen operators | computed as |", "|---|---|", *composed()]
     bases = {name.partition(".")[0] for name in RULES}
     taken = {str(op).removeprefix("aten.").partition(".")[0] for op in decompositions() if str(op).startswith("aten.")}
     lines += ["", DECOMPOSED, ", ".join(f"`{name}`" for name in sorted(taken - bases)) + "."]

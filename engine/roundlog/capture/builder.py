@@ -106,7 +106,40 @@ class Builder:
             return self.op("to_f32", value)
         if have == DType.BOOL:
             return self.op("to_i64", value)
-        raise CaptureError(f"converts {self.type(value)} to {dtype}, which no operator does")
+        return self.truncated(value)
+
+    def truncated(self, value: Value) -> Value:
+        """An f32 without its fraction (towards zero), as int64. Whatever int64 cannot hold stops the run: it is divided
+        by zero."""
+        inside = self.op(
+            "logical_and",
+            self.op("le", self.constant(-(2.0**63), DType.F32), value),
+            self.op("lt", value, self.constant(2.0**63, DType.F32)),
+        )
+        value = self.op("div", value, self.op("to_f32", inside))
+        size = self.natural(self.op("abs", value), 64)
+        negative = self.op("lt", value, self.constant(0.0, DType.F32))
+        return self.op("where", negative, self.op("neg", size), size)
+
+    def natural(self, value: Value, bits: int) -> Value:
+        """An f32 in [0, 2^bits) without its fraction, as int64: bit k is floor(x / 2^k) - 2 floor(x / 2^(k + 1)), which
+        is exact; eight bits at a time along a new axis. bits: at most 64 (modulo 2^64)."""
+        shape = self.shape(value)
+        last = len(shape)
+        wide = self.reshape(value, (*shape, 1))
+        total: Value | None = None
+        for first in range(0, bits, 8):
+            places = range(first, min(first + 8, bits))
+            scales = self.literal(torch.tensor([2.0**-k for k in (*places, places.stop)]))
+            floors = self.op("floor", self.op("mul", wide, scales))
+            this = self.op("slice", floors, dim=last, start=0, stop=len(places), step=1)
+            above = self.op("slice", floors, dim=last, start=1, stop=len(places) + 1, step=1)
+            odd = self.op("lt", self.op("mul", self.constant(2.0, DType.F32), above), this)
+            worth = self.literal(torch.tensor([2**k if k < 63 else -(2**63) for k in places]))
+            part = self.op("sum_i64", self.op("where", odd, worth, self.constant(0, DType.I64)), dims=(last,))
+            total = part if total is None else self.op("add", total, part)
+        assert total is not None
+        return self.reshape(total, shape)
 
     def finish(
         self,

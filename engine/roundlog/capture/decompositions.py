@@ -42,6 +42,7 @@ def decompositions() -> dict[Any, Any]:
     table = {op: function for op, function in table.items() if _base(op) not in _KEPT_WHOLE}
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.binary_cross_entropy.default] = _binary_cross_entropy
+    table[_aten._grouped_mm.default] = _grouped_mm
     return table
 
 
@@ -65,3 +66,25 @@ def _binary_cross_entropy(
     if weight is not None:
         loss = loss * weight
     return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+
+
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The experts of a mixture. Which rows are whose depends on values, and programs have fixed shapes: so every expert
+    sees all rows, and those that are not its own come to nothing."""
+    if offs is None:
+        return a @ b
+    if a.ndim == 3:
+        raise NotImplementedError("a grouped product whose columns belong to experts")
+    rows = torch.arange(a.shape[-2] if b.ndim == 3 else a.shape[-1], device=offs.device)
+    starts = torch.cat([offs.new_zeros(1), offs[:-1]])
+    own = (starts[:, None] <= rows) & (rows < offs[:, None])
+    if b.ndim == 3:
+        parts = [torch.where(own[expert][:, None], a @ b[expert], 0.0) for expert in range(len(offs))]
+        return sum(parts[1:], parts[0])
+    return torch.stack([torch.where(own[expert], a, 0.0) @ b for expert in range(len(offs))])

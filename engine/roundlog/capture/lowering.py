@@ -13,7 +13,7 @@ from roundlog.capture.builder import MAX_LITERAL, Builder, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
-from roundlog.capture.rules import RULES, VIEWS, Context, Rule
+from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.table import storage
 from roundlog.capture.storage import Storages
 from roundlog.capture.task import Task
@@ -136,11 +136,14 @@ class _Lowering(Context):
             container, position = node.args
             self.values[node] = self.values[container][position]  # type: ignore[index]
             return
+        if not node.users and str(node.target) == "aten._local_scalar_dense.default":
+            return  # what torch._check looks at: it stops a training or not, but changes nothing
         if node not in self.constants:
             self._lower(node)
             return
-        # What starts from a computed constant goes on as one; the rest is computed only if no rule knows it.
-        if any(isinstance(self.values[source], torch.Tensor) for source in node.all_input_nodes):
+        # What starts from a computed constant goes on as one; the rest is computed only if no rule knows it, or if many
+        # operators would be needed.
+        if _takes_many(node) or any(isinstance(self.values[source], torch.Tensor) for source in node.all_input_nodes):
             self.values[node] = self.constants.evaluate(node)
             return
         try:
@@ -237,3 +240,16 @@ class _Lowering(Context):
         expected = TensorType(tuple(int(size) for size in traced.shape), storage(traced.dtype))
         if kind != expected:
             raise CaptureError(f"the operator {node.target}{self._where()} was lowered to {kind}, traced as {expected}")
+
+
+def _takes_many(node: fx.Node) -> bool:
+    """Whether a constant is better computed at capture."""
+    name = str(node.target).removeprefix("aten.")
+    if name in AT_CAPTURE or name.partition(".")[0] in AT_CAPTURE:
+        return True
+    before, after = ([n.meta.get("val") for n in nodes] for nodes in (node.all_input_nodes, [node]))
+    return name.startswith("_to_copy.") and any(
+        isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.is_floating_point() > y.is_floating_point()
+        for x in before
+        for y in after
+    )

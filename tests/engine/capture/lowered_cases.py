@@ -118,6 +118,42 @@ group(
     heaviside=lambda x: x * (x > 0),
     xor=lambda x: x * ((x > 0) ^ (x > 1)),
     where_scalar=lambda x: torch.where(x > 0, x, 0.25),
+    atan=lambda x: torch.atan(3 * x),
+    atan2=lambda x: torch.atan2(x, x.roll(1, 0) + 0.5),
+    asin=lambda x: torch.asin(0.9 * x.tanh()),
+    acos=lambda x: torch.acos(0.9 * x.tanh()),
+    asinh=lambda x: torch.asinh(2 * x),
+    acosh=lambda x: torch.acosh(positive(x) + 1),
+    atanh=lambda x: torch.atanh(0.9 * x.tanh()),
+    erfc=lambda x: torch.erfc(x) + 100 * torch.erfc(positive(x) + 1),
+)
+
+
+def whole(x: Tensor) -> Tensor:
+    """Integers that depend on the batch, of both signs."""
+    return (7 * x.detach()).long()
+
+
+group(
+    "remainders",
+    fmod=lambda x: torch.fmod(5 * x, 0.7),
+    fmod_tensor=lambda x: torch.fmod(5 * x, x.roll(1, 0).detach()),
+    remainder=lambda x: (5 * x) % 0.7,
+    remainder_negative=lambda x: (5 * x) % -0.7,
+    remainder_of_a_number=lambda x: x * (4.0 % x.detach()),
+    remainder_tensor=lambda x: 5 * x % x.roll(1, 0),
+    floor=lambda x: x * torch.div(5 * x, 0.7, rounding_mode="floor"),
+    floor_divide=lambda x: x * (5 * x.detach() // x.roll(1, 0).detach()),
+    trunc=lambda x: x * torch.div(5 * x, -0.7, rounding_mode="trunc"),
+    integers=lambda x: x * (whole(x) % 4),
+    integers_fmod=lambda x: x * torch.fmod(whole(x), 3),
+    integers_floor=lambda x: x * (whole(x) // 3),
+    integers_trunc=lambda x: x * torch.div(whole(x), 3, rounding_mode="trunc"),
+    integers_by_a_tensor=lambda x: x * (whole(x) % torch.tensor(5)),
+    long=lambda x: x * (3 * x).long(),
+    int=lambda x: x * (3 * x).int(),
+    index=lambda x: x.gather(1, (x.detach().sigmoid() * 6).long()),
+    written=lambda x: x * torch.zeros(x.shape, dtype=torch.int64).copy_(9 * x.detach()),
 )
 
 group(
@@ -146,12 +182,24 @@ group(
     normalize=F.normalize,
     cosine=lambda x: F.cosine_similarity(x, x.roll(1, 0)),
     distance=lambda x: F.pairwise_distance(x, x.roll(1, 0)),
+    distances=lambda x: torch.cdist(x, x[:3] * 2 + 1),
+    distances_of_batches=lambda x: torch.cdist(x.reshape(2, 2, 6), x.reshape(2, 2, 6)[:1] * 2 + 1),
+    distances_by_product=lambda x: torch.cdist(x, x * 2 + 1, compute_mode="use_mm_for_euclid_dist"),
+    distances_1=lambda x: torch.cdist(x, x[:3] * 2 + 1, p=1),
+    distances_3=lambda x: torch.cdist(x, x[:3] * 2 + 1, p=3),
+    distances_inf=lambda x: torch.cdist(x, x[:3] * 2 + 1, p=float("inf")),
+    distances_of_equals=lambda x: torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"),
+    cummax=lambda x: x.cummax(1)[0],
+    cummax_place=lambda x: x * (2 * x).round().cummax(1)[1],
+    cummin=lambda x: x.cummin(0)[0],
+    cummin_of_integers=lambda x: x * PLACES.flip(0).cummin(0)[0][:, None] * (x > 0).long().cummin(0)[1],
     topk=lambda x: x.topk(3)[0],
     topk_least=lambda x: x.topk(2, dim=0, largest=False)[0],
     sort=lambda x: x.sort(descending=True)[0],
     argsort=lambda x: x * x.argsort(),
     median=lambda x: x.median(1)[0],
     kthvalue=lambda x: x.kthvalue(2, 1)[0],
+    histogram=lambda x: x * torch.histc(x.detach(), bins=6, min=-1, max=1.4),
     bucketize=lambda x: x * torch.bucketize(x.detach(), like(x, -0.5, 0.0, 0.5)),
     searchsorted=lambda x: x * torch.searchsorted(like(x, -0.5, 0.0, 0.5), x.detach(), right=True),
 )
@@ -238,6 +286,9 @@ group(
     fractions=lambda x: x * torch.arange(0, 3, 0.5, dtype=x.dtype),
     cross=lambda x: torch.linalg.cross(x[:, :3], x[:, 3:]),
     remainders=lambda x: x * (torch.arange(6) % 4),
+    put_in_order=lambda x: x * torch.zeros(4, dtype=torch.int64).index_put((x[:, 0].argsort(),), PLACES)[:, None],
+    masked_scatter=lambda x: x.masked_scatter(x.detach() > 0, 3 * x.flip(0)),
+    masked_scatter_rows=lambda x: x.masked_scatter(torch.tensor([True, False, True, True])[:, None], x[1:] * 2),
 )
 
 group(
@@ -265,6 +316,26 @@ modules(
     decoder=lambda: nn.TransformerDecoderLayer(6, 2, 8, dropout=0.0, batch_first=True),
 )
 
+
+class Experts(nn.Module):
+    """A mixture of experts, as transformers computes it: tokens sorted by expert, one grouped product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice = nn.Linear(6, 3)
+        self.experts = nn.Parameter(torch.randn(3, 6, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen, order = self.choice(x).argmax(1).sort()
+        counts = torch.histc(chosen.to(x.dtype), bins=3, min=0, max=2)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        if x.dtype == torch.float64:  # grouped_mm knows no FP64
+            return torch.stack([row @ self.experts[expert] for row, expert in zip(x[order], chosen, strict=True)])
+        return F.grouped_mm(x[order], self.experts, offs=ends)
+
+
+modules("products", (6,), experts=Experts)
+
 modules("recurrent", (3, 6), gru=lambda: nn.GRU(6, 5, batch_first=True), rnn=lambda: nn.RNN(6, 5, batch_first=True))
 modules("recurrent", (3, 6), lstm=lambda: nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True))
 modules("recurrent", (6,), lstm_cell=lambda: nn.LSTMCell(6, 5), gru_cell=lambda: nn.GRUCell(6, 5))
@@ -280,78 +351,3 @@ modules("norms", (3, 5, 4), instance=lambda: nn.InstanceNorm2d(3, affine=True), 
 modules("norms", (3, 5, 4), evaluated=lambda: nn.BatchNorm2d(3).eval())
 modules("norms", (6,), weight_norm=lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
 group("norms", (6, 5, 4), local_response=lambda x: F.local_response_norm(x, 3))
-
-modules("convolutions", (3, 8), one=lambda: nn.Conv1d(3, 4, 3, padding="same"))
-modules("convolutions", (3, 8), one_transposed=lambda: nn.ConvTranspose1d(3, 4, 3, stride=2, output_padding=1))
-modules(
-    "convolutions",
-    (4, 5, 6),
-    two_transposed=lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2, padding=1),
-    depthwise=lambda: nn.Conv2d(4, 8, 3, groups=4, stride=2, dilation=2, padding=2),
-    reflect=lambda: nn.Conv2d(4, 2, 3, padding=1, padding_mode="reflect"),
-    circular=lambda: nn.Conv2d(4, 2, 3, padding=1, padding_mode="circular"),
-    replicate=lambda: nn.Conv2d(4, 2, 3, padding=1, padding_mode="replicate"),
-)
-modules(
-    "convolutions",
-    (2, 4, 5, 6),
-    three=lambda: nn.Conv3d(2, 4, (3, 2, 3), stride=(2, 1, 2), padding=(1, 0, 1), dilation=(1, 2, 1), groups=2),
-    three_transposed=lambda: nn.ConvTranspose3d(2, 4, 3, stride=2, padding=1, output_padding=1),
-)
-
-group(
-    "pooling",
-    (3, 7, 6),
-    largest=lambda x: F.max_pool2d(x, 3, 2, padding=1),
-    ceil=lambda x: F.max_pool2d(x, (2, 3), 2, ceil_mode=True),
-    ceil_padded=lambda x: F.max_pool2d(x, 3, 2, padding=1, ceil_mode=True),
-    ceil_dilated=lambda x: F.max_pool2d(x, 2, 3, dilation=2, ceil_mode=True),
-    places=lambda x: F.max_pool2d(x, 2, 2, ceil_mode=True, return_indices=True)[1] * x.mean(),
-    mean=lambda x: F.avg_pool2d(x, 3, 2, padding=1),
-    mean_ceil=lambda x: F.avg_pool2d(x, (2, 4), 3, ceil_mode=True),
-    mean_unpadded=lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
-    mean_both=lambda x: F.avg_pool2d(x, (2, 3), 2, 1, ceil_mode=True, count_include_pad=False),
-    mean_padded=lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
-    divisor=lambda x: F.avg_pool2d(x, 2, divisor_override=3),
-    lp=lambda x: F.lp_pool2d(positive(x), 2, 2),
-    adaptive=lambda x: F.adaptive_avg_pool2d(x, 1),
-    adaptive_uneven=lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
-    adaptive_even=lambda x: F.adaptive_avg_pool2d(x, (7, 2)),
-    adaptive_largest=lambda x: F.adaptive_max_pool2d(x, (1, 3)),
-    area=lambda x: F.interpolate(x, (4, 4), mode="area"),
-)
-group(
-    "pooling",
-    (2, 8),
-    largest_1=lambda x: F.max_pool1d(x, 3, ceil_mode=True),
-    mean_1=lambda x: F.avg_pool1d(x, 3, 2, 1, True, False),
-    adaptive_1=lambda x: F.adaptive_avg_pool1d(x, 3),
-)
-group(
-    "volumes",
-    (2, 5, 4, 6),
-    largest=lambda x: F.max_pool3d(x, 3, 2, padding=1, ceil_mode=True),
-    mean=lambda x: F.avg_pool3d(x, 2, ceil_mode=True),
-    largest_dilated=lambda x: F.max_pool3d(x, 2, (2, 1, 3), dilation=(2, 1, 1)),
-    adaptive=lambda x: F.adaptive_avg_pool3d(x, 2),
-    mean_padded=lambda x: F.avg_pool3d(x, 3, 2, 1, count_include_pad=False),
-    nearest=lambda x: F.interpolate(x, (7, 4, 3)),
-    trilinear=lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"),
-)
-
-group(
-    "interpolation",
-    (2, 5, 4),
-    **{
-        mode: lambda x, mode=mode: F.interpolate(x, size=(7, 3), mode=mode)
-        for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")
-    },
-    twice=lambda x: F.interpolate(x, scale_factor=2),
-    aligned=lambda x: F.interpolate(x, scale_factor=(1.7, 2.2), mode="bilinear", align_corners=True),
-    smoothed=lambda x: F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True),
-    linear=lambda x: F.interpolate(x[:, 0], scale_factor=2.5, mode="linear"),
-    nearest_1=lambda x: F.interpolate(x[:, 1], 9),
-    kept_scale=lambda x: F.interpolate(x, scale_factor=1.3, mode="bicubic", recompute_scale_factor=False),
-    border=lambda x: F.pad(x, (1, 2, 0, 3), mode="replicate"),
-    mirror=lambda x: F.pad(x, (1, 2, 0, 3), mode="reflect"),
-)

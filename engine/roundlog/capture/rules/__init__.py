@@ -2,8 +2,11 @@
 
 from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     activation,
+    approximations,
     composite,
     contraction,
+    distances,
+    division,
     elementwise,
     indexing,
     making,
@@ -14,9 +17,10 @@ from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     randomness,
     reduction,
     resampling,
+    sampling,
     scan,
     volume,
 )
-from roundlog.capture.rules.table import RULES, VIEWS, Context, Rule
+from roundlog.capture.rules.table import AT_CAPTURE, RULES, VIEWS, Context, Rule
 
-__all__ = ["RULES", "VIEWS", "Context", "Rule"]
+__all__ = ["AT_CAPTURE", "RULES", "VIEWS", "Context", "Rule"]

@@ -98,6 +98,11 @@ def _bitwise(name: str) -> Rule:
     return apply
 
 
+@rule("bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar")
+def bitwise_with_a_number(c: Context, a: Value, b: int) -> Value:
+    raise CaptureError("works on the bits of integers: only masks (bool) are supported")
+
+
 rule("bitwise_and.Tensor")(_bitwise("logical_and"))
 rule("bitwise_or.Tensor")(_bitwise("logical_or"))
 rule("bitwise_not")(_bitwise("logical_not"))

@@ -13,6 +13,7 @@ from torch import fx
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.movement import pad
+from roundlog.capture.rules.scan import cumsum
 from roundlog.capture.rules.table import Context, rule
 from roundlog.program import DType
 
@@ -84,8 +85,10 @@ def _all_different(index: Any) -> bool:
     """Whether an index tensor is known to name no place of a line twice: it comes from a sort."""
     if not isinstance(index, fx.Node) or getattr(index.target, "__name__", "") != "getitem":
         return False
-    origin = index.args[0]
-    return isinstance(origin, fx.Node) and str(origin.target).partition(".")[2].startswith(("topk.", "sort."))
+    origin, output = index.args
+    if not isinstance(origin, fx.Node) or output != 1:
+        return False  # the values, not their places
+    return str(origin.target).partition(".")[2].startswith(("topk.", "sort."))
 
 
 def _check_comparisons(count: int) -> None:
@@ -245,9 +248,11 @@ def _put_rows(c: Context, target: Value, flat: Value, lines: Value, *, single: b
 
 
 def _known_to_differ(c: Context) -> bool:
-    """Whether the indices of the node being lowered are constants that name no place twice."""
+    """Whether the indices of the node being lowered are constants that name no place twice, or the order of a list."""
     shape = c.node.args[0].meta["val"].shape  # type: ignore[union-attr]
     indices: Any = c.node.args[1]
+    if len(indices) == 1 and _all_different(indices[0]) and indices[0].meta["val"].ndim == 1:
+        return True
     columns = []
     for axis, node in enumerate(indices):
         known = c.known(node) if node is not None else None
@@ -284,3 +289,28 @@ def put(c: Context, x: Value, index: Value, source: Value, accumulate: bool = Fa
 def take(c: Context, x: Value, index: Value) -> Value:
     flat = c.builder.reshape(x, (prod(c.shape(x)),))
     return c.op("take", flat, _places(c, c.shape(flat), [index]).flat)
+
+
+def _counted(c: Context, mask: Value, otherwise: int) -> Value:
+    """How many marked elements stand before each marked one; `otherwise` for the others."""
+    count = prod(c.shape(mask))
+    flat = c.builder.reshape(mask, (count,))
+    before = c.op("sub", cumsum(c, flat, 0), c.i64(1))
+    return c.op("where", flat, before, c.i64(otherwise))
+
+
+@rule("masked_scatter")
+def masked_scatter(c: Context, x: Value, mask: Value, source: Value) -> Value:
+    """The marked elements get those of the source, one after another; too few of them stop the run."""
+    shape = torch.broadcast_shapes(c.shape(x), c.shape(mask))
+    x, mask = c.builder.expand(x, shape), c.builder.expand(mask, shape)
+    given = c.builder.reshape(source, (prod(c.shape(source)),))
+    return c.op("where", mask, c.builder.reshape(c.op("take", given, _counted(c, mask, 0)), shape), x)
+
+
+@rule("masked_scatter_backward")
+def masked_scatter_backward(c: Context, g: Value, mask: Value, sizes: Sequence[int]) -> Value:
+    mask = c.builder.expand(mask, c.shape(g))
+    flat = c.builder.reshape(g, (prod(c.shape(g)),))
+    sums = c.op("scatter_add", flat, _counted(c, mask, -1), dim=0, size=prod(sizes))
+    return c.builder.reshape(sums, sizes)

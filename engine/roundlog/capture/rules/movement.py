@@ -21,6 +21,7 @@ def same(c: Context, x: Value, **_: Any) -> Value:
 
 @rule("_to_copy")
 def to_copy(c: Context, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    """FP32 numbers lose their fraction on the way to integers; what int64 does not hold stops the run."""
     return c.to_torch_dtype(x, dtype)
 
 

@@ -1,14 +1,18 @@
-"""Sorting, largest elements, medians: by counting, for each element, how many stand before it."""
+"""Sorting, largest elements, medians: by counting, for each element, how many stand before it. Histograms."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
 
+import torch
+
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.movement import pad
 from roundlog.capture.rules.reduction import kept
-from roundlog.capture.rules.table import Context, rule
+from roundlog.capture.rules.table import Context, Scalar, rule
+from roundlog.program import DType
 
 MAX_COMPARISONS = 1 << 26
 """Every element of a line is compared with every other: above so many comparisons an operator is refused."""
@@ -74,3 +78,19 @@ def median_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[V
 def median(c: Context, x: Value) -> Value:
     flat = c.builder.reshape(x, (prod(c.shape(x)),))
     return median_dim(c, flat, 0)[0]
+
+
+@rule("histc", at_capture=True)
+def histogram(c: Context, x: Value, bins: int = 100, low: Scalar = 0, high: Scalar = 0) -> Value:
+    """How many elements lie in each of the equal bins between two numbers, the last of which includes its end."""
+    if not low < high:
+        raise CaptureError("counts in bins between the least and the largest element: give min and max")
+    count = prod(c.shape(x))
+    if count * bins > MAX_COMPARISONS:
+        raise CaptureError(f"compares {count} elements with {bins} bins, more than {MAX_COMPARISONS} comparisons")
+    edges = torch.tensor([low + (high - low) * edge / bins for edge in range(bins)], dtype=torch.float64)
+    wide = c.builder.reshape(c.builder.convert(x, DType.F32), (count, 1))
+    from_edge = c.op("logical_and", c.op("le", c.literal(edges), wide), c.op("le", wide, c.f32(high)))
+    above = c.squeeze(c.op("sum_i64", c.op("to_i64", from_edge), dims=(0,)), [0])
+    following = pad(c, c.op("slice", above, dim=0, start=1, stop=bins, step=1), [0], [1])
+    return c.builder.convert(c.op("sub", above, following), c.dtype(x))

@@ -92,6 +92,37 @@ def cosh(c: Context, x: Value) -> Value:
     return c.op("mul", c.f32(0.5), c.op("add", e, reciprocal(c, e)))
 
 
+@rule("asinh", at_capture=True)
+def asinh(c: Context, x: Value) -> Value:
+    """log1p(x + x^2 / (1 + sqrt(1 + x^2))); from 2^32 on log(x) + log(2)."""
+    a, one = c.op("abs", x), c.f32(1.0)
+    large = c.op("lt", c.f32(2.0**32), a)
+    near = c.op("where", large, one, a)
+    square = c.op("mul", near, near)
+    root = c.op("sqrt", c.op("add", one, square))
+    size = c.op("log1p", c.op("add", near, c.op("div", square, c.op("add", one, root))))
+    far = c.op("add", c.op("log", c.op("where", large, a, one)), c.f32(log(2)))
+    size = c.op("where", large, far, size)
+    return c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", size), size)
+
+
+@rule("acosh", at_capture=True)
+def acosh(c: Context, x: Value) -> Value:
+    """log1p(t + sqrt(t) sqrt(t + 2)), t = x - 1."""
+    t = c.op("sub", x, c.f32(1.0))
+    root = c.op("mul", c.op("sqrt", t), c.op("sqrt", c.op("add", t, c.f32(2.0))))
+    return c.op("log1p", c.op("add", t, root))
+
+
+@rule("atanh", at_capture=True)
+def atanh(c: Context, x: Value) -> Value:
+    """log1p(2 x / (1 - x)) / 2 for |x|, with the sign of x."""
+    a = c.op("abs", x)
+    ratio = c.op("div", c.op("mul", c.f32(2.0), a), c.op("sub", c.f32(1.0), a))
+    size = c.op("mul", c.f32(0.5), c.op("log1p", ratio))
+    return c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", size), size)
+
+
 @rule("ceil")
 def ceil(c: Context, x: Value) -> Value:
     return x if c.dtype(x) == DType.I64 else c.op("neg", c.op("floor", c.op("neg", x)))

@@ -164,7 +164,7 @@ def any_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim:
     return kept(c, c.op("any", c.builder.convert(x, DType.BOOL), dims=over), over, keepdim)
 
 
-@rule("all")
+@rule("all", "_is_all_true")
 def all_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
     over = c.dims(dims, c.rank(x))
     untrue = c.op("logical_not", c.builder.convert(x, DType.BOOL))

@@ -1,4 +1,4 @@
-"""Running sums and products, and products over axes."""
+"""Running sums, products and extremes, and products over axes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,31 @@ def _scan(c: Context, name: str, x: Value, dim: int, neutral: int) -> Value:
         x = c.op(name, x, pad(c, earlier, low, [0] * rank, neutral))
         stride *= 2
     return x
+
+
+@rule("cummax", "cummin", at_capture=True)
+def running_extreme(c: Context, x: Value, dim: int) -> tuple[Value, Value]:
+    """By doubling, with places; of equal elements the last."""
+    if c.rank(x) == 0:
+        return x, c.i64(0)
+    dim = c.dim(dim, c.rank(x))
+    size, stride = c.shape(x)[dim], 1
+    along = [size if d == dim else 1 for d in range(c.rank(x))]
+    place = c.builder.expand(c.builder.reshape(c.iota(size), along), c.shape(x))
+    largest = "cummax" in str(c.node.target)
+    while stride < size:
+        before, place_before = (_cut(c, value, dim, 0, size - stride) for value in (x, place))
+        after, place_after = (_cut(c, value, dim, stride, size) for value in (x, place))
+        goes_on = c.op("lt", after, before) if largest else c.op("lt", before, after)
+        first, place_first = (_cut(c, value, dim, 0, stride) for value in (x, place))
+        x = c.op("cat", first, c.op("where", goes_on, before, after), dim=dim)
+        place = c.op("cat", place_first, c.op("where", goes_on, place_before, place_after), dim=dim)
+        stride *= 2
+    return x, place
+
+
+def _cut(c: Context, x: Value, dim: int, start: int, stop: int) -> Value:
+    return c.op("slice", x, dim=dim, start=start, stop=stop, step=1)
 
 
 @rule("prod.dim_int")

@@ -23,8 +23,11 @@ RULES: dict[str, Rule] = {}
 VIEWS: set[str] = set()
 """ATen names whose result shares storage with its first argument."""
 
+AT_CAPTURE: set[str] = set()
+"""ATen names whose rules take many operators: of constants, PyTorch computes them at capture."""
 
-def rule(*names: str, view: bool = False) -> Callable[[_R], _R]:
+
+def rule(*names: str, view: bool = False, at_capture: bool = False) -> Callable[[_R], _R]:
     """Register a rule under ATen names ("add", or "add.Tensor" for one overload)."""
 
     def add(function: _R) -> _R:
@@ -34,6 +37,8 @@ def rule(*names: str, view: bool = False) -> Callable[[_R], _R]:
             RULES[name] = function
             if view:
                 VIEWS.add(name)
+            if at_capture:
+                AT_CAPTURE.add(name)
         return function
 
     return add

@@ -1,0 +1,200 @@
+"""Single operators on many numbers, extreme ones too: whole numbers, quotients and remainders have one right answer,
+and polynomials come near theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from roundlog.batches import Batches
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.executor import Executor, StoppedError
+from roundlog.job import Job
+from roundlog.operators import StepInputs
+from roundlog.rounding import Recorder
+from torch import Tensor, nn
+
+Function = Callable[..., Tensor]
+
+
+class Writes(nn.Module):
+    """Leaves a function of the batch in a buffer."""
+
+    def __init__(self, function: Function, fields: list[Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.function = function
+        self.register_buffer("out", torch.zeros_like(function(*fields)))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        self.out.copy_(self.function(*batch.values()))
+        return self.weight * 1
+
+
+def task_of(function: Function, *fields: Tensor) -> Task:
+    model = Writes(function, list(fields))
+    return Task(
+        model=model,
+        loss=lambda m, batch: m(batch),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={f"x{number}": field for number, field in enumerate(fields)},
+        batch_size=len(fields[0]),
+        steps=1,
+        interval=1,
+        seed=3,
+    )
+
+
+def computed(function: Function, *fields: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """What the captured function gives, and the fields in the order in which it met them."""
+    job = Job.from_task(task_of(function, *fields))
+    data = Batches(job.dataset, job.spec).load(0)
+    inputs = StepInputs(
+        states=list(job.initial.values()),
+        data=data,
+        schedule=job.schedule[0],
+        seed=job.spec.seed,
+        step=0,
+        device=torch.device("cpu"),
+    )
+    result = Executor(job.program).run(inputs, Recorder(4))
+    return dict(zip(job.program.state_names, result.states, strict=True))["buffer/out"], list(data)
+
+
+def same(function: Function, *fields: Tensor) -> None:
+    ours, met = computed(function, *fields)
+    theirs = function(*met)
+    assert ours.dtype == theirs.dtype
+    # Zeros have no sign here; everything else is compared with equality.
+    assert torch.equal(ours, theirs)
+
+
+def many_floats(count: int = 4000, largest: int = 40, seed: int = 0) -> Tensor:
+    """Of all magnitudes up to 2^largest, with whole and half numbers among them."""
+    random = np.random.default_rng(seed)
+    wide = random.standard_normal(count) * 2.0 ** random.uniform(-largest, largest, count)
+    grid = random.integers(-50, 50, count) / 2
+    return torch.from_numpy(np.where(random.random(count) < 0.5, wide, grid)).float()
+
+
+EXTREME_INTEGERS = torch.tensor([0, 1, -1, 2, -2, 2**31, -(2**31), 2**53 + 1, -(2**62), 2**63 - 1, -(2**63), 1 - 2**63])
+
+
+def many_integers() -> Tensor:
+    random = np.random.default_rng(1)
+    wide = random.integers(-(2**63), 2**63 - 1, 500) >> random.integers(0, 63, 500)
+    return torch.cat([torch.from_numpy(wide), EXTREME_INTEGERS])
+
+
+def test_an_integer_is_what_is_left_when_the_fraction_is_cut_off() -> None:
+    ends = torch.tensor([2.0**63, 2.0**24 + 2, 2.0**40, 1.5, 0.99999994, 2.0**-149, 0.0])
+    ends = torch.cat([ends[1:], -ends, torch.nextafter(ends[:1], torch.zeros(1))])
+    same(lambda x: x.long(), torch.cat([many_floats(largest=62).clamp(-(2.0**63), 2.0**62), ends]))
+
+
+@pytest.mark.parametrize("value", [2.0**63, -(2.0**63) * 1.0000002, 3e38])
+def test_a_float_that_no_int64_holds_stops_the_run(value: float) -> None:
+    with pytest.raises(StoppedError, match=r"div, test_values\.py:\d+\)"):
+        computed(lambda x: x.long(), torch.tensor([1.0, value]))
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 16, 1000, 2**31, 2**62 - 1, 2**63 - 1])
+def test_integers_are_divided_as_pytorch_divides_them(divisor: int) -> None:
+    numbers = many_integers()
+    same(lambda x: x // divisor, numbers)
+    same(lambda x: x % divisor, numbers)
+    same(lambda x: torch.fmod(x, divisor), numbers)
+    same(lambda x: torch.div(x, divisor, rounding_mode="trunc"), numbers)
+
+
+def test_remainders_are_exact() -> None:
+    a, b = many_floats(largest=20), many_floats(largest=3, seed=1)
+    b = torch.where((a / b).abs() < 2.0**23, b, a.abs() + 1)
+    # Quotients that are rounded up to a whole number, which they do not reach.
+    near = torch.arange(1, 2000).float() * 0.7
+    near = torch.cat([torch.nextafter(near, torch.zeros(1)), near, -near])
+    a, b = torch.cat([a, near, near]), torch.cat([b, torch.full_like(near, 0.7), torch.full_like(near, -0.7)])
+    same(torch.fmod, a, b)
+    same(torch.remainder, a, b)
+
+
+def test_quotients_are_rounded_down_from_the_exact_one() -> None:
+    a, b = (
+        torch.cat([many_floats(seed=2), torch.arange(1, 500) * 0.7]),
+        torch.cat([many_floats(seed=3), torch.full((499,), 0.7)]),
+    )
+    b = torch.where((a / b).abs() < 2.0**24, b, a.abs() * 2 + 1)
+    ours, (a, b) = computed(lambda a, b: torch.div(a, b, rounding_mode="floor"), a, b)
+    exact = [int(mpmath.floor(mpmath.mpf(float(x)) / mpmath.mpf(float(y)))) for x, y in zip(a, b, strict=True)]
+    assert ours.tolist() == exact
+
+
+def test_a_remainder_of_a_quotient_too_large_stops_the_run() -> None:
+    with pytest.raises(StoppedError, match=r"div, test_values\.py:\d+\)"):
+        computed(lambda x: x % 0.5, torch.tensor([1.0, 2.0**23]))
+
+
+def many_in(low: float, high: float) -> Tensor:
+    random = np.random.default_rng(4)
+    return torch.from_numpy(np.concatenate([random.uniform(low, high, 3000), [low, high]])).float()
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "ulps"),
+    [
+        ("atan", -20, 20, 3),
+        ("asin", -1, 1, 3),
+        ("acos", -1, 1, 4),
+        ("asinh", -30, 30, 4),
+        ("acosh", 1, 1000, 4),
+        ("atanh", -0.999, 0.999, 4),
+        ("erfc", -4, 9, 10),
+    ],
+)
+def test_functions_come_near_the_mathematical_value(name: str, low: float, high: float, ulps: int) -> None:
+    x = many_in(low, high)
+    if name in ("atan", "asinh"):
+        x = torch.cat([x, many_floats(largest=100)])
+    ours, (x,) = computed(getattr(torch, name), x)
+    exact = torch.tensor([float(getattr(mpmath, name)(float(item))) for item in x], dtype=torch.float64)
+    place = torch.from_numpy(np.spacing(np.abs(exact.numpy().astype(np.float32)))).double()
+    errors = (ours.double() - exact).abs() / place
+    assert errors.max() <= ulps, x[errors.argmax()]
+
+
+def test_angles_are_right_in_every_quadrant() -> None:
+    y, x = many_floats(seed=5), many_floats(seed=6)
+    y[:5], x[:5] = torch.tensor([0.0, 0.0, 1.0, -1.0, 0.0]), torch.tensor([1.0, -1.0, 0.0, 0.0, 0.0])
+    ours, (y, x) = computed(torch.atan2, y, x)
+    # A zero has no sign: from below, the angle of the negative axis is pi too.
+    exact = torch.atan2(y.double() + 0.0, x.double() + 0.0)
+    assert ((ours.double() - exact).abs() <= 3 * 2.0**-24 * exact.abs() + 2.0**-149).all()
+
+
+def test_what_falls_off_keeps_its_digits_to_the_end() -> None:
+    ours, (x,) = computed(torch.erfc, torch.linspace(9, 12, 200))
+    exact = torch.tensor([float(mpmath.erfc(float(item))) for item in x], dtype=torch.float64)
+    assert ((ours.double() - exact).abs() <= 4 * 2.0**-149 + 1e-6 * exact).all()
+
+
+def refused(message: str, function: Function, *fields: Tensor) -> None:
+    with pytest.raises(CaptureError, match=message):
+        capture(task_of(function, *fields))
+
+
+def test_what_is_not_supported_says_why() -> None:
+    numbers = torch.arange(1, 5)
+    refused("divides integers by a tensor", lambda x: x % x.flip(0), numbers)
+    refused("divides integers by -2: only numbers above zero", lambda x: x // -2, numbers)
+    images = torch.randn(4, 2, 3, 3)
+
+    def sample(**options: object) -> Function:
+        return lambda x: nn.functional.grid_sample(x, x[:, :, :2, 0].reshape(4, 2, 1, 2), **options).mean((1, 2, 3))  # type: ignore[arg-type]
+
+    refused("by bicubic interpolation", sample(mode="bicubic", align_corners=False), images)
+    refused("by reflection", sample(padding_mode="reflection", align_corners=False), images)
+    many = torch.zeros(4, 1 << 14, 8)
+    refused("more than 268435456 differences", lambda x: torch.cdist(x, x, p=1).mean((1, 2)), many)
