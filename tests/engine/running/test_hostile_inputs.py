@@ -229,6 +229,21 @@ def test_another_program_under_the_same_spec_is_refused(tmp_path) -> None:
         Job.read(directory)
 
 
+@pytest.mark.parametrize("change", [{"batch_size": 7}, {"state_count": 3}])
+def test_a_spec_of_another_batch_or_state_than_the_programs_is_refused(change: dict[str, int], tmp_path) -> None:
+    spec = written(tmp_path) / "spec.json"
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), **change}))
+    with pytest.raises(JobError, match="has other states or another batch size than its spec"):
+        Job.read(tmp_path / "job")
+
+
+def test_a_spec_longer_than_any_is_not_read(tmp_path) -> None:
+    spec = written(tmp_path) / "spec.json"
+    spec.write_text(spec.read_text() + " " * (16 << 10))
+    with pytest.raises(JobError, match="has more than the 16384 bytes that are read"):
+        Job.read(tmp_path / "job")
+
+
 def test_a_state_with_nan_is_refused(tmp_path) -> None:
     directory = written(tmp_path)
     job = Job.read(directory)
