@@ -2,10 +2,13 @@
 
     run.json                   which job this is, and how often checkpoints are kept
     roots                      32 bytes an interval: the state root at its end, appended and fsynced
+    roots.sums                 32 bytes an interval: SHA-256 of the run, the interval and that root, likewise
     checkpoints/00000005.safetensors    the state after that many steps
 
 A root is recorded only after everything else of its interval is on disk. On resume, the newest kept checkpoint whose
-root is the recorded one is where the run carries on; whatever lies after it is computed again.
+root is the recorded one is where the run carries on; whatever lies after it is computed again. A recorded root that is
+not the one that was written (its sum shows it) is taken from the checkpoint of its interval, or computed again where
+none is kept, with all that follows.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -171,23 +175,50 @@ class Run:
     def newest(self, intervals: int) -> tuple[int, list[torch.Tensor]]:
         """(intervals done, the state after them): the newest kept checkpoint after at most that many intervals whose
         state is the recorded one, or the initial state."""
-        recorded = self.recorded_roots()
+        recorded = self._read("roots")
         for done in range(min(intervals, len(recorded)), 0, -1):
-            path = self.checkpoint_path(done * self.job.spec.interval)
-            if not path.exists():
-                continue
-            try:
-                states = list(load_tensors(path, self.job.program.states).values())
-                if state_root(states) == recorded[done - 1]:
-                    return done, states
-            except (StorageError, CommitmentError):
-                continue
+            kept = self._kept(done)
+            if kept is not None and kept[1] == recorded[done - 1]:
+                return done, kept[0]
         return 0, list(self.job.initial.values())
 
     def recorded_roots(self) -> list[bytes]:
-        """The state roots on record; a torn last one is left out."""
+        """The state roots on record, up to the first that is torn, or damaged and not to be had from a checkpoint."""
+        roots = self._read("roots")
+        sums = self._read("roots.sums")
+        sums += [b""] * (len(roots) - len(sums))
+        for interval, (root, recorded) in enumerate(zip(roots, sums, strict=False)):
+            if self._sum(interval, root) == recorded:
+                continue
+            kept = self._kept(interval + 1)
+            # The checkpoint's root is right if it is the one on record, or the one that was summed up.
+            if kept is None or (kept[1] != root and self._sum(interval, kept[1]) != recorded):
+                return roots[:interval]
+            roots[interval] = kept[1]
+        return roots
+
+    def _sum(self, interval: int, root: bytes) -> bytes:
+        return sha256(self.job.spec.run_id + interval.to_bytes(8, "big") + root).digest()
+
+    def _record(self, roots: Sequence[bytes]) -> None:
+        _keep(self.directory / "roots.sums", [self._sum(interval, root) for interval, root in enumerate(roots)])
+        _keep(self.directory / "roots", roots)
+
+    def _kept(self, done: int) -> tuple[list[torch.Tensor], bytes] | None:
+        """The state after so many intervals and its root, if it is kept and can be read."""
+        path = self.checkpoint_path(done * self.job.spec.interval)
+        if not path.exists():
+            return None
         try:
-            with open_regular(self.directory / "roots") as file:
+            states = list(load_tensors(path, self.job.program.states).values())
+            return states, state_root(states)
+        except (StorageError, CommitmentError):
+            return None
+
+    def _read(self, name: str) -> list[bytes]:
+        """A record of 32 bytes an interval; a torn last one is left out."""
+        try:
+            with open_regular(self.directory / name) as file:
                 # Not more than is there: the number of intervals is a stranger's.
                 data = file.read(min(32 * self.job.spec.intervals, os.fstat(file.fileno()).st_size))
         except FileNotFoundError:
@@ -198,11 +229,13 @@ class Run:
         """All remaining intervals; returns every state root. Raises StoppedError, RunError, OSError."""
         spec = self.job.spec
         with self._locked():
-            done, states = self.newest(spec.intervals)
-            roots = self.recorded_roots()[:done]
+            roots = self.recorded_roots()
+            self._record(roots)
+            done, states = self.newest(len(roots))
+            del roots[done:]
             part.resume(done)
             try:
-                _keep(self.directory / "roots", roots)
+                self._record(roots)
                 states = [tensor.to(self.device) for tensor in states]
                 for interval in range(done, spec.intervals):
                     states = self._interval(interval, states, part)
@@ -211,6 +244,7 @@ class Run:
                         named = dict(zip(self.job.program.state_names, states, strict=True))
                         save_tensors(self.checkpoint_path((interval + 1) * spec.interval), named)
                     roots.append(root)
+                    _append(self.directory / "roots.sums", self._sum(interval, root))
                     _append(self.directory / "roots", root)
             except BaseException:
                 part.abandon()
@@ -292,11 +326,12 @@ def _usable(device: torch.device | str) -> torch.device:
     return found
 
 
-def _keep(path: Path, roots: Sequence[bytes]) -> None:
-    """Leaves a record of these roots, which it begins with."""
-    with path.open("r+b" if roots else "wb") as file:
+def _keep(path: Path, items: Sequence[bytes]) -> None:
+    """Leaves a record of these items and nothing else."""
+    with path.open("r+b" if path.exists() else "wb") as file:
         require_regular(file.fileno(), path)
-        file.truncate(32 * len(roots))
+        file.write(b"".join(items))
+        file.truncate()
         os.fsync(file.fileno())
     sync_directory(path.parent)
 

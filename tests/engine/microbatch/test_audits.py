@@ -198,4 +198,10 @@ def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path
 def test_slices_that_wait_are_gone_with_the_process_and_leave_nothing_in_the_run(tmp_path: Path) -> None:
     job = Job.from_task(linear_task(steps=2, interval=1))
     Auditor(job, tmp_path / "run", micro_batches=2).run()
-    assert {path.name for path in (tmp_path / "run").iterdir()} <= {"checkpoints", "roots", "run.json", "run.lock"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {
+        "checkpoints",
+        "roots",
+        "roots.sums",
+        "run.json",
+        "run.lock",
+    }

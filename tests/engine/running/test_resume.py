@@ -57,6 +57,12 @@ def test_a_finished_run_is_not_run_again(trained, tmp_path) -> None:
     assert again.checkpoint_root == result.checkpoint_root
 
 
+def flip(path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
 def test_a_damaged_checkpoint_is_computed_again(damage: str, trained, tmp_path) -> None:
     directory, job, result = trained
@@ -77,6 +83,52 @@ def test_a_torn_record_of_roots_is_computed_again(trained, tmp_path) -> None:
     roots = tmp_path / "run" / "roots"
     roots.write_bytes(roots.read_bytes()[:-40])
     assert Trainer(job, tmp_path / "run").run().checkpoint_root == result.checkpoint_root
+
+
+@pytest.mark.parametrize("name", ["roots", "roots.sums"])
+@pytest.mark.parametrize("interval", [0, 2, 5])
+def test_a_bit_that_flips_on_record_is_mended_from_the_checkpoint(name: str, interval: int, trained, tmp_path) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    whole = {path: path.read_bytes() for path in tmp_path.glob("run/roots*")}
+    flip(tmp_path / "run" / name, 32 * interval + 7)
+    assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots
+    steps = []
+    again = Trainer(job, tmp_path / "run", on_step=steps.append).run()
+    assert again.state_roots == result.state_roots
+    assert steps == []
+    assert {path: path.read_bytes() for path in tmp_path.glob("run/roots*")} == whole
+
+
+@pytest.mark.parametrize(("interval", "first"), [(0, 0), (3, 0), (4, 8), (5, 8)])
+@pytest.mark.parametrize("names", [["roots"], ["roots.sums"], ["roots", "roots.sums"]])
+def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_again(
+    names: list[str], interval: int, first: int, trained, tmp_path
+) -> None:
+    _, job, result = trained
+    Trainer(job, tmp_path / "run", keep_every=4).run()
+    if interval == 3 or (interval == 5 and len(names) == 1):
+        # These are kept: without them, they can only be computed again.
+        (tmp_path / "run" / "checkpoints" / f"{2 * interval + 2:08d}.safetensors").unlink()
+    for name in names:
+        flip(tmp_path / "run" / name, 32 * interval + 31)
+    assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots[:interval]
+    steps = []
+    again = Trainer(job, tmp_path / "run", keep_every=4, on_step=steps.append).run()
+    assert again.state_roots == result.state_roots
+    assert [event.step for event in steps] == list(range(first, 12))
+    assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots
+
+
+def test_a_record_of_another_run_is_not_taken_over(trained, tmp_path) -> None:
+    _, job, result = trained
+    Job.from_task(conv_task(steps=12, interval=2, seed=77)).write(tmp_path / "other")
+    Trainer(Job.read(tmp_path / "other"), tmp_path / "strange", keep_every=6).run()
+    Trainer(job, tmp_path / "run", keep_every=6).run()
+    for name in ("roots", "roots.sums"):
+        shutil.copy(tmp_path / "strange" / name, tmp_path / "run" / name)
+    assert Run(job, tmp_path / "run").recorded_roots() == []
+    assert Trainer(job, tmp_path / "run").run().state_roots == result.state_roots
 
 
 def test_checkpoints_may_be_kept_every_few_intervals(trained, tmp_path) -> None:
