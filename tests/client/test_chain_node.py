@@ -138,7 +138,17 @@ def test_a_receipt_that_does_not_hold_together_is_refused(changes: dict[str, obj
 
 
 def logs_node(answer: Any, head: int = 9, confirmations: int = 0) -> Node:
-    return Node(Canned(eth_getLogs=answer, eth_getBlockByNumber=block(hex(head))), confirmations=confirmations)
+    return Node(Canned(eth_getLogs=answer, eth_getBlockByNumber=chain(head)), confirmations=confirmations)
+
+
+def chain(head: int, says: int | None = None, hash_of: Callable[[int], str] = lambda number: HASH) -> Any:
+    """Blocks up to `head`; `says`: what is given as the newest one."""
+
+    def answer(tag: str, full: bool) -> object:
+        number = (head if says is None else says) if tag == "latest" else int(tag, 16)
+        return block(hex(number), hash=hash_of(number)) if tag == "latest" or number <= head else None
+
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -173,6 +183,89 @@ def test_events_are_shown_only_when_confirmed() -> None:
     assert len(logs_node(between).logs(ADDRESS, from_block=0)) == 10
     assert [item.block for item in logs_node(between, confirmations=4).logs(ADDRESS, from_block=3)] == [3, 4, 5]
     assert logs_node(between, confirmations=40).logs(ADDRESS, from_block=0) == []
+
+
+def every_block(query: dict[str, str]) -> list[dict[str, object]]:
+    first, until = int(query["fromBlock"], 16), int(query["toBlock"], 16)
+    return [log(i) for i in range(first, min(until, 9) + 1)]
+
+
+def test_a_wanted_last_block_need_not_be_confirmed() -> None:
+    found = logs_node(every_block, confirmations=4).logs(ADDRESS, from_block=3, to_block=8)
+    assert [item.block for item in found] == [3, 4, 5, 6, 7, 8]
+    assert [item.block for item in logs_node(every_block).logs(ADDRESS, from_block=8, to_block=50)] == [8, 9]
+
+
+@pytest.mark.parametrize("says", [10, 5_000, 10**12, 2**64 - 1])
+@pytest.mark.parametrize("confirmations", [0, 1])
+def test_a_newest_block_that_the_node_does_not_have_is_no_end_to_search_to(says: int, confirmations: int) -> None:
+    head = 9 - confirmations
+    liar = Canned(eth_getLogs=every_block, eth_getBlockByNumber=chain(head, says))
+    with pytest.raises(InvalidAnswer, match=f"newest block is {says}, but does not have block {says - confirmations}"):
+        Node(liar, confirmations=confirmations).logs(ADDRESS, from_block=0)
+    assert "eth_getLogs" not in [method for method, _ in liar.asked]
+
+
+def test_a_node_that_has_made_up_all_the_blocks_there_could_be_keeps_nobody_busy() -> None:
+    liar = Canned(eth_getLogs=[], eth_getBlockByNumber=chain(2**64 - 1))
+    with pytest.raises(InvalidAnswer, match="use another node"):
+        Node(liar).logs(ADDRESS, from_block=0)
+    assert len(liar.asked) < 5
+
+
+def test_after_a_newest_block_that_was_not_one_every_event_is_found() -> None:
+    node = Canned(eth_getLogs=every_block, eth_getBlockByNumber=chain(9, 2**40))
+    client = Node(node)
+    with pytest.raises(InvalidAnswer):
+        client.logs(ADDRESS, from_block=0)
+    node.answers["eth_getBlockByNumber"] = chain(9)
+    assert [item.block for item in client.logs(ADDRESS, from_block=0)] == list(range(10))
+
+
+def test_a_node_that_is_behind_the_first_block_asked_for_has_not_shown_that_there_is_nothing() -> None:
+    with pytest.raises(InvalidAnswer, match="newest block is 9, after it had block 19: wait until it has caught up"):
+        logs_node([]).logs(ADDRESS, from_block=20)
+    assert logs_node([]).logs(ADDRESS, from_block=10) == []
+
+
+def test_a_node_that_goes_far_back_is_not_believed_until_it_has_caught_up() -> None:
+    node = Canned(eth_getLogs=[], eth_getBlockByNumber=chain(500))
+    client = Node(node)
+    client.logs(ADDRESS, from_block=0)
+    node.answers["eth_getBlockByNumber"] = chain(435)
+    with pytest.raises(InvalidAnswer, match="newest block is 435, after it had block 500"):
+        client.logs(ADDRESS, from_block=0)
+    node.answers["eth_getBlockByNumber"] = chain(436)  # as far as a chain is reorganised
+    assert client.logs(ADDRESS, from_block=0) == []
+    node.answers["eth_getBlockByNumber"] = chain(501)
+    assert client.logs(ADDRESS, from_block=0) == []
+
+
+def test_events_are_asked_for_again_where_the_chain_was_reorganised_meanwhile() -> None:
+    hashes = iter(["11", "22", *["33"] * 10])  # the last block's, before and after the events, again and again
+    times = []
+
+    def answer(tag: str, full: bool) -> object:
+        return block("0x9", hash=HASH if tag == "latest" else "0x" + next(hashes) * 32)
+
+    def events(query: dict[str, str]) -> list[dict[str, object]]:
+        times.append(query)
+        return [log(3)] if len(times) == 1 else [log(3), log(4)]
+
+    node = Node(Canned(eth_getLogs=events, eth_getBlockByNumber=answer))
+    assert [item.block for item in node.logs(ADDRESS, from_block=0)] == [3, 4]
+    assert len(times) == 2
+
+
+def test_a_node_that_takes_its_last_block_back_every_time_is_one_error() -> None:
+    asked = []
+
+    def answer(tag: str, full: bool) -> object:
+        asked.append(tag)
+        return None if asked.count(tag) % 2 == 0 and tag != "latest" else block("0x9")
+
+    with pytest.raises(InvalidAnswer, match="takes blocks back"):
+        Node(Canned(eth_getLogs=[], eth_getBlockByNumber=answer)).logs(ADDRESS, from_block=0)
 
 
 def test_a_node_that_limits_ranges_still_gives_every_event_once() -> None:

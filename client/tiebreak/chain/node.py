@@ -14,6 +14,11 @@ from tiebreak.chain.transport import HttpTransport, Transport
 MAX_LOGS = 100_000
 LOG_RANGE = 2_000
 """Blocks asked for at once; hosted nodes allow between 500 and 10,000."""
+MAX_BLOCKS = 1_000_000_000
+"""Searched for events; more is a number that a node has made up, and would keep the client busy for ever."""
+MAX_REORGANISATION = 64
+"""Blocks that a chain may lose (two epochs of Ethereum, or a node behind the others of its address)."""
+_TRIES = 3
 
 
 Topic = bytes | tuple[bytes, ...] | None
@@ -75,6 +80,8 @@ class Node:
         self._transport = transport
         self.confirmations = confirmations
         self._chain_id: int | None = None
+        self._newest = 0
+        """The highest block up to which `logs` has searched."""
 
     @property
     def name(self) -> str:
@@ -163,12 +170,44 @@ class Node:
         confirmed block if None), both included.
 
         `topics[i]`, if not None, must be, or hold, the event's i-th topic (32 bytes).
+
+        Where the node cannot have shown them all, because its newest block is not one that it has, lies before
+        `from_block`, or far before one that it had, that is InvalidAnswer, and not a list that is too short.
         """
-        last = self.head().number - self.confirmations
-        last = last if to_block is None else min(to_block, last)
+        for _ in range(_TRIES):
+            last = self._last_block(from_block, to_block)
+            if last is None:
+                return []
+            found = self._logs_up_to(address, from_block, last.number, topics)
+            # A node that has lost that block meanwhile may have left out what came before it.
+            if (after := self.block(last.number)) is not None and after.hash == last.hash:
+                self._newest = max(self._newest, last.number)
+                return found
+        raise InvalidAnswer(f"{self.name} takes blocks back while it is asked for events: ask again, or another node.")
+
+    def _last_block(self, from_block: int, to_block: int | None) -> Block | None:
+        """The last block to search, which the node has; None if there is nothing to search yet."""
+        newest = self.head()
+        if newest.number < max(from_block - 1, self._newest - MAX_REORGANISATION):
+            raise InvalidAnswer(
+                f"{self.name} says that its newest block is {newest.number}, after it had block "
+                f"{max(from_block - 1, self._newest)}: wait until it has caught up, or use another node."
+            )
+        last = newest.number - self.confirmations if to_block is None else min(to_block, newest.number)
+        if last < from_block:
+            return None
+        # What a node says of its newest block is not yet a block that it has.
+        if last - from_block >= MAX_BLOCKS or (found := self.block(last)) is None:
+            raise InvalidAnswer(
+                f"{self.name} says that its newest block is {newest.number}, but does not have block {last}: use "
+                "another node."
+            )
+        return found
+
+    def _logs_up_to(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
         found: list[Log] = []
-        for first, until in _ranges(from_block, last):
-            found += self._logs_between(address, first, until, topics)
+        for start, until in _ranges(first, last):
+            found += self._logs_between(address, start, until, topics)
             if len(found) > MAX_LOGS:
                 raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
         order = [(log.block, log.index) for log in found]
