@@ -303,6 +303,13 @@ group(
     addmv=lambda x: torch.addmv(x[:, 0], x, x[0]),
     tensordot=lambda x: torch.tensordot(x, x, ([1], [1])),
     bilinear=lambda x: F.bilinear(x, x, x.new_ones(2, 6, 6)),
+    lower_system=lambda x: torch.linalg.solve_triangular(
+        x[:, :4] + 3 * torch.eye(4, dtype=x.dtype), x[None].expand(2, 4, 6) * 2, upper=False
+    ),
+    upper_system=lambda x: torch.linalg.solve_triangular(x[:, :4].expand(3, 4, 4), x, upper=True, unitriangular=True),
+    system_from_the_right=lambda x: torch.linalg.solve_triangular(
+        x[:, :4], x.t(), upper=True, left=False, unitriangular=True
+    ),
     sdpa=lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
     sdpa_hidden=lambda x: F.scaled_dot_product_attention(
         x, x, x, attn_mask=torch.tensor([False, True, True, False])[:, None]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+
+import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
@@ -192,3 +195,41 @@ def _convolution3d_backward(
     if mask[2]:
         grad_b = c.squeeze(c.op("sum", g, dims=(0, 2, 3, 4)), [0, 2, 3, 4])
     return grad_x, grad_w, grad_b
+
+
+MAX_ROWS = 256
+"""Of a triangular system, whose rows are solved one after another."""
+
+
+@rule("linalg_solve_triangular", at_capture=True)
+def solve_triangular(
+    c: Context, a: Value, b: Value, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Value:
+    """By substitution, row by row: one contraction with the rows that are known, a difference, a quotient."""
+    if not left:
+        transposed = (c.move(x, c.rank(x) - 1, c.rank(x) - 2) for x in (a, b))
+        x = solve_triangular(c, *transposed, upper=not upper, unitriangular=unitriangular)
+        return c.move(x, c.rank(x) - 1, c.rank(x) - 2)
+    rows = c.shape(a)[-1]
+    if rows > MAX_ROWS:
+        raise CaptureError(f"solves a triangular system of {rows} rows: up to {MAX_ROWS} are supported")
+    outer = torch.broadcast_shapes(c.shape(a)[:-2], c.shape(b)[:-2])
+    a, b = (
+        c.builder.reshape(c.builder.expand(x, (*outer, *c.shape(x)[-2:])), (prod(outer), *c.shape(x)[-2:]))
+        for x in (a, b)
+    )
+
+    def cut(x: Value, dim: int, start: int, stop: int) -> Value:
+        return c.op("slice", x, dim=dim, start=start, stop=stop, step=1)
+
+    known: Value | None = None
+    for row in range(rows - 1, -1, -1) if upper else range(rows):
+        this, line = cut(b, 1, row, row + 1), cut(a, 1, row, row + 1)
+        if known is not None:
+            weights = cut(line, 2, row + 1, rows) if upper else cut(line, 2, 0, row)
+            this = c.op("sub", this, c.op("matmul", weights, known))
+        if not unitriangular:
+            this = c.op("div", this, cut(line, 2, row, row + 1))
+        parts = (this,) if known is None else (this, known) if upper else (known, this)
+        known = c.op("cat", *parts, dim=1) if len(parts) > 1 else this
+    return b if known is None else c.builder.reshape(known, (*outer, *c.shape(known)[1:]))
