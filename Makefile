@@ -53,8 +53,7 @@ test-matrix: $(VENV)/.installed-dev
 
 # The kernels for CUDA: on a device, or in Triton's interpreter. Triton is 290 MB that nobody needs without a device.
 test-triton: $(VENV)/.installed-triton
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest tests/engine/kernels/test_triton_marking.py tests/engine/kernels/test_triton_tape.py \
-		tests/engine/running/test_cuda.py
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest tests/engine/kernels/test_triton_*.py tests/engine/running/test_cuda.py
 
 # Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from roundlog.kernels.cuda import works
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -20,7 +21,7 @@ from roundlog.operators.registry import (
     register,
 )
 from roundlog.program import DType, ProgramError, TensorType
-from roundlog.randomness import uniform
+from roundlog.randomness import stream_key, uniform
 
 
 @register
@@ -137,7 +138,13 @@ class Uniform(Source):
         return TensorType(declared.shape, DType.F32)
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
-        return uniform(inputs.seed, inputs.step, integer(attributes, "stream"), kind.shape).to(inputs.device)
+        stream, device = integer(attributes, "stream"), inputs.device
+        if device.type == "cuda" and works(device):
+            # Not at the top: Triton is an optional extra.
+            from roundlog.kernels.cuda import philox
+
+            return philox.uniform(stream_key(inputs.seed, inputs.step, stream), kind.numel, device).view(kind.shape)
+        return uniform(inputs.seed, inputs.step, stream, kind.shape).to(device)
 
 
 @register

@@ -3,7 +3,7 @@ order.
 """
 
 from roundlog.randomness.errors import RandomnessError
-from roundlog.randomness.philox import philox4x64, philox_word, philox_words, uniform
+from roundlog.randomness.philox import philox4x64, philox_word, philox_words, stream_key, uniform
 from roundlog.randomness.shuffle import (
     SHUFFLE_ROUNDS,
     batch_rows,
@@ -24,5 +24,6 @@ __all__ = [
     "row_of_position",
     "shuffled_index",
     "shuffled_rows",
+    "stream_key",
     "uniform",
 ]

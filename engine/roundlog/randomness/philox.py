@@ -28,7 +28,9 @@ _MASK64 = (1 << 64) - 1
 _ELEMENTS_PER_BLOCK = 8
 
 
-def _key(seed: int, step: int, stream: int) -> tuple[int, int]:
+def stream_key(seed: int, step: int, stream: int) -> tuple[int, int]:
+    """The generator's key, two integers of 64 bits. Raises RandomnessError if the seed does not fit 64 bits, or the
+    step or the stream 32."""
     if not 0 <= seed < 1 << 64:
         raise RandomnessError(f"seed {seed} is not a 64-bit unsigned integer")
     if not 0 <= step < 1 << 32 or not 0 <= stream < 1 << 32:
@@ -44,7 +46,7 @@ def philox_words(seed: int, step: int, stream: int, count: int, *, first: int = 
     if count < 0 or not 0 <= first < 1 << 64:
         raise RandomnessError(f"a stream has no {count} words from word {first} on")
     block, skipped = divmod(first, _ELEMENTS_PER_BLOCK)
-    generator = np.random.Philox(key=np.array(_key(seed, step, stream), np.uint64), counter=block)
+    generator = np.random.Philox(key=np.array(stream_key(seed, step, stream), np.uint64), counter=block)
     words64 = generator.random_raw((skipped + count + 1) // 2).astype("<u8", copy=False)
     return words64.view("<u4")[skipped : skipped + count].astype(np.uint32, copy=False)
 
@@ -87,5 +89,5 @@ def philox_word(seed: int, step: int, stream: int, element: int) -> int:
     if not 0 <= element < 1 << 64:
         raise RandomnessError(f"element {element} is not a 64-bit unsigned integer")
     block, within = divmod(element, _ELEMENTS_PER_BLOCK)
-    word = philox4x64((block + 1, 0, 0, 0), _key(seed, step, stream))[within // 2]
+    word = philox4x64((block + 1, 0, 0, 0), stream_key(seed, step, stream))[within // 2]
     return word >> 32 if within % 2 else word & 0xFFFFFFFF

@@ -179,14 +179,14 @@ def test_compiled_for_a_device_they_are_ieee_754s_operations_and_nothing_else(
     assert "fma.rn.f64" in compiler.submit(_compiled, kernel, form, True).result()
 
 
-@pytest.mark.parametrize("failing", ["marking_agrees", "tape_agrees"])
+@pytest.mark.parametrize("failing", ["marking_agrees", "tape_agrees", "philox_agrees"])
 def test_without_triton_or_where_it_fails_the_reference_marks(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 0)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(cuda, "find_spec", lambda name: None)
     assert not cuda.works.__wrapped__(device)
     monkeypatch.setattr(cuda, "find_spec", lambda name: name)
-    for name in ("marking_agrees", "tape_agrees"):
+    for name in ("marking_agrees", "tape_agrees", "philox_agrees"):
         monkeypatch.setattr(cuda, name, lambda device: True)
     assert cuda.works.__wrapped__(device)
 

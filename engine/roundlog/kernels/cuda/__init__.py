@@ -24,7 +24,7 @@ def works(device: torch.device) -> bool:
     if torch.version.cuda is None or find_spec("triton") is None:
         return False
     try:
-        agree = marking_agrees(device) and tape_agrees(device)
+        agree = marking_agrees(device) and tape_agrees(device) and philox_agrees(device)
         why = "" if agree else "it does not compute as IEEE 754 says"
     except Exception as error:
         # No C compiler, no ptxas for this card, a driver that is too old: whatever it is, there is another way.
@@ -91,6 +91,16 @@ def tape_agrees(device: torch.device) -> bool:
     bad = torch.zeros(1, dtype=torch.int32, device=device)
     on_device.play(Assignments.of(tape, 2), inputs, [(1, size)] * 2, there, bad)
     return not bad.any() and all(_same_bits(x, y.cpu().numpy()) for x, y in zip(here, there, strict=True))
+
+
+def philox_agrees(device: torch.device) -> bool:
+    """Whether the kernel for random numbers gives NumPy's words."""
+    from roundlog.kernels.cuda import philox
+
+    key = 2**64 - 3, 2**63 + 5
+    words = np.random.Philox(key=np.array(key, dtype=np.uint64)).random_raw(1500).astype("<u8").view("<u4")
+    found = philox.uniform(key, 2999, device).cpu().numpy()
+    return _same_bits((words[:2999] >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24), found)
 
 
 def _same_bits(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:

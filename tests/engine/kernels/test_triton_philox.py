@@ -1,0 +1,77 @@
+"""Triton's random numbers are those of every other machine: in its interpreter, or on a device."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+import torch
+from roundlog.kernels import cuda
+from roundlog.operators import StepInputs, operator
+from roundlog.program import DType, TensorType
+from roundlog.randomness import philox_word, stream_key, uniform
+from triton_processes import needs_triton
+
+CPU = torch.device("cpu")
+
+
+def _uniform(key: tuple[int, int], size: int) -> torch.Tensor:
+    from roundlog.kernels.cuda import philox
+
+    return philox.uniform(key, size, torch.device("cuda") if torch.cuda.is_available() else CPU).cpu()
+
+
+@needs_triton
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("place", [(0, 0, 0), (1, 0, 1), (2**63, 1, 0), (2**64 - 1, 2**32 - 1, 2**32 - 1)])
+def test_a_stream_is_the_same(interpreter: ProcessPoolExecutor, place: tuple[int, int, int], size: int) -> None:
+    key = stream_key(*place)
+    found = _uniform(key, size) if torch.cuda.is_available() else interpreter.submit(_uniform, key, size).result()
+    assert torch.equal(found, uniform(*place, (size,)))
+    for element in range(0, size, 97):
+        assert found[element] * 2**24 == philox_word(*place, element) >> 8
+
+
+@needs_triton
+def test_it_is_tried_before_it_is_used(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(cuda.philox_agrees, CPU).result()
+    assert not interpreter.submit(_agrees_with_another_generator).result()
+
+
+def _agrees_with_another_generator() -> bool:
+    from roundlog.kernels.cuda import philox
+
+    right = philox.uniform
+    # One word further.
+    philox.uniform = lambda key, size, device: right(key, size + 1, device)[1:]
+    try:
+        return cuda.philox_agrees(CPU)
+    finally:
+        philox.uniform = right
+
+
+def _compiled() -> str:
+    import triton
+    from roundlog.kernels.cuda import philox
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(philox._uniform, {"out": "*fp32", "size": "i64", "seed": "u64", "stream": "u64"}, {})
+    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": False})
+    assert len(made.asm["cubin"]) > 1000
+    return str(made.asm["ptx"])
+
+
+@needs_triton
+def test_it_compiles_for_a_device(compiler: ProcessPoolExecutor) -> None:
+    assert "mul.hi.u64" in compiler.submit(_compiled).result()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+def test_the_operator_gives_the_same_on_a_device() -> None:
+    def load(device: torch.device) -> torch.Tensor:
+        inputs = StepInputs(states=[], data=[], schedule=torch.zeros(0), seed=2**63 + 1, step=3, device=device)
+        return operator("uniform").load({"stream": 2}, TensorType((3, 5, 7), DType.F32), inputs)
+
+    there = load(torch.device("cuda", 0))
+    assert there.device.type == "cuda" and torch.equal(there.cpu(), load(CPU))
