@@ -3,9 +3,10 @@
 One kernel for all tapes: a tape is a constant of it, from which Triton unrolls the instructions of `Code`, and nothing
 else that a program says becomes code. Every value stays in registers from the inputs' read to the outputs' write.
 
-IEEE 754 has to be asked for: Triton's `/` and `sqrt` are approximations, its `-x` is 0 - x, which makes +0 of +0, its
-FP32 `floor` flushes subnormal numbers, and what it could contract to FMA is kept apart by `enable_fp_fusion=False`.
-Bools are 1.0 and 0.0, as on the CPU.
+IEEE 754 has to be asked for. Triton's FP32 `/` and `sqrt` are approximations, `div_rn` and `sqrt_rn` flush subnormal
+numbers in some versions, as `floor` does in all: these three are taken in FP64, whose result rounds to the right one
+(53 >= 2 * 24 + 2). `-x` is 0 - x there, which makes +0 of +0. What could be contracted to FMA is kept apart by
+`enable_fp_fusion=False`. Bools are 1.0 and 0.0, as on the CPU.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def _do(code: tl.constexpr, a, b, c):
     elif code == _MUL:
         return a * b
     elif code == _DIV:
-        return tl.div_rn(a, b)
+        return (a.to(tl.float64) / b.to(tl.float64)).to(tl.float32)
     elif code == _SQRT:
-        return tl.sqrt_rn(a)
+        return tl.sqrt(a.to(tl.float64)).to(tl.float32)
     elif code == _NEG:
         return (a.to(tl.int32, bitcast=True) ^ _SIGN).to(tl.float32, bitcast=True)
     elif code == _ABS:
