@@ -4,6 +4,7 @@ a library's threads beside them, which wait in a loop for more to do, would take
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -37,6 +38,18 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(
         max_workers=_MOST, thread_name_prefix="roundlog-kernel", initializer=lambda: _STARTED.append(1)
     )
+
+
+def _without_threads() -> None:
+    """A process that was forked has none of its parent's threads, and would wait for them for ever."""
+    global _ASKING
+    _pool.cache_clear()
+    _STARTED.clear()
+    _ASKING = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_without_threads)
 
 
 def on_every_thread(ask: Callable[[], bool]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import subprocess
 import sys
@@ -104,6 +105,29 @@ def test_a_thread_of_the_kernels_that_computes_otherwise_is_noticed(change: str,
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert told in done.stdout and bool(told) == bool(done.stdout), done.stdout
+
+
+FORKED = """
+import os, signal
+import numpy as np, torch
+from roundlog.kernels.reducing import sum_rows
+from roundlog.kernels.threads import on_every_thread
+torch.set_num_threads(3)
+many = np.ones((8, 1 << 18), dtype=np.float32)
+sum_rows(many)  # the kernels' threads start
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    asked = on_every_thread(lambda: True)
+    os._exit(0 if asked and (sum_rows(many)[0] == 1 << 18).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_was_forked_does_not_wait_for_its_parents_threads() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "0", done.stdout + done.stderr
 
 
 def test_threads_that_are_at_work_can_be_asked_by_several_at_once() -> None:
