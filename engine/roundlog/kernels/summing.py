@@ -14,6 +14,11 @@ F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
+_LINE = 16
+"""FP32 numbers in one line of the cache."""
+_TERMS = 256
+"""Terms that are added to one sum before the next one's turn: so many lines stay in the first level of the cache."""
+
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sum_terms(terms: Any, total: Any, errors: Any, magnitude: Any, start: int, stop: int) -> None:
@@ -33,23 +38,36 @@ def _sum_terms(terms: Any, total: Any, errors: Any, magnitude: Any, start: int, 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sum_products(
-    a: Any, b: Any, first_a: Any, step_a: int, first_b: Any, step_b: int, terms: int, out: Any, start: int, stop: int
+    a: Any,
+    b: Any,
+    first_a: Any,
+    step_a: int,
+    first_b: Any,
+    step_b: int,
+    terms: int,
+    order: Any,
+    out: Any,
+    start: int,
+    stop: int,
 ) -> None:
-    for r in range(start, stop):
-        at_a, at_b = first_a[r], first_b[r]
-        s, e, m = 0.0, 0.0, 0.0
-        for _ in range(terms):
-            # A product of two FP32 numbers is exact in FP64.
-            p = np.float64(a[at_a]) * np.float64(b[at_b])
-            t = s + p
-            v = t - s
-            error = (s - (t - v)) + (p - v)
-            s = t
-            e += error
-            m += abs(error)
-            at_a += step_a
-            at_b += step_b
-        out[0, r], out[1, r], out[2, r] = s, e, m
+    for begin in range(0, terms, _TERMS):
+        some = min(_TERMS, terms - begin)
+        for position in range(start, stop):
+            r = order[position]
+            at_a, at_b = first_a[r] + begin * step_a, first_b[r] + begin * step_b
+            s, e, m = out[0, r], out[1, r], out[2, r]
+            for _ in range(some):
+                # A product of two FP32 numbers is exact in FP64.
+                p = np.float64(a[at_a]) * np.float64(b[at_b])
+                t = s + p
+                v = t - s
+                error = (s - (t - v)) + (p - v)
+                s = t
+                e += error
+                m += abs(error)
+                at_a += step_a
+                at_b += step_b
+            out[0, r], out[1, r], out[2, r] = s, e, m
 
 
 def sum_terms(terms: F64) -> tuple[F64, F64, F64]:
@@ -65,9 +83,12 @@ def sum_products(
 ) -> tuple[F64, F64, F64]:
     """Flat float32 a and b; for every r the sum over t < terms of a[first_a[r] + t step_a] * b[first_b[r] + t step_b],
     as `sum_terms` gives it. The caller answers for the indices."""
-    out = np.empty((3, len(first_a)))
+    out = np.zeros((3, len(first_a)))
+    # Columns of the larger of two matrices that lie row by row: neighbours are taken one after the other, some terms at
+    # a time, while the lines of the cache that they share are there.
+    order = np.argsort((first_b if step_b > step_a else first_a) // _LINE, kind="stable")
     in_parts(
-        lambda start, stop: _sum_products(a, b, first_a, step_a, first_b, step_b, terms, out, start, stop),
+        lambda start, stop: _sum_products(a, b, first_a, step_a, first_b, step_b, terms, order, out, start, stop),
         len(first_a),
         len(first_a) * terms * 8,
     )
