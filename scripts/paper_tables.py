@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from papers import report
-from papers.tasks import PROFILES, SIZES, Size, make
+from papers.tasks import PROFILES, SIZES, WARM_UP, Size, make
 from roundlog.capture import Task
 from roundlog.job import Job
 from roundlog.rounding.threshold import Divergence
@@ -195,6 +195,12 @@ def divergence(task: Ask, room: Path) -> dict[str, Any]:
     }
 
 
+def times(model: str, arguments: dict[str, Any], rounds: int, policy: str) -> dict[str, Any]:
+    """Table 5 for one policy, in a process of its own: all that it needs of a large model is much memory."""
+    ask = {"model": model, "arguments": arguments, "steps": WARM_UP + rounds, "policy": POLICIES[policy]}
+    return measured("A", [{"what": "timing", **ask}])[0]
+
+
 def of_model(model: str, size: Size, room: Path) -> dict[str, Any]:
     """Everything that is measured of one model."""
     arguments = size.models[model]
@@ -202,30 +208,28 @@ def of_model(model: str, size: Size, room: Path) -> dict[str, Any]:
     asks = correction_asks(captured(model, arguments, size.correction_steps, room), size.bits, tau, room)
     quiet = arguments | ({"dropout": 0.0} if model == "gpt2" else {})
     drift, place = captured(model, quiet, size.divergence_steps, room), folder(room, "divergence")
-    time = {"what": "timing", "model": model, "arguments": arguments, "steps": 2 + size.timed_rounds}
     drifting = {profile: divergence_asks(drift, profile, place) for profile in PROFILES}
-    trained = measured("A", [*({"what": "train", **ask} for ask in asks), *drifting["A"], time])
+    trained = measured("A", [*({"what": "train", **ask} for ask in asks), *drifting["A"]])
     audited = measured("B", [*({"what": "audit", **ask} for ask in asks), *drifting["B"]])
     measured("C", drifting["C"])
     return {
         "arguments": arguments,
         "thresholds": tau,
         "corrections": correction_rows(asks, trained[: len(asks)], audited[: len(asks)]),
-        "times": trained[-1],
+        "times": {policy: times(model, arguments, size.timed_rounds, policy) for policy in POLICIES},
         "divergence": divergence(drift, place),
     }
 
 
 def proof_tasks(size: Size, room: Path) -> dict[str, Any]:
     """Section 6.2: a step of logistic regression and of VGG-11, at the sizes of the proof systems."""
-    asks: list[Ask] = []
+    found = {}
     for model in PROOFS:
         arguments = size.models[model]
         task = captured(model, arguments, 3, folder(room, model))
-        asks.append({"what": "train", **task, "policy": POLICY_CERTIFIED, "log": room / f"{model}.rlog"})
-        asks.append({"what": "timing", "model": model, "arguments": arguments, "steps": 2 + 3})
-    found = measured("A", asks)
-    return {model: {"train": found[2 * i], "times": found[2 * i + 1]} for i, model in enumerate(PROOFS)}
+        ask = {"what": "train", **task, "policy": POLICY_CERTIFIED, "log": room / f"{model}.rlog"}
+        found[model] = {"train": measured("A", [ask])[0], "times": times(model, arguments, 3, "certified")}
+    return found
 
 
 PROOFS = ("logistic", "vgg11")
@@ -246,11 +250,11 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     record = arguments.out / "papers.json"
     result = json.loads(record.read_text()) if record.exists() else {}
-    if result.get("size") != arguments.size:
-        machine = f"{os.cpu_count()} cores of {platform.machine()}, PyTorch {torch.__version__}"
-        result = {"size": arguments.size, "machine": machine, "parts": {}}
     for part in filter(None, arguments.parts.split(",")):
-        result["parts"][part] = measure(SIZES[arguments.size], part)
+        found = measure(SIZES[arguments.size], part)
+        result["machine"] = f"{os.cpu_count()} cores of {platform.machine()}, PyTorch {torch.__version__}"
+        result.setdefault("sizes", {})[part] = arguments.size
+        result.setdefault("parts", {})[part] = found
         record.write_text(json.dumps(result, indent=1) + "\n")
     (arguments.out / "figures").mkdir(exist_ok=True)
     report.draw(result, arguments.out / "figures")

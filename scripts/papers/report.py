@@ -45,7 +45,7 @@ def draw(result: dict[str, Any], room: Path) -> None:
             least = min((x for curve in curves.values() for x in curve if x), default=1e-9)
             panel.set_yscale("symlog", linthresh=least / 2, linscale=0.5)
             panel.set_ylim(bottom=-least / 10)
-            panel.set_title(TITLES[model] + (" (small)" if result["size"] == "small" else ""))
+            panel.set_title(TITLES[model] + (" (small)" if result["sizes"][model] == "small" else ""))
             panel.set_xlabel("steps")
             panel.set_ylabel("L2 distance of the weights")
             panel.grid(alpha=0.3)
@@ -79,7 +79,7 @@ def markdown(result: dict[str, Any]) -> str:
     parts = [
         "# The papers, reproduced",
         "Written by `scripts/paper_tables.py`; do not edit. "
-        f"Size `{result['size']}`, {result['machine']}. Profile A is the machine as it is, B its oldest instruction "
+        f"Measured on {result['machine']}. Profile A is the machine as it is, B its oldest instruction "
         "set on one thread, C AVX2; each run is a fresh process. OVT is *Optimistic Verifiable Training by Controlling "
         f"Hardware Nondeterminism* ({published.OVT}). Figures of OVT that are marked "
         f'"{published.UNREAD}" are in its tables, but we could not read them, and did not guess. OVT measured GPUs and '
@@ -87,7 +87,7 @@ def markdown(result: dict[str, Any]) -> str:
         "busy with other work: only ratios within one interleaved run are given.",
     ]
     for model, found in models_of(result).items():
-        parts += _model(model, found, result["size"])
+        parts += _model(model, found, result["sizes"][model])
     if "proofs" in result["parts"]:
         parts += _proofs(result["parts"]["proofs"])
     parts += _FIGURES
@@ -179,15 +179,14 @@ def _thresholds(found: dict[str, Any]) -> str:
 
 
 def _times(model: str, found: dict[str, Any]) -> str:
-    ratios = found["ratios"]
     trainer, auditor = published.TIMES[model]
     lines: list[Sequence[object]] = [
         ["OVT", trainer, auditor],
         *(
             [
                 policy,
-                f"{ratios[policy + ' trainer']:.2f}",
-                f"{ratios[policy + ' auditor'] / ratios[policy + ' trainer']:.2f}",
+                f"{found[policy]['trainer']:.2f}",
+                f"{found[policy]['auditor'] / found[policy]['trainer']:.2f}",
             ]
             for policy in ("threshold", "certified")
         ),
@@ -209,13 +208,13 @@ def _proofs(found: dict[str, Any]) -> list[str]:
     lines = []
     for model, row in found.items():
         times, train = row["times"], row["train"]
-        seconds = times["plain_seconds"] * times["ratios"]["certified trainer"]
+        seconds = times["plain_seconds"] * times["trainer"]
         steps = 128 if model == "logistic" else 1
         lines.append(
             [
                 TITLES[model] + (", an epoch of 128 steps" if model == "logistic" else ", a step"),
                 f"{seconds * steps:.2g} s",
-                f"{times['ratios']['certified trainer']:.2f}",
+                f"{times['trainer']:.2f}",
                 size_of(train["file"] * steps),
                 published.PROOF_SYSTEMS[model],
             ]

@@ -47,9 +47,12 @@ class Size:
 
 SIZES = {
     "small": Size(SMALL, correction_steps=3, divergence_steps=10, timed_rounds=3, bits=(32, 26)),
-    "brief": Size(PAPER, correction_steps=1, divergence_steps=4, timed_rounds=2, bits=(32, 26)),
+    "brief": Size(PAPER, correction_steps=1, divergence_steps=2, timed_rounds=1, bits=(32, 26)),
     "paper": Size(PAPER, correction_steps=10, divergence_steps=100, timed_rounds=9, bits=(32, 31, 30, 29, 28, 27, 26)),
 }
+
+WARM_UP = 2
+"""Timed steps that compile and fill caches, and are not counted."""
 
 TITLES = {"resnet": "ResNet-50", "gpt2": "GPT-2", "logistic": "logistic regression", "vgg11": "VGG-11"}
 

@@ -29,7 +29,7 @@ from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.storage import save_tensors
 from roundlog.trainer import log_header
 
-from papers.tasks import make
+from papers.tasks import WARM_UP, make
 
 SAMPLE = 1 << 16
 """Outputs of one operator that are kept for Algorithm 3."""
@@ -198,31 +198,33 @@ def plain(ask: dict[str, Any]) -> dict[str, Any]:
 
 
 def timing(ask: dict[str, Any]) -> dict[str, Any]:
-    """Steps of each kind, interleaved; medians of the ratios within one round."""
+    """Steps of plain FP64, the trainer and the auditor under one policy, interleaved; medians of the ratios to plain
+    FP64 within one round."""
     task = make(ask["model"], ask["arguments"], ask["steps"])
-    certified, threshold = Job.from_task(task), Job.from_task(task, policy=POLICY_THRESHOLD)
+    job = Job.from_task(task, policy=ask["policy"])
     plain64 = PlainTraining(task, torch.float64)
-    runs = {name: Engine(certified if "certified" in name else threshold) for name in _ROLES}
-    recorder, follower = Recorder(4), Follower(4, 0.05, np.random.default_rng())
-    trits, reverser = ThresholdRecorder(32), ThresholdFollower(4, 32)
-    rows: dict[str, list[float]] = {"plain": [], **{name: [] for name in _ROLES}}
+    trainer, auditor = Engine(job), Engine(job)
+    recorder: Recorder | ThresholdRecorder = Recorder(4)
+    follower: Follower | ThresholdFollower = Follower(4, 0.05, np.random.default_rng())
+    if ask["policy"] == POLICY_THRESHOLD:
+        recorder, follower = ThresholdRecorder(32), ThresholdFollower(4, 32)
+    rows: dict[str, list[float]] = {"plain": [], "trainer": [], "auditor": []}
     for step in range(ask["steps"]):
-        batch = dict(zip(certified.dataset, runs["certified trainer"].batches.load(step), strict=True))
-        row = {"plain": _timed(plain64.step, step, batch)}
-        row["certified trainer"] = _timed(runs["certified trainer"].step, step, recorder)
-        follower.follow(step, recorder.take())
-        row["certified auditor"] = _timed(runs["certified auditor"].step, step, follower)
-        row["threshold trainer"] = _timed(runs["threshold trainer"].step, step, trits)
-        reverser.follow(step, trits.take())
-        row["threshold auditor"] = _timed(runs["threshold auditor"].step, step, reverser)
-        if step >= 2:
+        batch = dict(zip(job.dataset, trainer.batches.load(step), strict=True))
+        row = {"plain": _timed(plain64.step, step, batch), "trainer": _timed(trainer.step, step, recorder)}
+        follower.follow(step, recorder.take())  # type: ignore[arg-type]
+        row["auditor"] = _timed(auditor.step, step, follower)
+        if step >= WARM_UP:
             for name, seconds in row.items():
                 rows[name].append(seconds)
-    ratios = {name: statistics.median(a / b for a, b in zip(rows[name], rows["plain"], strict=True)) for name in _ROLES}
-    return {"plain_seconds": statistics.median(rows["plain"]), "ratios": ratios, "threads": torch.get_num_threads()}
-
-
-_ROLES = ("certified trainer", "certified auditor", "threshold trainer", "threshold auditor")
+    return {
+        "plain_seconds": statistics.median(rows["plain"]),
+        "threads": torch.get_num_threads(),
+        **{
+            name: statistics.median(a / b for a, b in zip(rows[name], rows["plain"], strict=True))
+            for name in ("trainer", "auditor")
+        },
+    }
 
 
 def _timed(work: Callable[..., object], *arguments: object) -> float:
