@@ -38,7 +38,7 @@ _INFINITY = 0x7F800000
 
 
 @njit(inline="always")
-def _ordinal(words: Any) -> Any:
+def ordinal(words: Any) -> Any:
     """`roundlog.arithmetic.bits.ordinal`, and its own inverse."""
     return words if words >= 0 else -(words & _MAGNITUDE)
 
@@ -55,7 +55,7 @@ def _judge(y: Any, d: Any, near: float, guard: float, far: float, low: Any, uppe
         upper[i] = np.float32(v + (d[i] * guard + extra)) + _ZERO
         reach = d[i] * far + extra
         spare[0], spare[1] = np.float32(v - reach) + _ZERO, np.float32(v + reach) + _ZERO
-        flags[1, i] = _ordinal(np.int64(words[1])) - _ordinal(np.int64(words[0])) == 1
+        flags[1, i] = ordinal(np.int64(words[1])) - ordinal(np.int64(words[0])) == 1
 
 
 def judge(y: F64, d: F64, near: float, guard: float, far: float) -> tuple[F32, F32, Bool, Bool]:
@@ -76,7 +76,7 @@ def _round_pairs(high: Any, low: Any, error: Any, unit: float, out: Any, undecid
         finite = abs(h) < np.inf
         nearest = np.float32(h if finite else 0.0) + _ZERO
         spare[0] = nearest
-        o = _ordinal(np.int64(words[0]))
+        o = ordinal(np.int64(words[0]))
         for side in range(2):
             moved = min(max(o + 2 * side - 1, -_INFINITY), _INFINITY)
             words[side] = np.int32(moved if moved >= 0 else -moved - 2**31)

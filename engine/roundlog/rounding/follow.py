@@ -8,19 +8,21 @@ exactly. Whatever is found wrong is reported, and the right value used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from roundlog.arithmetic import FULL_BITS, adjacent, in_format
-from roundlog.log import Decision, Entries, LogReader
+from roundlog.arithmetic import FULL_BITS
+from roundlog.log import Entries, LogReader
 from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
-from roundlog.rounding.resolve import AUDITOR_REACH, certify, ends, give_up, pieces, put, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, certify, give_up, pieces, put, resolve
+from roundlog.rounding.verdicts import Verdict, weigh
 from roundlog.rounding.window import Window
+
+_NOT_CORRECT = "the logged decision is not the correct rounding"
 
 
 class Follower:
@@ -86,54 +88,35 @@ class Follower:
             logs = entries.until(int(some.indices[-1]) for some in parts)
         finite = True
         for some, log in zip(parts, logs, strict=True):
-            low, high = ends(some, bits=self.bits)
-            doubtful = low != high
-            marked = some.of(doubtful)
             if log is None:
-                low[doubtful] = resolve(operator, inputs, attributes, marked, self.bits)
+                values = resolve(operator, inputs, attributes, some, self.bits)
             else:
-                logged = _unpack(log)
-                self._check_certain(index, some.of(~doubtful), low[~doubtful], logged)
-                if len(marked.indices):
-                    candidates = low[doubtful], high[doubtful]
-                    low[doubtful] = self._decide(index, operator, inputs, attributes, marked, candidates, logged)
-            put(rounded, some.indices, low)
-            finite &= bool(low.isfinite().all())
+                values = self._decide(index, operator, inputs, attributes, some, log)
+            put(rounded, some.indices, values)
+            finite &= bool(values.isfinite().all())
         return rounded, finite
 
     def _decide(
-        self,
-        index: int,
-        operator: Inexact,
-        inputs: Tensors,
-        attributes: Attributes,
-        marked: Marked,
-        candidates: tuple[torch.Tensor, torch.Tensor],
-        logged: _Logged,
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, entries: Entries
     ) -> torch.Tensor:
-        """The values of the ambiguous elements: logged where the log may be believed, resolved elsewhere."""
-        low, high = candidates
-        found, decision, value = logged.at(marked.indices)
-        two = adjacent(*ends(marked, self.guard + AUDITOR_REACH, self.bits), self.bits)
-        by_value = decision == int(Decision.VALUE)
-        said = torch.where(by_value, value, torch.where(decision == int(Decision.UP), high, low))
-        # Up and down name the two sides of the one boundary within reach; a value must be one of the candidates.
-        candidate = (value >= low) & (value <= high) & in_format(value, self.bits)
-        possible = torch.where(by_value, candidate, two)
-        sampled = torch.from_numpy(self.generator.random(len(marked.indices)) < self.share)
-        follow = found & possible & ~sampled
-        self.followed += int(follow.sum())
-        if follow.all():
-            return said
-        rest = (~follow).nonzero().squeeze(1)
-        part = marked.of(rest)
+        """The values of the marked elements: logged where the log may be believed, resolved elsewhere."""
+        sampled = self.generator.random(len(marked.indices)) < self.share
+        weighed = weigh(marked, entries, sampled, self.guard + AUDITOR_REACH, self.bits)
+        values, verdicts = torch.from_numpy(weighed.values), weighed.verdicts
+        self.followed += int(np.count_nonzero(verdicts == Verdict.FOLLOWED))
+        if not (verdicts > Verdict.FOLLOWED).any():
+            return values
+        contradicted = torch.from_numpy(verdicts == Verdict.CONTRADICTED)
+        self._report(index, marked.indices[contradicted], FindingKind.FORGED, _NOT_CORRECT)
+        (rest,) = torch.from_numpy(verdicts >= Verdict.SAMPLED).nonzero(as_tuple=True)
+        part, verdict = marked.of(rest), torch.from_numpy(verdicts)[rest]
         right = resolve(operator, inputs, attributes, part, self.bits)
-        wrong = found[rest] & (~possible[rest] | (said[rest] != right))
-        self._report(index, part.indices[wrong], FindingKind.FORGED, "the logged decision is not the correct rounding")
-        self._report(index, part.indices[~found[rest]], FindingKind.MISSING, "the log has no decision for it")
-        result = said.clone()
-        result[rest] = right
-        return result
+        missing = verdict == int(Verdict.MISSING)
+        wrong = ~missing & ((verdict == int(Verdict.IMPOSSIBLE)) | (values[rest] != right))
+        self._report(index, part.indices[wrong], FindingKind.FORGED, _NOT_CORRECT)
+        self._report(index, part.indices[missing], FindingKind.MISSING, "the log has no decision for it")
+        values[rest] = right
+        return values
 
     def _report_astray(self, index: int, near: Marked, entries: Entries) -> None:
         """Entries for elements that are nowhere near a boundary must not be."""
@@ -144,25 +127,6 @@ class Follower:
         astray = torch.from_numpy(entries.indices[~there])
         self._report(index, astray, FindingKind.FORGED, "it is not near a rounding boundary")
 
-    def _check_certain(self, index: int, certain: Marked, values: torch.Tensor, logged: _Logged) -> None:
-        """Entries for elements that are certain here, near a boundary: they must agree with it."""
-        if not len(logged.indices):
-            return
-        found, decision, value = logged.at(certain.indices)
-        low, high = ends(certain, self.guard + AUDITOR_REACH, self.bits)
-        says_high, by_value = decision == int(Decision.UP), decision == int(Decision.VALUE)
-        # Up and down are for elements with one boundary within reach, and then they say what the value is.
-        one_boundary = adjacent(low, high, self.bits)
-        contradicts = torch.where(
-            by_value, value != values, ~one_boundary | (torch.where(says_high, high, low) != values)
-        )
-        self._report(
-            index,
-            certain.indices[contradicts & found],
-            FindingKind.FORGED,
-            "the logged decision is not the correct rounding",
-        )
-
     def _report(self, operator: int, elements: torch.Tensor, kind: FindingKind, message: str) -> None:
         room = MAX_FINDINGS - len(self.findings)
         wrong = elements[: max(room, 0)].numpy()
@@ -170,34 +134,3 @@ class Follower:
             wrong = self._window.whole(wrong)
         for element in wrong.tolist():
             self.findings.append(Finding(self._step, operator, element, kind, message))
-
-
-@dataclass(frozen=True, slots=True)
-class _Logged:
-    """One operator's entries as tensors."""
-
-    indices: torch.Tensor
-    """int64[n], ascending."""
-    decisions: torch.Tensor
-    """int64[n]."""
-    values: torch.Tensor
-    """f32[n]; zero where the entry has none."""
-
-    def at(self, elements: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(whether there is an entry, its decision, its value) for every one of these elements, int64[m]."""
-        if not len(self.indices):
-            nothing = torch.zeros_like(elements)
-            return nothing.bool(), nothing, nothing.to(torch.float32)
-        position = torch.searchsorted(self.indices, elements).clamp_(max=len(self.indices) - 1)
-        return self.indices[position] == elements, self.decisions[position], self.values[position]
-
-
-def _unpack(entries: Entries) -> _Logged:
-    values = np.zeros(len(entries.indices), dtype=np.uint32)
-    values[entries.decisions == int(Decision.VALUE)] = entries.values
-    return _Logged(
-        torch.from_numpy(entries.indices),
-        torch.from_numpy(entries.decisions.astype(np.int64)),
-        # + 0.0: a logged -0 is the +0 that an inexact operator gives.
-        torch.from_numpy(values.view(np.float32) + np.float32(0.0)),
-    )
