@@ -4,6 +4,7 @@ A sample of the matrix runs with the other tests; all of it, 50 steps on all mac
 `scripts/matrix.py`, on jobs of the examples and on those that the engine's tests share."""
 
 import hashlib
+import platform
 import sys
 from pathlib import Path
 
@@ -52,6 +53,8 @@ def sample(tmp_path_factory) -> matrix.Result:
 def test_the_machines_of_the_sample_really_are_different(sample: matrix.Result) -> None:
     """Else this file would prove nothing: plain FP64 kernels must differ between at least two of them."""
     if len(set(sample.kernels.values())) == 1:
+        # There the profiles' variables are known to choose other kernels.
+        assert platform.machine() != "x86_64", sample.kernels
         pytest.skip("on this machine all hardware profiles give the same FP64 bits: nothing to compare")
 
 

@@ -1,0 +1,107 @@
+"""Where the processor time of a trainer's step goes, by kind of operator, on one thread.
+
+    .venv/bin/python scripts/profile_engine.py [--model gpt12m|gpt2|resnet50|...] [--steps 5]
+
+Each figure is the least of several steps, beside a step of plain FP64 PyTorch, and beside the step's matrix products
+alone, in FP64 by numpy: what they take is out of reach for anything that multiplies in FP64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from bench_engine import MODELS, WARM_UP, Certified
+from roundlog.batches import Batches
+from roundlog.executor import RunningStep
+from roundlog.fusion import Group
+from roundlog.job import Job
+from roundlog.plain import PlainTraining
+from roundlog.program import Program
+from roundlog.rounding import Recorder
+from threadpoolctl import threadpool_limits
+
+FUSED = "fused chains"
+
+
+class Watched(RunningStep):
+    """A step that notes the processor time of what it computes."""
+
+    seconds: Counter[str]
+
+    def compute(self, index: int) -> None:
+        started = time.process_time()
+        super().compute(index)
+        self.seconds[self.executor.program.nodes[index].op] += time.process_time() - started
+
+    def compute_group(self, group: Group) -> None:
+        started = time.process_time()
+        super().compute_group(group)
+        self.seconds[FUSED] += time.process_time() - started
+
+
+def processor_time(work: Callable[..., object], *arguments: object) -> float:
+    started = time.process_time()
+    work(*arguments)
+    return time.process_time() - started
+
+
+def products(program: Program) -> float:
+    """Seconds of all matrix products of a step, in FP64 by numpy."""
+    shapes = Counter(
+        tuple(program.nodes[value].type.shape for value in node.inputs) for node in program.nodes if node.op == "matmul"
+    )
+    generator, total = np.random.default_rng(0), 0.0
+    for shape, count in shapes.items():
+        a, b = (generator.random(one) for one in shape)
+        total += count * min(processor_time(np.matmul, a, b) for _ in range(3))
+    return total
+
+
+def report(model: str, counted: int) -> None:
+    steps = counted + WARM_UP
+    task = MODELS[model](steps)
+    job = Job.from_task(task)
+    batches, recorder = Batches(job.dataset, job.spec), Recorder(job.spec.log_guard)
+    plain, trainer = PlainTraining(task, torch.float64), Certified(job, torch.device("cpu"))
+    trainer.executor.running = Watched
+    whole: dict[str, list[float]] = {"plain FP64": [], "trainer": []}
+    parts: dict[str, list[float]] = {}
+    for step in range(steps):
+        data = batches.load(step)
+        Watched.seconds = Counter()
+        row = {
+            "plain FP64": processor_time(plain.step, step, dict(zip(job.dataset, data, strict=True))),
+            "trainer": processor_time(trainer.step, step, data, recorder),
+        }
+        recorder.take()
+        if step >= WARM_UP:
+            for name, seconds in row.items():
+                whole[name].append(seconds)
+            for name, seconds in Watched.seconds.items():
+                parts.setdefault(name, []).append(seconds)
+    print(f"{model}: seconds of processor time a step, one thread, the least of {counted} steps")
+    for name, found in whole.items():
+        print(f"{min(found):9.3f}  {name}")
+    print(f"{products(job.program):9.3f}  its matrix products alone")
+    least = {name: min(found) for name, found in parts.items()}
+    for name, seconds in sorted(least.items(), key=lambda item: -item[1])[:12]:
+        print(f"{seconds:9.3f}    {name}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
+    parser.add_argument("--steps", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        report(arguments.model, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()
