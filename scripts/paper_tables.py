@@ -3,9 +3,9 @@
     .venv/bin/python scripts/paper_tables.py [--size small|brief|paper] [--out docs] [--parts resnet,gpt2,proofs]
 
 Hardware profiles are fresh processes under other instruction sets and thread counts. Writes OUT/papers.json,
-OUT/papers.md and OUT/figures/*.svg; parts that are not measured again stay as they are in OUT/papers.json. `small`
-takes minutes on two cores and a gigabyte of disk; `paper` trains the real models, `brief` for a few steps only. Needs
-the extra `papers` (matplotlib).
+OUT/papers.md and OUT/figures/*.svg; what is not measured again stays as it is in OUT/papers.json. `small` takes minutes
+on two cores and a gigabyte of disk; `paper` trains the real models, `brief` for a step or two only, GPT-2 in sixteen
+gigabytes of memory. Needs the extra `papers` (matplotlib).
 """
 
 from __future__ import annotations
@@ -253,8 +253,7 @@ def main() -> None:
     for part in filter(None, arguments.parts.split(",")):
         found = measure(SIZES[arguments.size], part)
         result["machine"] = f"{os.cpu_count()} cores of {platform.machine()}, PyTorch {torch.__version__}"
-        result.setdefault("sizes", {})[part] = arguments.size
-        result.setdefault("parts", {})[part] = found
+        result.setdefault("parts", {}).setdefault(part, {})[arguments.size] = found
         record.write_text(json.dumps(result, indent=1) + "\n")
     (arguments.out / "figures").mkdir(exist_ok=True)
     report.draw(result, arguments.out / "figures")

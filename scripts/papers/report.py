@@ -11,9 +11,15 @@ from papers import published
 from papers.tasks import TITLES
 
 
-def models_of(result: dict[str, Any]) -> dict[str, Any]:
-    """What was measured of the models, in the order of the report."""
-    return {name: result["parts"][name] for name in ("resnet", "gpt2") if name in result["parts"]}
+def models_of(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """(model, size, what was measured), in the order of the report: real models first."""
+    parts = result["parts"]
+    return [
+        (model, size, parts[model][size])
+        for model in ("resnet", "gpt2")
+        for size in ("paper", "brief", "small")
+        if size in parts.get(model, {})
+    ]
 
 
 def draw(result: dict[str, Any], room: Path) -> None:
@@ -28,11 +34,13 @@ def draw(result: dict[str, Any], room: Path) -> None:
         ("divergence-plain", ("plain FP32, A and B", "plain FP32, A and C")),
         ("divergence-methods", None),
     ):
-        models = models_of(result)
+        # Of every model the longest training.
+        ordered = sorted(models_of(result), key=lambda one: one[2]["divergence"]["steps"])
+        models = {model: (size, found) for model, size, found in ordered}
         if not models:
             return
         figure, panels = pyplot.subplots(1, len(models), figsize=(5.2 * len(models), 3.9), squeeze=False)
-        for panel, (model, found) in zip(panels[0], models.items(), strict=True):
+        for panel, (model, (size, found)) in zip(panels[0], sorted(models.items(), reverse=True), strict=True):
             curves = found["divergence"]["curves"]
             for number, (label, curve) in enumerate(curves.items()):
                 if wanted is None and label == "plain FP32, A and C":
@@ -45,7 +53,7 @@ def draw(result: dict[str, Any], room: Path) -> None:
             least = min((x for curve in curves.values() for x in curve if x), default=1e-9)
             panel.set_yscale("symlog", linthresh=least / 2, linscale=0.5)
             panel.set_ylim(bottom=-least / 10)
-            panel.set_title(TITLES[model] + (" (small)" if result["sizes"][model] == "small" else ""))
+            panel.set_title(TITLES[model] + (" (small)" if size == "small" else ""))
             panel.set_xlabel("steps")
             panel.set_ylabel("L2 distance of the weights")
             panel.grid(alpha=0.3)
@@ -86,10 +94,10 @@ def markdown(result: dict[str, Any]) -> str:
         "the real models; what is comparable are ratios and orders of magnitude. Times are from a machine that was "
         "busy with other work: only ratios within one interleaved run are given.",
     ]
-    for model, found in models_of(result).items():
-        parts += _model(model, found, result["sizes"][model])
-    if "proofs" in result["parts"]:
-        parts += _proofs(result["parts"]["proofs"])
+    for model, size, found in models_of(result):
+        parts += _model(model, found, size)
+    for found in list(result["parts"].get("proofs", {}).values())[-1:]:
+        parts += _proofs(found)
     parts += _FIGURES
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
