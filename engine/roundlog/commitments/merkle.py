@@ -67,12 +67,7 @@ class MerkleTree:
     """
 
     def __init__(self, payloads: Iterable[Bytes]) -> None:
-        leaves = bytearray()
-        for payload in payloads:
-            state = _LEAF_PREFIX.copy()
-            state.update(payload)
-            leaves += state.digest()
-        self._build(bytes(leaves))
+        self._build(b"".join(map(leaf_hash, payloads)))
 
     @classmethod
     def of_leaf_hashes(cls, hashes: Iterable[bytes]) -> "MerkleTree":
