@@ -20,7 +20,7 @@ F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
-_TWO_UNITS = 2.0 * 2.0**-53
+TWO_UNITS = 2.0 * 2.0**-53
 ZERO = np.float32(0.0)
 LARGEST = np.float32(np.finfo(np.float32).max)
 _BLOCK = 128
@@ -71,7 +71,7 @@ def _product_rows(
             marked = 0
             for c in range(length):
                 v = source[c]
-                reach = scale * bound[c] * factor + abs(v) * _TWO_UNITS
+                reach = scale * bound[c] * factor + abs(v) * TWO_UNITS
                 low = np.float32(v - reach)
                 marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
                 target[c] = low + ZERO
@@ -110,7 +110,7 @@ def _product_marked(
                 for c in range(length):
                     v = y[r, at + c]
                     d = scale * column[at + c]
-                    reach = d * factor + abs(v) * _TWO_UNITS
+                    reach = d * factor + abs(v) * TWO_UNITS
                     low = np.float32(v - reach)
                     if low != np.float32(v + reach) or abs(low) > LARGEST:
                         indices[n] = into + c
@@ -168,14 +168,14 @@ def _flat_blocks(
             bound = d[first:last]
             for i in range(last - first):
                 v = source[i]
-                reach = bound[i] * factor + abs(v) * _TWO_UNITS
+                reach = bound[i] * factor + abs(v) * TWO_UNITS
                 low = np.float32(v - reach)
                 marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
                 target[i] = low + ZERO
         else:
             for i in range(last - first):
                 v = source[i]
-                reach = (abs(v) * relative + absolute) * factor + abs(v) * _TWO_UNITS
+                reach = (abs(v) * relative + absolute) * factor + abs(v) * TWO_UNITS
                 low = np.float32(v - reach)
                 marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
                 target[i] = low + ZERO
@@ -202,7 +202,7 @@ def _flat_marked(
         for i in range(block * _BLOCK, min((block + 1) * _BLOCK, len(y))):
             v = y[i]
             bound = d[i] if len(d) else abs(v) * relative + absolute
-            reach = bound * factor + abs(v) * _TWO_UNITS
+            reach = bound * factor + abs(v) * TWO_UNITS
             low = np.float32(v - reach)
             if low != np.float32(v + reach) or abs(low) > LARGEST:
                 indices[n] = base + i

@@ -8,6 +8,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, round_function
 from roundlog.arithmetic.interval import interval_factor
+from roundlog.kernels import elementary
 from roundlog.kernels.marking import Near, mark_flat
 from roundlog.kernels.scratch import scratch
 from roundlog.kernels.threads import one_by_one
@@ -27,7 +28,8 @@ from roundlog.program import DType, TensorType
 RELATIVE_BOUND = 2.0**-49
 """What is promised of a vendor's FP64 function: 8 ulp. SLEEF and MKL promise 1 ulp (their high-accuracy variants,
 which PyTorch uses), CUDA's math library at most 2 for these; glibc is below 1 except erf at 1. For sin and cos they
-promise it of every argument, however large: by Payne and Hanek's reduction."""
+promise it of every argument, however large: by Payne and Hanek's reduction. Of the loops that stand in for them on the
+CPU (`roundlog.kernels.elementary`) it is proven."""
 
 ABSOLUTE_BOUND = 2.0**-1000
 """Where FP64 itself underflows, far below anything that FP32 can see."""
@@ -58,6 +60,11 @@ class Function(Inexact):
             return super().certify(inputs, attributes, scale)
         rounded = torch.empty(x.shape, dtype=torch.float32)
         source, out, factor = x.reshape(-1), rounded.view(-1).numpy(), interval_factor(scale)
+        if self.name in elementary.FUNCTIONS:
+            near = elementary.mark_function(
+                self.name, source.numpy(), factor, out, relative=RELATIVE_BOUND, absolute=ABSOLUTE_BOUND
+            )
+            return rounded, Marked.collect([near])
         found: list[Near] = []
 
         def block(number: int) -> None:
@@ -72,7 +79,7 @@ class Function(Inexact):
                 )
             )
 
-        # A function costs about eight times what reading its argument does.
+        # Such a function costs about eight times what reading its argument does.
         one_by_one(block, -(-len(source) // _BLOCK), 8 * len(source))
         return rounded, Marked.collect(found)
 
