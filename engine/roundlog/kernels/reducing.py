@@ -13,46 +13,51 @@ from roundlog.kernels.threads import in_parts
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
-_LANES = 16
-_COLUMNS = 512
+_ANY_ORDER = {"reassoc", "contract"}
+"""Along a row, numbers may be added in any order, squares with FMA or without: bounds allow for it, and one running sum
+would be no vector instruction. Nothing else is computed in these loops."""
+
+_COLUMNS = 1024
+"""Columns whose running sums stay in the cache."""
+
+_PART = 128
+"""Columns that threads are given at least."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
 def _sum_rows(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None:
-    # Independent lanes, because without fast-math the compiler may not reorder a single running sum.
-    s = np.empty(_LANES, dtype=np.float64)
-    m = np.empty(_LANES, dtype=np.float64)
-    whole = x.shape[1] - x.shape[1] % _LANES
     for r in range(start, stop):
-        s[:] = 0.0
-        m[:] = 0.0
-        for c in range(0, whole, _LANES):
-            for lane in range(_LANES):
-                v = np.float64(x[r, c + lane])
-                s[lane] += v
-                m[lane] += abs(v)
-        a, b = 0.0, 0.0
-        for lane in range(_LANES):
-            a += s[lane]
-            b += m[lane]
-        for c in range(whole, x.shape[1]):
-            v = np.float64(x[r, c])
-            a += v
-            b += abs(v)
-        total[r] = a
-        magnitude[r] = b
+        line = x[r]
+        s, m = 0.0, 0.0
+        for c in range(len(line)):
+            v = np.float64(line[c])
+            s += v
+            m += abs(v)
+        total[r] = s
+        magnitude[r] = m
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sum_columns(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None:
+    rows, columns = x.shape[1:]
     for outer in range(start, stop):
-        for first in range(0, x.shape[2], _COLUMNS):
-            last = min(first + _COLUMNS, x.shape[2])
-            for r in range(x.shape[1]):
-                for c in range(first, last):
-                    v = np.float64(x[outer, r, c])
-                    total[outer, c] += v
-                    magnitude[outer, c] += abs(v)
+        for first in range(0, columns, _COLUMNS):
+            last = min(first + _COLUMNS, columns)
+            s, m = total[outer, first:last], magnitude[outer, first:last]
+            # Four rows at a time: reading and writing the running sums would take longer than all else.
+            for r in range(0, rows - rows % 4, 4):
+                a, b = x[outer, r, first:last], x[outer, r + 1, first:last]
+                c, d = x[outer, r + 2, first:last], x[outer, r + 3, first:last]
+                for i in range(last - first):
+                    p, q, v, w = np.float64(a[i]), np.float64(b[i]), np.float64(c[i]), np.float64(d[i])
+                    s[i] += (p + q) + (v + w)
+                    m[i] += (abs(p) + abs(q)) + (abs(v) + abs(w))
+            for r in range(rows - rows % 4, rows):
+                a = x[outer, r, first:last]
+                for i in range(last - first):
+                    p = np.float64(a[i])
+                    s[i] += p
+                    m[i] += abs(p)
 
 
 def sum_rows(x: F32) -> tuple[F64, F64]:
@@ -65,12 +70,12 @@ def sum_rows(x: F32) -> tuple[F64, F64]:
 def sum_columns(x: F32) -> tuple[F64, F64]:
     """x: float32[A, K, B] -> (float64[A, B] sums over K, float64[A, B] sums of magnitudes)."""
     outer, _, columns = x.shape
-    parts = -(-columns // _COLUMNS)
+    parts = -(-columns // _PART)
     total, magnitude = np.zeros((outer, columns)), np.zeros((outer, columns))
     if outer == 1 and parts > 1:
 
         def work(start: int, stop: int) -> None:
-            cut = slice(start * _COLUMNS, min(stop * _COLUMNS, columns))
+            cut = slice(start * _PART, min(stop * _PART, columns))
             _sum_columns(x[:, :, cut], total[:, cut], magnitude[:, cut], 0, 1)
 
         in_parts(work, parts, x.size)
@@ -79,32 +84,28 @@ def sum_columns(x: F32) -> tuple[F64, F64]:
     return total, magnitude
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
 def _square_rows(x: Any, energy: Any, start: int, stop: int) -> None:
-    s = np.empty(_LANES, dtype=np.float64)
-    whole = x.shape[1] - x.shape[1] % _LANES
     for r in range(start, stop):
-        s[:] = 0.0
-        for c in range(0, whole, _LANES):
-            for lane in range(_LANES):
-                v = np.float64(x[r, c + lane])
-                s[lane] += v * v
-        a = 0.0
-        for lane in range(_LANES):
-            a += s[lane]
-        for c in range(whole, x.shape[1]):
-            v = np.float64(x[r, c])
-            a += v * v
-        energy[r] = a
+        line = x[r]
+        s = 0.0
+        for c in range(len(line)):
+            v = np.float64(line[c])
+            s += v * v
+        energy[r] = s
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _square_columns(x: Any, energy: Any, start: int, stop: int) -> None:
     for outer in range(start, stop):
-        for r in range(x.shape[1]):
-            for c in range(x.shape[2]):
-                v = np.float64(x[outer, r, c])
-                energy[outer, c] += v * v
+        for first in range(0, x.shape[2], _COLUMNS):
+            last = min(first + _COLUMNS, x.shape[2])
+            sums = energy[outer, first:last]
+            for r in range(x.shape[1]):
+                line = x[outer, r, first:last]
+                for c in range(last - first):
+                    v = np.float64(line[c])
+                    sums[c] += v * v
 
 
 def square_rows(x: F32) -> F64:
@@ -117,12 +118,12 @@ def square_rows(x: F32) -> F64:
 def square_columns(x: F32) -> F64:
     """x: float32[A, K, B] -> float64[A, B], the sums of squares over K."""
     outer, _, columns = x.shape
-    parts = -(-columns // _COLUMNS)
+    parts = -(-columns // _PART)
     energy = np.zeros((outer, columns))
     if outer == 1 and parts > 1:
 
         def work(start: int, stop: int) -> None:
-            cut = slice(start * _COLUMNS, min(stop * _COLUMNS, columns))
+            cut = slice(start * _PART, min(stop * _PART, columns))
             _square_columns(x[:, :, cut], energy[:, cut], 0, 1)
 
         in_parts(work, parts, x.size)

@@ -122,6 +122,25 @@ def test_sums_stay_within_their_bound_and_magnitudes_are_right(shape) -> None:
             assert abs(e - math.fsum(v * v for v in line.tolist())) <= slack * e
 
 
+@pytest.mark.parametrize("shape", [(3, 90_001), (130, 2100), (5000, 40), (2100, 130)])
+def test_sums_that_threads_share_stay_within_their_bound(shape) -> None:
+    x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = sum_rows(x), [part[0] for part in sum_columns(x[None])]
+        energies = square_rows(x), square_columns(x[None])[0]
+    finally:
+        torch.set_num_threads(before)
+    for axis, ((total, magnitude), energy) in enumerate(zip(found, energies, strict=True)):
+        wide = x.astype(np.longdouble)
+        reach = 2 * shape[1 - axis] * 2.0**-53
+        size = np.abs(wide).sum(1 - axis)
+        assert (np.abs(total - wide.sum(1 - axis)) <= reach * size).all()
+        assert (np.abs(magnitude - size) <= reach * size).all()
+        assert (np.abs(energy - (wide * wide).sum(1 - axis)) <= reach * energy).all()
+
+
 def test_groups_of_columns_are_summed_by_themselves() -> None:
     x = np.random.default_rng(1).standard_normal((3, 50, 700)).astype(np.float32)
     total, _ = sum_columns(x)
