@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from roundlog.randomness import RandomnessError, philox4x64, philox_word, philox_words, uniform
+from roundlog.randomness import RandomnessError, philox4x64, philox_word, uniform
 
 # Random123 1.14, tests/kat_vectors, "philox4x64 10": counter, key, result.
 PUBLISHED = [
@@ -47,9 +47,15 @@ def test_numpy_gives_the_published_vectors_one_count_earlier(
     assert tuple(generator.random_raw(4).tolist()) == expected
 
 
+def words(seed: int, step: int, stream: int, count: int) -> np.ndarray:
+    """The first words of a stream, by NumPy."""
+    generator = np.random.Philox(key=np.array([seed, (step << 32) + stream], np.uint64))
+    return generator.random_raw((count + 1) // 2).astype("<u8").view("<u4")[:count]
+
+
 def test_a_stream_starts_with_the_words_that_are_on_record() -> None:
     # Computed once by NumPy 2.4; a change of these is a change of every dropout mask ever committed.
-    assert philox_words(7, 3, 11, 9).tolist() == [
+    record = [
         957657217,
         2590949634,
         4252512398,
@@ -60,21 +66,45 @@ def test_a_stream_starts_with_the_words_that_are_on_record() -> None:
         835696887,
         3763209280,
     ]
+    assert words(7, 3, 11, 9).tolist() == record
+    assert [philox_word(7, 3, 11, i) for i in range(9)] == record
+    assert uniform(7, 3, 11, (9,)).tolist() == [word // 256 / 2**24 for word in record]
 
 
 @given(uint64, uint32, uint32, st.integers(0, 70))
-def test_every_element_is_that_of_the_scalar_reference(seed: int, step: int, stream: int, count: int) -> None:
-    words = philox_words(seed, step, stream, count)
-    assert words.dtype == np.uint32
-    assert words.tolist() == [philox_word(seed, step, stream, i) for i in range(count)]
+def test_every_element_is_that_of_numpy_and_of_the_scalar_reference(
+    seed: int, step: int, stream: int, count: int
+) -> None:
+    values = uniform(seed, step, stream, (count,))
+    assert values.tolist() == (words(seed, step, stream, count) / 256 // 1 / 2**24).tolist()
+    assert values.tolist() == [philox_word(seed, step, stream, i) // 256 / 2**24 for i in range(count)]
+
+
+@given(uint64, uint32, uint32, st.integers(0, 2**64 - 1), st.integers(0, 20))
+def test_a_stream_can_be_read_from_anywhere(seed: int, step: int, stream: int, first: int, count: int) -> None:
+    count = min(count, 2**64 - first)
+    values = uniform(seed, step, stream, (count,), first=first)
+    assert values.tolist() == [philox_word(seed, step, stream, first + i) // 256 / 2**24 for i in range(count)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_share_a_stream(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        values = uniform(2**64 - 3, 2**31, 5, (1_000_003,))
+    finally:
+        torch.set_num_threads(before)
+    expected = (words(2**64 - 3, 2**31, 5, 1_000_003) >> np.uint32(8)) / 2**24
+    assert np.array_equal(values.numpy(), expected)
 
 
 def test_a_far_element_needs_no_stream_before_it() -> None:
-    assert philox_word(1, 2, 3, 99_999) == philox_words(1, 2, 3, 100_000)[-1]
+    assert philox_word(1, 2, 3, 99_999) == words(1, 2, 3, 100_000)[-1]
 
 
 def test_step_and_stream_do_not_run_into_each_other() -> None:
-    streams = {tuple(philox_words(5, step, stream, 4)) for step in range(4) for stream in (0, 1, 2**32 - 1)}
+    streams = {tuple(uniform(5, step, stream, (4,)).tolist()) for step in range(4) for stream in (0, 1, 2**32 - 1)}
     assert len(streams) == 12
 
 
@@ -103,13 +133,15 @@ def test_uniform_of_an_empty_and_of_a_scalar_shape() -> None:
 )
 def test_a_key_part_out_of_range_is_refused(seed: int, step: int, stream: int) -> None:
     with pytest.raises(RandomnessError, match="unsigned integer"):
-        philox_words(seed, step, stream, 1)
+        uniform(seed, step, stream, (1,))
     with pytest.raises(RandomnessError, match="unsigned integer"):
         philox_word(seed, step, stream, 0)
 
 
 def test_negative_counts_and_elements_are_refused() -> None:
     with pytest.raises(RandomnessError, match="no -1 words"):
-        philox_words(0, 0, 0, -1)
+        uniform(0, 0, 0, (-1,))
+    with pytest.raises(RandomnessError, match="no 1 words"):
+        uniform(0, 0, 0, (1,), first=2**64)
     with pytest.raises(RandomnessError, match="element -1"):
         philox_word(0, 0, 0, -1)

@@ -3,7 +3,7 @@ order.
 """
 
 from roundlog.randomness.errors import RandomnessError
-from roundlog.randomness.philox import philox4x64, philox_word, philox_words, stream_key, uniform
+from roundlog.randomness.philox import philox4x64, philox_word, stream_key, uniform
 from roundlog.randomness.shuffle import (
     SHUFFLE_ROUNDS,
     batch_rows,
@@ -20,7 +20,6 @@ __all__ = [
     "epoch_seed",
     "philox4x64",
     "philox_word",
-    "philox_words",
     "row_of_position",
     "shuffled_index",
     "shuffled_rows",

@@ -7,25 +7,22 @@ as eight 32-bit words, low half first:
 
     element i = half (i mod 2) of word ((i // 2) mod 4) of block (i // 8).
 
-`philox_words` is NumPy's vectorised generator; `philox_word` computes one element in plain integers, as a
+`uniform` makes numbers of them in a compiled loop; `philox_word` computes one element in plain integers, as a
 contract does, and shares no code with it.
 """
 
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from roundlog.kernels.philox import BLOCK, uniform_blocks
 from roundlog.randomness.errors import RandomnessError
 
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
 _MASK64 = (1 << 64) - 1
-
-_ELEMENTS_PER_BLOCK = 8
 
 
 def stream_key(seed: int, step: int, stream: int) -> tuple[int, int]:
@@ -38,26 +35,18 @@ def stream_key(seed: int, step: int, stream: int) -> tuple[int, int]:
     return seed, (step << 32) + stream
 
 
-def philox_words(seed: int, step: int, stream: int, count: int, *, first: int = 0) -> NDArray[np.uint32]:
-    """`count` 32-bit words of a stream, from word `first` on: uint32[count].
-
-    Raises RandomnessError if the seed does not fit 64 bits, or the step or the stream 32.
-    """
-    if count < 0 or not 0 <= first < 1 << 64:
-        raise RandomnessError(f"a stream has no {count} words from word {first} on")
-    block, skipped = divmod(first, _ELEMENTS_PER_BLOCK)
-    generator = np.random.Philox(key=np.array(stream_key(seed, step, stream), np.uint64), counter=block)
-    words64 = generator.random_raw((skipped + count + 1) // 2).astype("<u8", copy=False)
-    return words64.view("<u4")[skipped : skipped + count].astype(np.uint32, copy=False)
-
-
 def uniform(seed: int, step: int, stream: int, shape: Sequence[int], *, first: int = 0) -> torch.Tensor:
     """Uniform random numbers in [0, 1): float32 of `shape`, element i (in C order) = (word first + i >> 8) * 2^-24.
 
-    Both the 24-bit integer and its scaling are exact in FP32. Raises RandomnessError as `philox_words`.
+    Both the 24-bit integer and its scaling are exact in FP32. Raises RandomnessError if the seed does not fit 64 bits,
+    the step or the stream 32, or there are no such words.
     """
-    words = philox_words(seed, step, stream, math.prod(shape), first=first)
-    values = (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+    key, count = stream_key(seed, step, stream), math.prod(shape)
+    if count < 0 or not 0 <= first < 1 << 64:
+        raise RandomnessError(f"a stream has no {count} words from word {first} on")
+    block, skipped = divmod(first, BLOCK)
+    made = uniform_blocks(key, block, -(-(skipped + count) // BLOCK))
+    values = made if len(made) == count else made[skipped : skipped + count].copy()
     return torch.from_numpy(values).reshape(tuple(shape))
 
 
@@ -82,12 +71,12 @@ def philox4x64(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
 
 
 def philox_word(seed: int, step: int, stream: int, element: int) -> int:
-    """Element `element` of `philox_words(seed, step, stream, ...)`, alone and in plain integers.
+    """Element `element` of a stream's 32-bit words, alone and in plain integers.
 
-    Raises RandomnessError as `philox_words`, and if the element is negative or beyond 64 bits.
+    Raises RandomnessError as `uniform`, and if the element is negative or beyond 64 bits.
     """
     if not 0 <= element < 1 << 64:
         raise RandomnessError(f"element {element} is not a 64-bit unsigned integer")
-    block, within = divmod(element, _ELEMENTS_PER_BLOCK)
+    block, within = divmod(element, BLOCK)
     word = philox4x64((block + 1, 0, 0, 0), stream_key(seed, step, stream))[within // 2]
     return word >> 32 if within % 2 else word & 0xFFFFFFFF
