@@ -70,8 +70,8 @@ def _blocks(key_0: Any, key_1: Any, first: Any, out: Any, start: int, stop: int)
 
 
 def uniform_blocks(key: tuple[int, int], first: int, count: int) -> npt.NDArray[np.float32]:
-    """float32[8 * count]: the upper 24 bits of every 32-bit word of `count` blocks, times 2^-24. key: two integers of 64
-    bits; first: the first block, an integer far below 2^64."""
+    """float32[8 * count]: the upper 24 bits of every 32-bit word of `count` blocks, times 2^-24. key: two integers of
+    64 bits; first: the first block, an integer far below 2^64."""
     out = np.empty(BLOCK * count, dtype=np.float32)
     key_0, key_1, begin = (np.uint64(number) for number in (*key, first))
     # A number costs about four times what reading it does.
