@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ _COLUMNS = 1024
 _PART = 128
 """Columns that threads are given at least."""
 
+_SHARE = 4
+"""Four elements take as long as one of what threads are worth handing out for."""
+
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
 def _sum_rows(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None:
@@ -38,11 +42,11 @@ def _sum_rows(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sum_columns(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None:
-    rows, columns = x.shape[1:]
+def _sum_columns(x: Any, total: Any, magnitude: Any, left: int, right: int, start: int, stop: int) -> None:
+    rows = x.shape[1]
     for outer in range(start, stop):
-        for first in range(0, columns, _COLUMNS):
-            last = min(first + _COLUMNS, columns)
+        for first in range(left, right, _COLUMNS):
+            last = min(first + _COLUMNS, right)
             s, m = total[outer, first:last], magnitude[outer, first:last]
             # Four rows at a time: reading and writing the running sums would take longer than all else.
             for r in range(0, rows - rows % 4, 4):
@@ -63,25 +67,29 @@ def _sum_columns(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> N
 def sum_rows(x: F32) -> tuple[F64, F64]:
     """x: float32[R, K] -> (float64[R] sums, float64[R] sums of magnitudes)."""
     total, magnitude = np.empty(len(x)), np.empty(len(x))
-    in_parts(lambda start, stop: _sum_rows(x, total, magnitude, start, stop), len(x), x.size)
+    in_parts(lambda start, stop: _sum_rows(x, total, magnitude, start, stop), len(x), x.size // _SHARE)
     return total, magnitude
 
 
 def sum_columns(x: F32) -> tuple[F64, F64]:
     """x: float32[A, K, B] -> (float64[A, B] sums over K, float64[A, B] sums of magnitudes)."""
-    outer, _, columns = x.shape
-    parts = -(-columns // _PART)
-    total, magnitude = np.zeros((outer, columns)), np.zeros((outer, columns))
-    if outer == 1 and parts > 1:
-
-        def work(start: int, stop: int) -> None:
-            cut = slice(start * _PART, min(stop * _PART, columns))
-            _sum_columns(x[:, :, cut], total[:, cut], magnitude[:, cut], 0, 1)
-
-        in_parts(work, parts, x.size)
-    else:
-        in_parts(lambda start, stop: _sum_columns(x, total, magnitude, start, stop), outer, x.size)
+    total, magnitude = np.zeros((len(x), x.shape[2])), np.zeros((len(x), x.shape[2]))
+    _over_columns(x, lambda *ends: _sum_columns(x, total, magnitude, *ends))
     return total, magnitude
+
+
+def _over_columns(x: F32, work: Callable[[int, int, int, int], None]) -> None:
+    """Call work(left, right, start, stop) for columns left to right of x[start:stop], until that was all of x. Loops
+    are given whole arrays: columns cut out of one would be taken for numbers that lie anywhere, not side by side."""
+    outer, _, columns = x.shape
+    if outer == 1:
+        in_parts(
+            lambda start, stop: work(start * _PART, min(stop * _PART, columns), 0, 1),
+            -(-columns // _PART),
+            x.size // _SHARE,
+        )
+    else:
+        in_parts(lambda start, stop: work(0, columns, start, stop), outer, x.size // _SHARE)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
@@ -96,10 +104,10 @@ def _square_rows(x: Any, energy: Any, start: int, stop: int) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _square_columns(x: Any, energy: Any, start: int, stop: int) -> None:
+def _square_columns(x: Any, energy: Any, left: int, right: int, start: int, stop: int) -> None:
     for outer in range(start, stop):
-        for first in range(0, x.shape[2], _COLUMNS):
-            last = min(first + _COLUMNS, x.shape[2])
+        for first in range(left, right, _COLUMNS):
+            last = min(first + _COLUMNS, right)
             sums = energy[outer, first:last]
             for r in range(x.shape[1]):
                 line = x[outer, r, first:last]
@@ -111,24 +119,14 @@ def _square_columns(x: Any, energy: Any, start: int, stop: int) -> None:
 def square_rows(x: F32) -> F64:
     """x: float32[R, K] -> float64[R], the sums of squares."""
     energy = np.empty(len(x))
-    in_parts(lambda start, stop: _square_rows(x, energy, start, stop), len(x), x.size)
+    in_parts(lambda start, stop: _square_rows(x, energy, start, stop), len(x), x.size // _SHARE)
     return energy
 
 
 def square_columns(x: F32) -> F64:
     """x: float32[A, K, B] -> float64[A, B], the sums of squares over K."""
-    outer, _, columns = x.shape
-    parts = -(-columns // _PART)
-    energy = np.zeros((outer, columns))
-    if outer == 1 and parts > 1:
-
-        def work(start: int, stop: int) -> None:
-            cut = slice(start * _PART, min(stop * _PART, columns))
-            _square_columns(x[:, :, cut], energy[:, cut], 0, 1)
-
-        in_parts(work, parts, x.size)
-    else:
-        in_parts(lambda start, stop: _square_columns(x, energy, start, stop), outer, x.size)
+    energy = np.zeros((len(x), x.shape[2]))
+    _over_columns(x, lambda *ends: _square_columns(x, energy, *ends))
     return energy
 
 
