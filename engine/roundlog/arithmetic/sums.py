@@ -12,7 +12,7 @@ import torch
 
 from roundlog.arithmetic.bits import FULL_BITS, dropped, neighbour, round_to_bits
 from roundlog.arithmetic.interval import UNIT_F64
-from roundlog.kernels.deciding import round_pairs
+from roundlog.kernels import deciding
 from roundlog.kernels.summing import sum_terms
 
 F64 = npt.NDArray[np.float64]
@@ -46,8 +46,9 @@ def round_sums_of(
     total: F64, errors: F64, magnitude: F64, terms: int, bits: int = FULL_BITS
 ) -> tuple[F32, npt.NDArray[np.bool_]]:
     """Round sums that `roundlog.kernels.summing` has taken, and say which are undecided."""
-    pairs = double_double(total, errors, magnitude, terms)
-    return round_pairs(*pairs, UNIT_F64) if bits == FULL_BITS else round_double_double(*pairs, bits)
+    if bits == FULL_BITS:
+        return deciding.round_sums(total, errors, magnitude, terms, UNIT_F64)
+    return round_double_double(*double_double(total, errors, magnitude, terms), bits)
 
 
 def double_double(total: F64, errors: F64, magnitude: F64, terms: int) -> tuple[F64, F64, F64]:

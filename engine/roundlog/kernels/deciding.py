@@ -11,10 +11,16 @@ from numba import njit
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
 
 _TWO_UNITS = 2.0 * 2.0**-53
 _ZERO = np.float32(0.0)
+
+DOWN, UP, VALUE = 0, 1, 2
+"""`roundlog.log.Decision`."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -44,56 +50,112 @@ def ordinal(words: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _judge(y: Any, d: Any, near: float, guard: float, far: float, low: Any, upper: Any, flags: Any, spare: Any) -> None:
+def _judge(
+    y: Any, d: Any, near: float, guard: float, far: float, low: Any, upper: Any, two: Any, doubtful: Any, spare: Any
+) -> int:
     words = spare.view(np.int32)
+    count = 0
     for i in range(len(y)):
         v = y[i]
+        if not abs(v) < np.inf:
+            return -1
         extra = abs(v) * _TWO_UNITS
         reach = d[i] * near + extra
         low[i] = np.float32(v - reach) + _ZERO
-        flags[0, i] = low[i] != np.float32(v + reach) + _ZERO
+        if low[i] != np.float32(v + reach) + _ZERO:
+            doubtful[count] = i
+            count += 1
         upper[i] = np.float32(v + (d[i] * guard + extra)) + _ZERO
         reach = d[i] * far + extra
         spare[0], spare[1] = np.float32(v - reach) + _ZERO, np.float32(v + reach) + _ZERO
-        flags[1, i] = ordinal(np.int64(words[1])) - ordinal(np.int64(words[0])) == 1
+        two[i] = ordinal(np.int64(words[1])) - ordinal(np.int64(words[0])) == 1
+    return count
 
 
-def judge(y: F64, d: F64, near: float, guard: float, far: float) -> tuple[F32, F32, Bool, Bool]:
-    """y, d: float64[n]; the factors by which d reaches. Returns, of every element: y - near d, rounded; y + guard d,
-    rounded; whether y - near d and y + near d round to different numbers; whether y - far d and y + far d round to
-    adjacent ones."""
-    low, upper, flags = np.empty(len(y), np.float32), np.empty(len(y), np.float32), np.empty((2, len(y)), np.bool_)
-    _judge(y, d, near, guard, far, low, upper, flags, np.empty(2, np.float32))
-    return low, upper, flags[0], flags[1]
+def judge(y: F64, d: F64, near: float, guard: float, far: float) -> tuple[F32, I64, F32, Bool] | None:
+    """y, d: float64[n]; the factors by which d reaches. Returns y - near d, rounded; the positions, ascending, where
+    y - near d and y + near d round to different numbers; y + guard d, rounded; whether y - far d and y + far d round to
+    adjacent numbers. None if a y is NaN or infinite."""
+    low, upper, two = np.empty(len(y), np.float32), np.empty(len(y), np.float32), np.empty(len(y), np.bool_)
+    doubtful = np.empty(len(y), np.int64)
+    count = _judge(y, d, near, guard, far, low, upper, two, doubtful, np.empty(2, np.float32))
+    return None if count < 0 else (low, doubtful[:count], upper, two)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _write_down(right: Any, upper: Any, two: Any, decisions: Any, values: Any) -> Any:
+    words = right.view(np.uint32)
+    count, finite = 0, True
+    for i in range(len(right)):
+        finite &= abs(right[i]) < np.inf
+        if two[i]:
+            decisions[i] = UP if right[i] == upper[i] else DOWN
+        else:
+            decisions[i] = VALUE
+            values[count] = words[i]
+            count += 1
+    return count, finite
+
+
+def write_down(right: F32, upper: F32, two: Bool) -> tuple[U8, U32, bool]:
+    """right: float32[n], the correct roundings; upper and two: as `judge` gives them. Returns uint8[n], the decisions;
+    uint32[m], the bits of those that are logged themselves; whether all are finite."""
+    decisions, values = np.empty(len(right), np.uint8), np.empty(len(right), np.uint32)
+    count, finite = _write_down(right, upper, two, decisions, values)
+    return decisions, values[:count], bool(finite)
+
+
+@njit(inline="always")
+def _round_pair(h: float, rest: float, error: float, unit: float, spare: Any, words: Any) -> Any:
+    limit = 2.0**128
+    finite = abs(h) < np.inf
+    nearest = np.float32(h if finite else 0.0) + _ZERO
+    spare[0] = nearest
+    o = ordinal(np.int64(words[0]))
+    for side in range(2):
+        moved = min(max(o + 2 * side - 1, -_INFINITY), _INFINITY)
+        words[side] = np.int32(moved if moved >= 0 else -moved - 2**31)
+    lower, upper = spare[0], spare[1]
+    middle = min(max(np.float64(nearest), -limit), limit)
+    below = (min(max(np.float64(lower), -limit), limit) + middle) / 2
+    above = (middle + min(max(np.float64(upper), -limit), limit)) / 2
+    to_below, to_above = (h - below) + rest, (above - h) - rest
+    slack = error + 4 * unit * (abs(rest) + min(abs(h - below), abs(above - h)) * unit)
+    told = abs(to_below) > slack and abs(to_above) > slack and abs(nearest) < np.inf
+    exact = error == 0.0 and rest == 0.0
+    undecided = not (finite and (told or exact))
+    return (lower if to_below < 0 else upper if to_above < 0 else nearest) + _ZERO, undecided
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _round_pairs(high: Any, low: Any, error: Any, unit: float, out: Any, undecided: Any, spare: Any) -> None:
     words = spare.view(np.int32)
-    limit = 2.0**128
     for i in range(len(high)):
-        h, rest = high[i], low[i]
-        finite = abs(h) < np.inf
-        nearest = np.float32(h if finite else 0.0) + _ZERO
-        spare[0] = nearest
-        o = ordinal(np.int64(words[0]))
-        for side in range(2):
-            moved = min(max(o + 2 * side - 1, -_INFINITY), _INFINITY)
-            words[side] = np.int32(moved if moved >= 0 else -moved - 2**31)
-        lower, upper = spare[0], spare[1]
-        middle = min(max(np.float64(nearest), -limit), limit)
-        below = (min(max(np.float64(lower), -limit), limit) + middle) / 2
-        above = (middle + min(max(np.float64(upper), -limit), limit)) / 2
-        to_below, to_above = (h - below) + rest, (above - h) - rest
-        slack = error[i] + 4 * unit * (abs(rest) + min(abs(h - below), abs(above - h)) * unit)
-        told = abs(to_below) > slack and abs(to_above) > slack and abs(nearest) < np.inf
-        exact = error[i] == 0.0 and rest == 0.0
-        undecided[i] = not (finite and (told or exact))
-        out[i] = (lower if to_below < 0 else upper if to_above < 0 else nearest) + _ZERO
+        out[i], undecided[i] = _round_pair(high[i], low[i], error[i], unit, spare, words)
 
 
 def round_pairs(high: F64, low: F64, error: F64, unit: float) -> tuple[F32, Bool]:
     """`roundlog.arithmetic.sums.round_double_double` to 32 bits, bit for bit where it decides; unit: 2^-53."""
     out, undecided = np.empty(len(high), np.float32), np.empty(len(high), np.bool_)
     _round_pairs(high, low, error, unit, out, undecided, np.empty(2, np.float32))
+    return out, undecided
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _round_sums(
+    total: Any, errors: Any, magnitude: Any, slack: float, unit: float, out: Any, undecided: Any, spare: Any
+) -> None:
+    words = spare.view(np.int32)
+    for i in range(len(total)):
+        high = total[i] + errors[i]
+        t = high - total[i]
+        low = (total[i] - (high - t)) + (errors[i] - t)
+        out[i], undecided[i] = _round_pair(high, low, slack * magnitude[i], unit, spare, words)
+
+
+def round_sums(total: F64, errors: F64, magnitude: F64, terms: int, unit: float) -> tuple[F32, Bool]:
+    """`round_pairs` of `roundlog.arithmetic.sums.double_double`, in one loop."""
+    out, undecided = np.empty(len(total), np.float32), np.empty(len(total), np.bool_)
+    slack = (2.0 * terms) * unit
+    _round_sums(total, errors, magnitude, slack, unit, out, undecided, np.empty(2, np.float32))
     return out, undecided

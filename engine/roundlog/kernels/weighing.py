@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.deciding import ordinal
+from roundlog.kernels.deciding import UP, VALUE, ordinal
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -18,9 +18,6 @@ Bool = npt.NDArray[np.bool_]
 
 _TWO_UNITS = 2.0 * 2.0**-53
 _ZERO = np.float32(0.0)
-
-UP, VALUE = 1, 2
-"""`roundlog.log.Decision`."""
 
 CERTAIN, FOLLOWED, CONTRADICTED, SAMPLED, IMPOSSIBLE, MISSING = range(6)
 """`roundlog.rounding.verdicts.Verdict`."""

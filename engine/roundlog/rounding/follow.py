@@ -18,7 +18,7 @@ from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
-from roundlog.rounding.resolve import AUDITOR_REACH, certify, give_up, pieces, put, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, certify, give_up, pieces, put, resolve
 from roundlog.rounding.verdicts import Verdict, weigh
 from roundlog.rounding.window import Window
 
@@ -77,7 +77,8 @@ class Follower:
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
-        if give_up(operator, inputs, attributes, rounded, near, self.bits):
+        if not np.isfinite(near.y.numpy()).all():
+            give_up(operator, inputs, attributes, rounded, near, self.bits)
             return rounded, False
         parts = pieces(near)
         logs: Iterable[Entries | None] = [None] * len(parts)
@@ -93,28 +94,28 @@ class Follower:
             else:
                 values = self._decide(index, operator, inputs, attributes, some, log)
             put(rounded, some.indices, values)
-            finite &= bool(values.isfinite().all())
+            finite &= bool(np.isfinite(values).all())
         return rounded, finite
 
     def _decide(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, entries: Entries
-    ) -> torch.Tensor:
+    ) -> F32:
         """The values of the marked elements: logged where the log may be believed, resolved elsewhere."""
         sampled = self.generator.random(len(marked.indices)) < self.share
         weighed = weigh(marked, entries, sampled, self.guard + AUDITOR_REACH, self.bits)
-        values, verdicts = torch.from_numpy(weighed.values), weighed.verdicts
+        values, verdicts = weighed.values, weighed.verdicts
         self.followed += int(np.count_nonzero(verdicts == Verdict.FOLLOWED))
         if not (verdicts > Verdict.FOLLOWED).any():
             return values
-        contradicted = torch.from_numpy(verdicts == Verdict.CONTRADICTED)
-        self._report(index, marked.indices[contradicted], FindingKind.FORGED, _NOT_CORRECT)
-        (rest,) = torch.from_numpy(verdicts >= Verdict.SAMPLED).nonzero(as_tuple=True)
-        part, verdict = marked.of(rest), torch.from_numpy(verdicts)[rest]
-        right = resolve(operator, inputs, attributes, part, self.bits)
-        missing = verdict == int(Verdict.MISSING)
-        wrong = ~missing & ((verdict == int(Verdict.IMPOSSIBLE)) | (values[rest] != right))
-        self._report(index, part.indices[wrong], FindingKind.FORGED, _NOT_CORRECT)
-        self._report(index, part.indices[missing], FindingKind.MISSING, "the log has no decision for it")
+        elements = marked.indices.numpy()
+        self._report(index, elements[verdicts == Verdict.CONTRADICTED], FindingKind.FORGED, _NOT_CORRECT)
+        rest = np.flatnonzero(verdicts >= Verdict.SAMPLED)
+        elements, verdict = elements[rest], verdicts[rest]
+        right = resolve(operator, inputs, attributes, marked.of(torch.from_numpy(rest)), self.bits)
+        missing = verdict == Verdict.MISSING
+        wrong = ~missing & ((verdict == Verdict.IMPOSSIBLE) | (values[rest] != right))
+        self._report(index, elements[wrong], FindingKind.FORGED, _NOT_CORRECT)
+        self._report(index, elements[missing], FindingKind.MISSING, "the log has no decision for it")
         values[rest] = right
         return values
 
@@ -124,12 +125,11 @@ class Follower:
         place = np.searchsorted(indices, entries.indices)
         there = place < len(indices)
         there[there] = indices[place[there]] == entries.indices[there]
-        astray = torch.from_numpy(entries.indices[~there])
-        self._report(index, astray, FindingKind.FORGED, "it is not near a rounding boundary")
+        self._report(index, entries.indices[~there], FindingKind.FORGED, "it is not near a rounding boundary")
 
-    def _report(self, operator: int, elements: torch.Tensor, kind: FindingKind, message: str) -> None:
+    def _report(self, operator: int, elements: I64, kind: FindingKind, message: str) -> None:
         room = MAX_FINDINGS - len(self.findings)
-        wrong = elements[: max(room, 0)].numpy()
+        wrong = elements[: max(room, 0)]
         if self._window is not None:
             wrong = self._window.whole(wrong)
         for element in wrong.tolist():

@@ -3,14 +3,20 @@ without a log uses the same class and throws the entries away: that audit gives 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.log import Decision, Entries, LogWriter
+from roundlog.kernels.deciding import write_down
+from roundlog.log import Entries, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.resolve import certify, give_up, judge, pieces, put, resolved
+
+T = TypeVar("T", bound=np.generic)
 
 
 class Recorder:
@@ -40,23 +46,22 @@ class Recorder:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
     ) -> tuple[torch.Tensor, bool]:
         rounded, marked = certify(operator, inputs, attributes, self.guard, self.bits)
-        if not len(marked.indices):
-            return rounded, True
-        if give_up(operator, inputs, attributes, rounded, marked, self.bits):
-            return rounded, False
         decisions, by_value, finite = [], [], True
         for some in pieces(marked):
             judged = judge(some, self.guard, self.bits)
+            if judged is None:
+                give_up(operator, inputs, attributes, rounded, marked, self.bits)
+                return rounded, False
             right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, self.bits)
             put(rounded, some.indices, right)
-            values, upper, two = (part.numpy() for part in (right, judged.upper, judged.two))
-            decision = np.where(values == upper, np.uint8(Decision.UP), np.uint8(Decision.DOWN))
-            decisions.append(np.where(two, decision, np.uint8(Decision.VALUE)))
-            by_value.append(values[~two].view(np.uint32))
-            finite &= bool(np.isfinite(values).all())
-        self.entries[index] = Entries(
-            indices=marked.indices.numpy(),
-            decisions=np.concatenate(decisions),
-            values=np.concatenate(by_value),
-        )
+            decision, values, all_finite = write_down(right, judged.upper, judged.two)
+            decisions.append(decision)
+            by_value.append(values)
+            finite &= all_finite
+        if decisions:
+            self.entries[index] = Entries(marked.indices.numpy(), joined(decisions), joined(by_value))
         return rounded, finite
+
+
+def joined(parts: list[npt.NDArray[T]]) -> npt.NDArray[T]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS, adjacent, round_interval
@@ -14,6 +16,10 @@ from roundlog.kernels.deciding import judge as judge_by_kernel
 from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked, mark_by_reference
 from roundlog.operators.registry import Attributes, Tensors
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 AUDITOR_REACH = 4
 """An honest entry lies within guard * d of a boundary on the trainer's machine, so within (guard + 2) d on the
@@ -31,7 +37,10 @@ AT_ONCE = 1 << 16
 
 def pieces(marked: Marked) -> list[Marked]:
     """So many at a time, in order: views."""
-    return [marked.of(slice(start, start + AT_ONCE)) for start in range(0, len(marked.indices), AT_ONCE)]
+    count = len(marked.indices)
+    if count <= AT_ONCE:
+        return [marked] if count else []
+    return [marked.of(slice(start, start + AT_ONCE)) for start in range(0, count, AT_ONCE)]
 
 
 class Rounding(Protocol):
@@ -65,34 +74,34 @@ def ends(marked: Marked, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[tor
 class Judged:
     """What a trainer needs to know of every marked element, to resolve it and to write it down."""
 
-    low: torch.Tensor
-    """f32[n]: y - d, rounded."""
-    doubtful: torch.Tensor
-    """bool[n]: y - d and y + d round to different numbers."""
-    upper: torch.Tensor
-    """f32[n]: y + guard d, rounded."""
-    two: torch.Tensor
+    low: F32
+    """float32[n]: y - d, rounded."""
+    doubtful: I64
+    """int64[m]: the positions where y - d and y + d round to different numbers, ascending."""
+    upper: F32
+    """float32[n]: y + guard d, rounded."""
+    two: Bool
     """bool[n]: (guard + TRAINER_REACH) d holds a single boundary."""
 
 
-def judge(marked: Marked, guard: float, bits: int = FULL_BITS) -> Judged:
-    """All of it in one loop where there is a kernel for it."""
+def judge(marked: Marked, guard: float, bits: int = FULL_BITS) -> Judged | None:
+    """All of it in one loop where there is a kernel for it. None if an approximation is NaN or infinite."""
     far = guard + TRAINER_REACH
     if bits != FULL_BITS:
+        if not marked.y.isfinite().all():
+            return None
         low, high = ends(marked, bits=bits)
-        return Judged(low, low != high, ends(marked, guard, bits)[1], adjacent(*ends(marked, far, bits), bits))
+        upper, two = ends(marked, guard, bits)[1], adjacent(*ends(marked, far, bits), bits)
+        return Judged(low.numpy(), np.flatnonzero((low != high).numpy()), upper.numpy(), two.numpy())
     factors = (interval_factor(scale) for scale in (1.0, guard, far))
-    parts = judge_by_kernel(marked.y.numpy(), marked.d.numpy(), *factors)
-    low, upper, doubtful, two = (torch.from_numpy(part) for part in parts)
-    return Judged(low, doubtful, upper, two)
+    judged = judge_by_kernel(marked.y.numpy(), marked.d.numpy(), *factors)
+    return None if judged is None else Judged(*judged)
 
 
-def resolve(
-    operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, bits: int = FULL_BITS
-) -> torch.Tensor:
-    """f32[n]: the correct rounding of every marked element. Only those within d itself need the exact value."""
-    low, high = ends(marked, bits=bits)
-    return resolved(operator, inputs, attributes, marked, low, low != high, bits)
+def resolve(operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, bits: int = FULL_BITS) -> F32:
+    """float32[n]: the correct rounding of every marked element. Only those within d itself need the exact value."""
+    low, high = (end.numpy() for end in ends(marked, bits=bits))
+    return resolved(operator, inputs, attributes, marked, low, np.flatnonzero(low != high), bits)
 
 
 def resolved(
@@ -100,14 +109,14 @@ def resolved(
     inputs: Tensors,
     attributes: Attributes,
     marked: Marked,
-    low: torch.Tensor,
-    doubtful: torch.Tensor,
+    low: F32,
+    doubtful: I64,
     bits: int = FULL_BITS,
-) -> torch.Tensor:
-    """low, with the correct roundings in place of those that are doubtful."""
-    ambiguous = doubtful.nonzero().squeeze(1)
-    if len(ambiguous):
-        low[ambiguous] = operator.exact(inputs, attributes, marked.indices[ambiguous], bits)
+) -> F32:
+    """low, with the correct roundings in place of those at these positions."""
+    if len(doubtful):
+        elements = torch.from_numpy(marked.indices.numpy()[doubtful])
+        low[doubtful] = operator.exact(inputs, attributes, elements, bits).numpy()
     return low
 
 
@@ -118,19 +127,19 @@ def give_up(
     rounded: torch.Tensor,
     marked: Marked,
     bits: int = FULL_BITS,
-) -> bool:
-    """Whether an approximation is NaN or infinite. Then there is nothing to write down; NaN is put there, and what
-    comes before the first of them is made right."""
+) -> None:
+    """Where approximations are NaN or infinite there is nothing to write down; NaN is put there, and what comes before
+    the first of them is made right."""
     finite = marked.y.isfinite()
-    if finite.all():
-        return False
     first = marked.indices[~finite][0]
     before = marked.of(marked.indices < first)
     put(rounded, before.indices, resolve(operator, inputs, attributes, before, bits))
-    put(rounded, marked.indices[~finite], torch.full((1,), torch.nan))
-    return True
+    put(rounded, marked.indices[~finite], np.full(1, np.nan, np.float32))
 
 
-def put(rounded: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> None:
-    """Put values (f32[n] or f32[1]) at flat indices (int64[n]) of an output on any device."""
-    rounded.view(-1)[indices.to(rounded.device)] = values.to(rounded.device)
+def put(rounded: torch.Tensor, indices: torch.Tensor, values: F32) -> None:
+    """Put values (float32[n] or float32[1]) at flat indices (int64[n]) of an output on any device."""
+    if rounded.device.type == "cpu":
+        rounded.view(-1).numpy()[indices.numpy()] = values
+    else:
+        rounded.view(-1)[indices.to(rounded.device)] = torch.from_numpy(values).to(rounded.device)

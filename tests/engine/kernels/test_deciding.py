@@ -9,7 +9,8 @@ import pytest
 import torch
 from roundlog.arithmetic import adjacent, round_interval, sums
 from roundlog.arithmetic.interval import UNIT_F64
-from roundlog.kernels.deciding import round_pairs
+from roundlog.kernels.deciding import round_pairs, write_down
+from roundlog.log import Decision
 from roundlog.operators.marking import Marked
 from roundlog.rounding.resolve import TRAINER_REACH, judge
 
@@ -54,11 +55,46 @@ def test_elements_are_judged_as_the_references_judge_them(guard: int) -> None:
     y[:4] = [LARGEST, 2.0**128, -(2.0**128), 0.0]
     marked = Marked(torch.arange(len(y)), torch.from_numpy(y), torch.from_numpy(d))
     judged = judge(marked, guard)
+    assert judged is not None
     low, high = round_interval(marked.y, marked.d)
     far = round_interval(marked.y, marked.d, guard + TRAINER_REACH)
-    assert torch.equal(judged.low.view(torch.int32), low.view(torch.int32))
-    assert torch.equal(judged.doubtful, low != high)
-    assert torch.equal(judged.upper, round_interval(marked.y, marked.d, guard)[1])
-    assert torch.equal(judged.two, adjacent(*far))
-    assert 1000 < int(judged.two.sum()) < 19_000
-    assert 1000 < int(judged.doubtful.sum()) < 19_000
+    assert np.array_equal(judged.low.view(np.int32), low.numpy().view(np.int32))
+    assert np.array_equal(judged.doubtful, np.flatnonzero((low != high).numpy()))
+    assert np.array_equal(judged.upper, round_interval(marked.y, marked.d, guard)[1].numpy())
+    assert np.array_equal(judged.two, adjacent(*far).numpy())
+    assert 1000 < judged.two.sum() < 19_000
+    assert 1000 < len(judged.doubtful) < 19_000
+
+
+@pytest.mark.parametrize("bits", [32, 25])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nothing_is_judged_beside_an_approximation_that_is_not_finite(bad: float, bits: int) -> None:
+    y = torch.tensor([1.0, bad, 2.0], dtype=torch.float64)
+    assert judge(Marked(torch.arange(3), y, torch.zeros_like(y)), 4, bits) is None
+
+
+def test_a_sum_is_rounded_as_the_pair_that_it_makes() -> None:
+    rng = np.random.default_rng(5)
+    total = near_boundaries(rng, 20_000)
+    errors = np.abs(total) * rng.uniform(-1, 1, len(total)) * 2.0 ** rng.integers(-120, -40, len(total))
+    magnitude = np.abs(errors) * rng.choice([0.0, 1.0, 2.0**60], len(total))
+    expected = round_pairs(*sums.double_double(total, errors, magnitude, 100), UNIT_F64)
+    found = sums.round_sums_of(total, errors, magnitude, 100)
+    for one, other in zip(found, expected, strict=True):
+        assert one.tobytes() == other.tobytes()
+    assert 1000 < expected[1].sum() < 19_000
+
+
+def test_what_is_written_down_says_what_was_decided() -> None:
+    rng = np.random.default_rng(6)
+    upper = rng.standard_normal(5000).astype(np.float32)
+    right = np.where(rng.random(5000) < 0.5, upper, np.nextafter(upper, np.float32(-np.inf)))
+    two = rng.random(5000) < 0.7
+    decisions, values, finite = write_down(right, upper, two)
+    expected = np.where(two, np.where(right == upper, Decision.UP, Decision.DOWN), Decision.VALUE)
+    assert np.array_equal(decisions, expected)
+    assert np.array_equal(values, right[~two].view(np.uint32))
+    assert finite
+    for bad in (math.inf, -math.inf, math.nan):
+        right[17] = bad
+        assert not write_down(right, upper, two)[2]
