@@ -82,12 +82,43 @@ def _sum_terms(terms: Any, out: Any, start: int, stop: int) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _sum_placed(x: Any, index: Any, size: int, elements: Any, out: Any, start: int, stop: int) -> None:
+    lanes = np.empty((3, 1))
+    for r in range(start, stop):
+        lanes[:] = 0.0
+        line, within = elements[r] // x.shape[2], elements[r] % x.shape[2]
+        outer, place = line // size, line % size
+        for t in range(x.shape[1]):
+            if index[outer, t, within] == place:
+                _add(lanes, 0, np.float64(x[outer, t, within]))
+        out[0, r], out[1, r], out[2, r] = lanes[0, 0], lanes[1, 0], lanes[2, 0]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sum_dense(a: Any, b: Any, first_a: Any, first_b: Any, terms: int, out: Any, start: int, stop: int) -> None:
     lanes = np.empty((3, _LANES))
     for r in range(start, stop):
         lanes[:] = 0.0
         _add_products(a[first_a[r] : first_a[r] + terms], b[first_b[r] : first_b[r] + terms], lanes)
         _finish(lanes, out, r)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _locate(elements: Any, sizes: Any, strides: Any, offset: int, out: Any) -> None:
+    for i in range(len(elements)):
+        rest, at = elements[i], offset
+        for axis in range(len(sizes) - 1, 0, -1):
+            at += rest % sizes[axis] * strides[axis]
+            rest //= sizes[axis]
+        out[i] = at + rest * strides[0]
+
+
+def locate(elements: I64, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int) -> I64:
+    """elements: int64[n], flat indices of something with these sizes, one or more. Returns int64[n]: where they are in
+    memory that it lies in with these strides and this offset."""
+    out = np.empty(len(elements), np.int64)
+    _locate(elements, sizes, strides, offset, out)
+    return out
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -166,6 +197,18 @@ def sum_terms(terms: F64) -> tuple[F64, F64, F64]:
     FP64 sum of those, m the sum of their magnitudes."""
     out = np.empty((3, len(terms)))
     in_parts(lambda start, stop: _sum_terms(terms, out, start, stop), len(terms), terms.size)
+    return out[0], out[1], out[2]
+
+
+def sum_placed(x: F32, index: I64, size: int, elements: I64) -> tuple[F64, F64, F64]:
+    """x: float32[A, K, B], index: int64[A, K, B]; elements: int64[n], flat indices of an output [A, size, B]. The sums
+    of the x[a, k, b] with index[a, k, b] = j for the elements [a, j, b], as `sum_terms` gives them."""
+    out = np.empty((3, len(elements)))
+    in_parts(
+        lambda start, stop: _sum_placed(x, index, size, elements, out, start, stop),
+        len(elements),
+        len(elements) * x.shape[1],
+    )
     return out[0], out[1], out[2]
 
 

@@ -20,7 +20,7 @@ import torch
 from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.sums import round_sums_of
 from roundlog.kernels.reducing import square_columns, square_rows
-from roundlog.kernels.summing import sum_products
+from roundlog.kernels.summing import locate, sum_products
 from roundlog.kernels.widening import storage_of
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.marking import Marked
@@ -208,14 +208,15 @@ class MatMul(Contraction, Summation):
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         a, b = inputs
-        batch, row = np.divmod(elements // b.shape[-1], a.shape[-2])
         # Where the sums of the chosen elements begin in the memory of a and of b: nothing is copied.
-        first = [
-            int(x.storage_offset()) + (batch * int(x.stride(0)) if x.ndim == 3 else 0) + line * int(x.stride(axis))
-            for x, line, axis in ((a, row, -2), (b, elements % b.shape[-1], -1))
-        ]
-        steps = int(a.stride(-1)), int(b.stride(-2))
-        return sum_products(storage_of(a), storage_of(b), first[0], steps[0], first[1], steps[1], a.shape[-1])
+        if a.ndim == 3:
+            sizes = (a.shape[0], a.shape[1], b.shape[2])
+            of_a, of_b = (a.stride(0), a.stride(1), 0), (b.stride(0), 0, b.stride(2))
+        else:
+            sizes, of_a, of_b = (1, a.shape[0], b.shape[1]), (0, a.stride(0), 0), (0, 0, b.stride(1))
+        first_a = locate(elements, sizes, of_a, int(a.storage_offset()))
+        first_b = locate(elements, sizes, of_b, int(b.storage_offset()))
+        return sum_products(storage_of(a), storage_of(b), first_a, a.stride(-1), first_b, b.stride(-2), a.shape[-1])
 
     # No indices.
     moved_a_term = 8

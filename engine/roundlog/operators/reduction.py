@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 import numpy as np
 import torch
 
-from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels.reducing import sum_columns, sum_rows
-from roundlog.kernels.summing import sum_terms
+from roundlog.kernels.summing import locate, sum_placed, sum_products
+from roundlog.kernels.widening import storage_of
 from roundlog.operators.bound import Bound, FullBound
 from roundlog.operators.marking import Marked
 from roundlog.operators.movement import outside_of
@@ -30,7 +29,7 @@ from roundlog.operators.registry import (
     register,
 )
 from roundlog.operators.summation import F64, Index, Measures, Shapes, Summation
-from roundlog.operators.terms import SLACK, block_of, check_terms, exact_bytes, gamma
+from roundlog.operators.terms import SLACK, check_terms, exact_bytes, gamma
 from roundlog.program import DType, ProgramError, TensorType
 
 
@@ -108,14 +107,21 @@ class Sum(Summation):
             return _both_by_torch(x, dims)
         return torch.from_numpy(total).reshape(shape), torch.from_numpy(magnitude).reshape(shape)
 
-    def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
-    ) -> torch.Tensor:
-        values = [round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.numpy())]
-        return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values]))
-
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        return _sums_listed(self, inputs, attributes, elements)
+        x, dims = inputs[0], ints(attributes, "dims")
+        step = step_over(x, dims)
+        if step is None:
+            return self.sums_listed(inputs, attributes, elements)
+        kept = [dim for dim in range(x.ndim) if dim not in dims]
+        # As products with ones, where they lie in memory.
+        ones = np.ones(self.terms([tuple(x.shape)], attributes), np.float32)
+        first = locate(
+            elements,
+            (1, *(x.shape[dim] for dim in kept)),
+            (0, *(x.stride(dim) for dim in kept)),
+            int(x.storage_offset()),
+        )
+        return sum_products(storage_of(x), ones, first, step, np.zeros(len(elements), np.int64), 1, len(ones))
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         x, dims = inputs[0], ints(attributes, "dims")
@@ -129,17 +135,19 @@ class Sum(Summation):
         return terms
 
 
-def _blocks_listed(operator: Summation, inputs: Tensors, attributes: Attributes, elements: Index) -> Iterator[F64]:
-    """`Summation.listed`, so many elements at a time that they need little memory."""
-    block = block_of(operator.terms([tuple(x.shape) for x in inputs], attributes))
-    for start in range(0, len(elements), block):
-        yield operator.listed(inputs, attributes, elements[start : start + block])
-
-
-def _sums_listed(operator: Summation, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-    sums = [sum_terms(listed) for listed in _blocks_listed(operator, inputs, attributes, elements)]
-    total, errors, magnitude = (np.concatenate([np.zeros(0), *(one[i] for one in sums)]) for i in range(3))
-    return total, errors, magnitude
+def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
+    """How far it is in memory from one term of a sum over these axes of x to the next, if it is the same everywhere."""
+    step: int | None = None
+    reach = 0
+    for dim in reversed(dims):
+        if x.shape[dim] == 1:
+            continue
+        if step is None:
+            step = reach = x.stride(dim)
+        elif x.stride(dim) != reach:
+            return None
+        reach = x.stride(dim) * x.shape[dim]
+    return 1 if step is None else step
 
 
 def _both_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -233,14 +241,13 @@ class ScatterAdd(Summation):
             x, index = x.masked_fill(outside, 0), index.masked_fill(outside, 0)
         return zeros.scatter_add_(dim, index.expand(x.shape), x)
 
-    def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
-    ) -> torch.Tensor:
-        values = [round_sums(listed, bits) for listed in _blocks_listed(self, inputs, attributes, elements.numpy())]
-        return torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *values]))
-
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        return _sums_listed(self, inputs, attributes, elements)
+        x, index = inputs
+        dim, size = integer(attributes, "dim"), integer(attributes, "size")
+        shape = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
+        return sum_placed(
+            x.detach().reshape(shape).numpy(), index.expand(x.shape).reshape(shape).numpy(), size, elements
+        )
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         x, index = inputs

@@ -9,14 +9,15 @@ straddle, by integers.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import FULL_BITS
-from roundlog.arithmetic.sums import RunningSums, round_scaled_sum, scaled_sum
+from roundlog.arithmetic import FULL_BITS, round_sums
+from roundlog.arithmetic.sums import RunningSums, round_scaled_sum, round_sums_of, scaled_sum
+from roundlog.kernels.summing import sum_terms
 from roundlog.operators.bound import Bound
 from roundlog.operators.registry import Attributes, Inexact, Tensors, Types
 from roundlog.operators.terms import block_of
@@ -59,6 +60,37 @@ class Summation(Inexact):
     @abstractmethod
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         """float64[n, K]: the terms of the chosen elements, exactly; inputs on the CPU."""
+
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
+        """By their sums where they lie in the CPU's memory, by their terms elsewhere, and where even those straddle."""
+        chosen = elements.numpy()
+        if inputs[0].device.type != "cpu":
+            return torch.from_numpy(self._round_listed(inputs, attributes, chosen, bits))
+        terms = self.terms([tuple(x.shape) for x in inputs], attributes)
+        values, undecided = round_sums_of(*self.sums(inputs, attributes, chosen), terms, bits)
+        if undecided.any():
+            values[undecided] = self._round_listed(inputs, attributes, chosen[undecided], bits)
+        return torch.from_numpy(values)
+
+    def _round_listed(
+        self, inputs: Tensors, attributes: Attributes, elements: Index, bits: int
+    ) -> npt.NDArray[np.float32]:
+        values = [round_sums(listed, bits) for listed in self._blocks_listed(inputs, attributes, elements)]
+        return np.concatenate([np.zeros(0, dtype=np.float32), *values])
+
+    def sums_listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+        """`sums`, of terms that are written out."""
+        sums = [sum_terms(listed) for listed in self._blocks_listed(inputs, attributes, elements)]
+        total, errors, magnitude = (np.concatenate([np.zeros(0), *(one[i] for one in sums)]) for i in range(3))
+        return total, errors, magnitude
+
+    def _blocks_listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> Iterator[F64]:
+        """`listed`, so many elements at a time that they need little memory."""
+        block = block_of(self.terms([tuple(x.shape) for x in inputs], attributes))
+        for start in range(0, len(elements), block):
+            yield self.listed(inputs, attributes, elements[start : start + block])
 
     @abstractmethod
     def measured(self, part: Types, output: TensorType) -> int:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from roundlog.kernels import summing
-from roundlog.kernels.summing import sum_products, sum_terms
+from roundlog.kernels.summing import locate, sum_placed, sum_products, sum_terms
 
 
 @pytest.mark.parametrize("together", [7, 1024])
@@ -40,6 +40,11 @@ def test_sums_of_products_are_the_sums_of_their_terms(
         assert one.tobytes() == other.tobytes()
 
 
+def keeps_its_promise(terms: np.ndarray, s: float, e: float, m: float) -> bool:
+    off = abs(sum(map(Fraction, terms.tolist())) - Fraction(float(s)) - Fraction(float(e)))
+    return off <= max(len(terms) - 1, 0) * Fraction(2) ** -53 * Fraction(float(m)) * (1 + Fraction(2) ** -40)
+
+
 @pytest.mark.parametrize("terms", [1, 2, 3, 16, 17, 40, 500])
 def test_a_sum_and_its_errors_are_the_exact_sum_but_for_what_adding_up_so_many_errors_takes(terms: int) -> None:
     rng = np.random.default_rng(terms)
@@ -47,8 +52,7 @@ def test_a_sum_and_its_errors_are_the_exact_sum_but_for_what_adding_up_so_many_e
     # What cancels leaves errors that are large beside the sum.
     x[20:, terms // 2 :] = -x[20:, : terms - terms // 2] * rng.choice([1.0, 1.0 + 2.0**-52], (40, terms - terms // 2))
     for row, s, e, m in zip(x, *sum_terms(x), strict=True):
-        off = abs(sum(map(Fraction, row.tolist())) - Fraction(float(s)) - Fraction(float(e)))
-        assert off <= (terms - 1) * Fraction(2) ** -53 * Fraction(float(m)) * (1 + Fraction(2) ** -40)
+        assert keeps_its_promise(row, s, e, m)
 
 
 def test_sums_without_rounding_errors_say_so() -> None:
@@ -57,3 +61,27 @@ def test_sums_without_rounding_errors_say_so() -> None:
     assert s.tolist() == x.astype(np.int64).sum(axis=1).tolist()
     assert not e.any()
     assert not m.any()
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 7), (3, 20, 5), (4, 30, 1), (2, 0, 3)])
+def test_sums_of_what_is_placed_take_it_and_nothing_else(shape: tuple[int, int, int]) -> None:
+    rng = np.random.default_rng(shape[1])
+    x = (rng.standard_normal(shape) * 2.0 ** rng.integers(-30, 30, shape)).astype(np.float32)
+    size = 6
+    index = rng.integers(-2, size + 2, shape)
+    elements = np.sort(rng.choice(shape[0] * size * shape[2], 15, replace=False))
+    for element, s, e, m in zip(elements, *sum_placed(x, index, size, elements), strict=True):
+        outer, place, within = np.unravel_index(element, (shape[0], size, shape[2]))
+        terms = x[outer, :, within][index[outer, :, within] == place].astype(np.float64)
+        assert keeps_its_promise(terms, s, e, m)
+        # The order is that of the terms, from zero.
+        assert s == np.add.accumulate(terms)[-1] if len(terms) else s == 0.0
+
+
+@pytest.mark.parametrize("sizes", [(5,), (1, 7), (3, 4, 5), (2, 1, 3, 4)])
+def test_elements_are_located_where_strides_say(sizes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(len(sizes))
+    strides = tuple(int(stride) for stride in rng.integers(0, 50, len(sizes)))
+    elements = rng.permutation(int(np.prod(sizes)))
+    expected = [3 + int(np.dot(strides, np.unravel_index(element, sizes))) for element in elements]
+    assert locate(elements, sizes, strides, 3).tolist() == expected
