@@ -143,16 +143,13 @@ class RunningStep:
 
     def compute_group(self, group: Group) -> None:
         """A group of exact elementwise operators at once; one by one if something in it is not finite."""
-        nodes = self._program.nodes
         inputs = [self.values[value] for value in group.inputs]
-        shape = nodes[group.nodes[0]].type.shape
-        dtypes = [nodes[value].type.dtype for value in group.outputs]
         if self.doubts is not None:
-            made, bad = compute_on_device(group, inputs, shape, dtypes)
+            made, bad = compute_on_device(group, inputs)
             self.doubts.unless_none(bad)
             self.values.update(zip(group.outputs, made, strict=True))
             return
-        results = compute(group, inputs, shape, dtypes)
+        results = compute(group, inputs)
         if results is not None:
             self.values.update(zip(group.outputs, results, strict=True))
             return

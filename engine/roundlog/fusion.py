@@ -16,8 +16,10 @@ import numpy as np
 import torch
 
 from roundlog.finiteness import surely_finite
-from roundlog.kernels.tape import BOOL, F32, Assignments, Check, Code, Tape, play
+from roundlog.kernels.chain import Chain, Operand
+from roundlog.kernels.tape import BOOL, F32, Assignments, Check, Code, Tape
 from roundlog.operators import workspace
+from roundlog.operators.registry import ints
 from roundlog.program import DType, Program
 
 _CODES = {
@@ -45,6 +47,9 @@ _CODES = {
 _PASSING = {"add", "sub", "mul", "div", "sqrt", "neg", "abs", "floor"}
 """Give NaN or infinity for every operand that is NaN or infinite; a division, for its numerator."""
 
+_ONE = (1, 1)
+"""The pattern of an input whose elements are all one number."""
+
 MAX_GROUP = 64
 """Operators in a group: what is put off keeps its inputs in memory, so that it may not be put off for ever."""
 
@@ -68,6 +73,12 @@ class Group:
     """The same."""
     patterns: tuple[tuple[int, int] | None, ...]
     """How every input is read: see `_pattern`."""
+    shape: tuple[int, ...]
+    """Of all outputs."""
+    dtypes: tuple[torch.dtype, ...]
+    """Of the outputs."""
+    chain: Chain
+    """The tape, for the CPU."""
 
 
 Step = int | Group
@@ -109,7 +120,7 @@ def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
             copies = sum(pattern is None for pattern in item.patterns)
             # Where something is not finite, the group's operators run one by one, and all their values are kept.
             one_by_one = sum(nodes[index].type.nbytes for index in item.nodes)
-            beside = copies * 4 * nodes[item.nodes[0]].type.numel + one_by_one
+            beside = copies * 4 * prod(item.shape) + one_by_one
         else:
             made, beside = nodes[item].type.nbytes, needs(item)
         peak = max(peak, alive + made + beside)
@@ -229,54 +240,60 @@ class _Planner:
             registers=count,
         )
         shape = nodes[members[0]].type.shape
-        patterns = tuple(_pattern(nodes[value].type.shape, shape) for value in inputs)
-        assignments = Assignments.of(tape, len(inputs))
-        return Group(tuple(members), tuple(inputs), tuple(outputs), tape, assignments, patterns)
+        patterns = tuple(self._read(value, shape) for value in inputs)
+        operands = [
+            Operand(_kind(nodes[value].type.dtype), *(pattern or (1, prod(shape))))
+            for value, pattern in zip(inputs, patterns, strict=True)
+        ]
+        return Group(
+            nodes=tuple(members),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            tape=tape,
+            assignments=Assignments.of(tape, len(inputs)),
+            patterns=patterns,
+            shape=shape,
+            dtypes=tuple(nodes[value].type.dtype.torch_dtype for value in outputs),
+            chain=Chain(tape, operands, [_kind(nodes[value].type.dtype) for value in outputs], prod(shape)),
+        )
+
+    def _read(self, value: int, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        node = self._program.nodes[value]
+        if node.op == "constant" and len(ints(node.attributes, "bits")) == 1:
+            return _ONE
+        return _pattern(node.type.shape, shape)
 
 
-def compute(
-    group: Group, inputs: list[torch.Tensor], shape: tuple[int, ...], dtypes: list[DType]
-) -> list[torch.Tensor] | None:
-    """The group's outputs (of these dtypes, on the CPU), or None if a value on the way is not finite: then the
-    operators have to be run one by one, to find out which, and whether it may be."""
-    size = prod(shape)
+def _kind(dtype: DType) -> int:
+    return BOOL if dtype == DType.BOOL else F32
+
+
+def compute(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    """The group's outputs, on the CPU, or None if a value on the way is not finite: then the operators have to be run
+    one by one, to find out which, and whether it may be."""
     # Keeps what is copied here alive until the tape has run.
-    tensors = [
-        x.expand(shape).contiguous() if pattern is None else x.contiguous()
-        for x, pattern in zip(inputs, group.patterns, strict=True)
-    ]
-    rows = [
-        (x.data_ptr(), BOOL if x.dtype == torch.bool else F32, *(pattern or (1, size)))
-        for x, pattern in zip(tensors, group.patterns, strict=True)
-    ]
-    results = [torch.empty(shape, dtype=dtype.torch_dtype) for dtype in dtypes]
-    stores = [
-        (register, result.data_ptr(), BOOL if result.dtype == torch.bool else F32)
-        for register, result in zip(group.tape.outputs.tolist(), results, strict=True)
-    ]
-    finite = play(
-        group.tape,
-        np.array(rows, dtype=np.int64).reshape(len(rows), 4),
-        np.array(stores, dtype=np.int64).reshape(len(stores), 3),
-        size,
-    )
+    tensors = _laid_out(group, inputs)
+    results = [torch.empty(group.shape, dtype=dtype) for dtype in group.dtypes]
+    finite = group.chain.play([x.data_ptr() for x in tensors], [x.data_ptr() for x in results])
     return results if finite else None
 
 
-def compute_on_device(
-    group: Group, inputs: list[torch.Tensor], shape: tuple[int, ...], dtypes: list[DType]
-) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """The group's outputs (of these dtypes) on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless a
+def _laid_out(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The inputs as their patterns say: contiguous, but for those of which a single element is read."""
+    return [
+        x.expand(group.shape).contiguous() if pattern is None else x if pattern == _ONE else x.contiguous()
+        for x, pattern in zip(inputs, group.patterns, strict=True)
+    ]
+
+
+def compute_on_device(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless a
     value on the way is not finite. Nobody waits for it."""
     # Not at the top: Triton is an optional extra.
     from roundlog.kernels.cuda import tape
 
-    size, device = prod(shape), inputs[0].device
-    tensors = [
-        x.expand(shape).contiguous() if pattern is None else x.contiguous()
-        for x, pattern in zip(inputs, group.patterns, strict=True)
-    ]
-    results = [torch.empty(shape, dtype=dtype.torch_dtype, device=device) for dtype in dtypes]
+    size, device, tensors = prod(group.shape), inputs[0].device, _laid_out(group, inputs)
+    results = [torch.empty(group.shape, dtype=dtype, device=device) for dtype in group.dtypes]
     bad = torch.zeros(1, dtype=torch.int32, device=device)
     tape.play(group.assignments, tensors, [pattern or (1, size) for pattern in group.patterns], results, bad)
     return results, bad
@@ -289,7 +306,7 @@ def _pattern(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | 
     sizes = (1,) * (len(shape) - len(own)) + own
     wide = [d for d, size in enumerate(sizes) if size != 1]
     if not wide:
-        return 1, 1
+        return _ONE
     first, last = wide[0], wide[-1]
     if sizes[first : last + 1] != shape[first : last + 1]:
         return None

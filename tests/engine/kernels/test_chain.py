@@ -1,0 +1,222 @@
+"""A chain gives the same bits by machine code as by the interpreter, and fails the same checks."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import weakref
+from itertools import pairwise
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+import torch
+from roundlog.kernels import chain
+from roundlog.kernels.chain import Chain, Operand
+from roundlog.kernels.machine_code import LANES, Form, MachineCode
+from roundlog.kernels.tape import BOOL, F32, Assignments, Check, Code, Tape
+from roundlog.kernels.threads import own_threads
+
+SPECIAL = [0.0, -0.0, 2.0**-149, -(2.0**-149), 2.0**-126, 0.5, 1.0, -1.0, 1 + 2.0**-23, -2.5, 3e38, -3e38]
+NOT_FINITE = [np.inf, -np.inf, np.nan]
+
+UNARY = (Code.SQRT, Code.NEG, Code.ABS, Code.FLOOR, Code.NOT, Code.COPY)
+LOGICAL = (Code.AND, Code.OR, Code.NOT)
+
+
+def numbers(rng: np.random.Generator, size: int, wild: bool) -> np.ndarray:
+    x = rng.standard_normal(size).astype(np.float32)
+    if wild:
+        x *= np.float32(2.0) ** rng.integers(-80, 80, size).astype(np.float32)
+    spots = rng.integers(0, size, max(1, size // 8))
+    x[spots] = rng.choice(SPECIAL + (NOT_FINITE if wild else []), len(spots))
+    return x
+
+
+class Played:
+    """A random tape with random operands."""
+
+    def __init__(self, seed: int, wild: bool, length: int = 24) -> None:
+        rng, choice = np.random.default_rng(seed), random.Random(seed)
+        rows, columns = choice.choice([(1, 1), (3, 5), (7, 16), (5, 333), (40, 700), (1, 9001)])
+        self.size = rows * columns
+        patterns = [(1, self.size), (1, 1), (columns, rows), (1, columns), (columns, 1)]
+        self.operands, self.inputs = [], []
+        for kind in (F32, F32, F32, BOOL, BOOL, choice.choice([F32, BOOL])):
+            inner, count = choice.choice(patterns)
+            self.operands.append(Operand(kind, inner, count))
+            self.inputs.append(numbers(rng, count, wild) if kind == F32 else rng.random(count) < 0.5)
+        floats = [slot for slot, operand in enumerate(self.operands) if operand.kind == F32]
+        masks = [slot for slot, operand in enumerate(self.operands) if operand.kind == BOOL]
+        instructions = []
+        for target in range(len(self.operands), len(self.operands) + length):
+            code = choice.choice(list(Code))
+            check = choice.choice(list(Check)) if code <= Code.MINIMUM else Check.NONE
+            if code in LOGICAL or (code == Code.EQ and choice.random() < 0.3):
+                sources = choice.choices(masks, k=2)
+            elif code == Code.WHERE:
+                sources = [choice.choice(masks), *choice.choices(choice.choice([floats, masks]), k=2)]
+            else:
+                sources = choice.choices(masks if code == Code.COPY else floats, k=2)
+            # Most tapes pass their checks: what is NaN by design is not looked at.
+            if not wild and check != Check.NONE:
+                check = Check.NONE if code in (Code.DIV, Code.SQRT) else check
+            instructions.append([int(code), target, *[*sources, 0][:3], int(check)])
+            gives_mask = code in (Code.EQ, Code.LT, Code.LE, *LOGICAL) or (code == Code.WHERE and sources[1] in masks)
+            (masks if gives_mask else floats).append(target)
+        made = range(len(self.operands), len(self.operands) + length)
+        outputs = sorted(choice.sample(made, 6))
+        self.kinds = [BOOL if value in masks else F32 for value in outputs]
+        self.tape = Tape(np.array(instructions), np.array(outputs), len(self.operands) + length)
+
+    def play(self, chained: Chain) -> tuple[list[np.ndarray], bool]:
+        made = [np.full(self.size, 7, dtype=bool if kind == BOOL else np.float32) for kind in self.kinds]
+        passed = chained.play([x.ctypes.data for x in self.inputs], [x.ctypes.data for x in made])
+        return made, passed
+
+    def both(self, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
+        """Whether all checks passed, each way. Asserts that the outputs are the same."""
+        results = []
+        for worth in (1 << 62, -1):
+            monkeypatch.setattr(chain, "WORTH", worth)
+            chained = Chain(self.tape, self.operands, self.kinds, self.size)
+            results.append(self.play(chained))
+            assert (chained._played.code is None) == (worth > 0)
+            del chained
+        for a, b in zip(results[0][0], results[1][0], strict=True):
+            assert same_bits(a, b)
+        return results[0][1], results[1][1]
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Of NaN there are many; any is as good as another."""
+    nan = a != a
+    return bool((nan == (b != b)).all()) and a[~nan].tobytes() == b[~nan].tobytes()
+
+
+@pytest.mark.parametrize("wild", [False, True])
+def test_random_tapes_give_the_same_bits_both_ways(wild: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = []
+    for seed in range(150):
+        interpreted, compiled = Played(seed, wild).both(monkeypatch)
+        assert interpreted == compiled, seed
+        passed.append(compiled)
+    # Neither answer is the only one.
+    assert wild or any(passed)
+    assert not all(passed)
+
+
+def tape_of(*instructions: tuple[Code, int, int, int, Check], inputs: int) -> Tape:
+    rows = [[int(code), inputs + i, a, b, c, int(check)] for i, (code, a, b, c, check) in enumerate(instructions)]
+    return Tape(np.array(rows), np.array([inputs + len(rows) - 1]), inputs + len(rows))
+
+
+@pytest.mark.parametrize("size", [1, LANES - 1, LANES, LANES + 1, 5 * LANES + 3])
+@pytest.mark.parametrize("code", [code for code in Code if code <= Code.MINIMUM])
+def test_a_check_sees_every_element(code: Code, size: int) -> None:
+    """In vectors and in what is left over, and says what the interpreter's says of NaN and of infinite operands."""
+    unary = code in UNARY
+    for check in (Check.NEW, Check.FINITE):
+        tape = tape_of((code, 0, 0 if unary else 1, 0, check), inputs=2)
+        form = Form(Assignments.of(tape, 2), ((0, F32), (0, F32)), (F32,))
+        machine = MachineCode(form)
+        operands = [Operand(F32, 1, size)] * 2
+        interpreter = Chain(tape, operands, [F32], size)
+        for x in (3e38, -3e38, np.inf, -np.inf, np.nan, -1.0, 0.0):
+            for y in (3e38, np.inf, np.nan, 0.0, 1.0):
+                for spot in {0, size // 2, size - 1}:
+                    a, b = np.ones((2, size), dtype=np.float32)
+                    a[spot], b[spot] = x, y
+                    out = np.empty(size, dtype=np.float32)
+                    held = (a, b, out)
+                    addresses = np.array([part.ctypes.data for part in held])
+                    by_code = machine(addresses.ctypes.data, None, 0, size)
+                    said = interpreter.play([a.ctypes.data, b.ctypes.data], [out.ctypes.data])
+                    assert by_code == said, (check, x, y, spot)
+
+
+def test_a_product_and_a_sum_are_rounded_one_after_the_other() -> None:
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.standard_normal(10_001).astype(np.float32) for _ in range(3))
+    tape = tape_of((Code.MUL, 0, 1, 0, Check.NONE), (Code.ADD, 3, 2, 0, Check.NONE), inputs=3)
+    code = MachineCode(Form(Assignments.of(tape, 3), ((0, F32),) * 3, (F32,)))
+    out = np.empty_like(a)
+    addresses = np.array([x.ctypes.data for x in (a, b, c, out)])
+    assert code(addresses.ctypes.data, None, 0, len(out))
+    assert same_bits(out, a * b + c)
+    contracted = (a.astype(np.float64) * b + c).astype(np.float32)
+    assert not same_bits(out, contracted)
+
+
+def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "WORTH", -1)
+    size = 1_000_003
+    x = np.arange(size, dtype=np.float32)
+    tape = tape_of((Code.MUL, 0, 0, 0, Check.FINITE), inputs=1)
+    chained = Chain(tape, [Operand(F32, 1, size)], [F32], size)
+    out = np.empty_like(x)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with own_threads():
+            assert chained.play([x.ctypes.data], [out.ctypes.data])
+            assert same_bits(out, x * x)
+            for spot in (0, size // 2, size - 1):
+                x[spot] = 2e38
+                assert not chained.play([x.ctypes.data], [out.ctypes.data])
+                x[spot] = 1.0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_one_form() -> None:
+    tape = tape_of((Code.ADD, 0, 1, 0, Check.NONE), (Code.FLOOR, 2, 2, 0, Check.NONE), inputs=2)
+    size = chain.WORTH // 8
+    x, out = np.ones(size, dtype=np.float32), np.empty(size, dtype=np.float32)
+    large = Chain(tape, [Operand(F32, 1, size), Operand(F32, 1, 1)], [F32], size)
+    small = Chain(tape, [Operand(F32, 1, 40), Operand(F32, 1, 1)], [F32], 40)
+    other = Chain(tape, [Operand(F32, 1, 40), Operand(F32, 8, 5)], [F32], 40)
+    for count in range(1, 6):
+        large.play([x.ctypes.data] * 2, [out.ctypes.data])
+        assert (large._played.code is not None) == (count == 5)
+    assert small._played is large._played and other._played is not large._played
+    played = weakref.ref(large._played)
+    del large
+    assert played() is not None
+    del small
+    assert played() is None
+
+
+def test_a_long_tape_compiles() -> None:
+    """Longer than any group, with more values alive than a processor has registers."""
+    steps = [(Code.MUL, i, i, 0, Check.NEW) for i in range(64)]
+    sums = [(Code.ADD, a + 64, b, 0, Check.NEW) for a, b in pairwise(range(64))]
+    tape = tape_of(*steps, *sums, inputs=64)
+    inputs = [np.full(100, i, dtype=np.float32) for i in range(64)]
+    out = np.empty(100, dtype=np.float32)
+    addresses = np.array([x.ctypes.data for x in (*inputs, out)])
+    code = MachineCode(Form(Assignments.of(tape, 64), ((0, F32),) * 64, (F32,)))
+    assert code(addresses.ctypes.data, None, 0, 100)
+    assert (out == 62 * 62 + 63).all()
+
+
+FEATURES = {"generic": "", "haswell": "+avx2,+fma"}
+
+
+@pytest.mark.parametrize("cpu", FEATURES)
+def test_other_processors_code_gives_the_same_bits(cpu: str) -> None:
+    """Narrower vectors, and functions of the C library where there are no instructions."""
+    if cpu == "haswell" and not llvm.get_host_cpu_features().get("avx2"):
+        pytest.skip("this processor cannot run Haswell's instructions")
+    here = test_random_tapes_give_the_same_bits_both_ways.__name__
+    environment = {**os.environ, "NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": FEATURES[cpu]}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{here}[True]"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
