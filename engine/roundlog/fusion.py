@@ -17,6 +17,7 @@ import torch
 
 from roundlog.finiteness import surely_finite
 from roundlog.kernels.chain import Chain, Operand
+from roundlog.kernels.scratch import empty
 from roundlog.kernels.tape import BOOL, F32, Assignments, Check, Code, Tape
 from roundlog.operators import workspace
 from roundlog.operators.registry import ints
@@ -273,7 +274,7 @@ def compute(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor] | No
     one by one, to find out which, and whether it may be."""
     # Keeps what is copied here alive until the tape has run.
     tensors = _laid_out(group, inputs)
-    results = [torch.empty(group.shape, dtype=dtype) for dtype in group.dtypes]
+    results = [empty(group.shape, dtype) for dtype in group.dtypes]
     finite = group.chain.play([x.data_ptr() for x in tensors], [x.data_ptr() for x in results])
     return results if finite else None
 
