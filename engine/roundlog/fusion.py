@@ -246,6 +246,10 @@ class _Planner:
             Operand(_kind(nodes[value].type.dtype), *(pattern or (1, prod(shape))))
             for value, pattern in zip(inputs, patterns, strict=True)
         ]
+        # What is stored is read again in the next step.
+        users = {user for value in outputs for user in self._users.get(value, ())} - inside
+        last = all(nodes[user].op == "store" for user in users)
+        kinds = [_kind(nodes[value].type.dtype) for value in outputs]
         return Group(
             nodes=tuple(members),
             inputs=tuple(inputs),
@@ -255,7 +259,7 @@ class _Planner:
             patterns=patterns,
             shape=shape,
             dtypes=tuple(nodes[value].type.dtype.torch_dtype for value in outputs),
-            chain=Chain(tape, operands, [_kind(nodes[value].type.dtype) for value in outputs], prod(shape)),
+            chain=Chain(tape, operands, kinds, prod(shape), last),
         )
 
     def _read(self, value: int, shape: tuple[int, ...]) -> tuple[int, int] | None:

@@ -19,6 +19,9 @@ from roundlog.kernels.threads import in_parts
 WORTH = 1 << 25
 """Elements times instructions that the interpreter does in the milliseconds that compiling takes."""
 
+_CACHED = 1 << 18
+"""Elements of an output that could still be in the cache when it is needed."""
+
 _GRAIN = 1 << 12
 """Elements between which threads may be given different parts."""
 
@@ -59,12 +62,16 @@ _FORMS_LOCK = threading.Lock()
 class Chain:
     """A tape over `size` elements."""
 
-    def __init__(self, tape: Tape, inputs: Sequence[Operand], outputs: Sequence[int], size: int) -> None:
-        """outputs: F32 or BOOL."""
+    def __init__(
+        self, tape: Tape, inputs: Sequence[Operand], outputs: Sequence[int], size: int, last: bool = False
+    ) -> None:
+        """outputs: F32 or BOOL. last: nobody reads the outputs for a while; their memory begins at multiples of
+        ALIGNMENT bytes."""
         self._tape, self._size = tape, size
         self._work = size * len(tape.instructions)
         reads = tuple((operand.read(size), operand.kind) for operand in inputs)
-        self._form = Form(Assignments.of(tape, len(inputs)), reads, tuple(outputs))
+        streamed = last and size >= _CACHED and all(read in (WHOLE, SCALAR) for read, _ in reads)
+        self._form = Form(Assignments.of(tape, len(inputs)), reads, tuple(outputs), streamed)
         with _FORMS_LOCK:
             self._played = _FORMS.setdefault(self._form, _Played())
         self._inputs = np.array([(0, x.kind, x.inner, x.count) for x in inputs], dtype=np.int64).reshape(-1, 4)

@@ -21,6 +21,9 @@ from roundlog.kernels.tape import BOOL, F32, Assignments, Check, Code
 LANES = 16
 """Elements of a vector: a register of AVX-512. LLVM takes several registers where they are narrower."""
 
+ALIGNMENT = 4 * LANES
+"""Bytes of a vector."""
+
 WHOLE, SCALAR, ROWS, COLUMNS = range(4)
 """How an input is read, element e of the output reading element (e // inner) % count of it: inner 1 and count the
 output's size, count 1, inner more than 1, inner 1."""
@@ -42,6 +45,9 @@ class Form:
     """(how it is read, F32 or BOOL) of every input."""
     outputs: tuple[int, ...]
     """F32 or BOOL."""
+    streamed: bool = False
+    """Write FP32 outputs past the cache: they begin at multiples of `ALIGNMENT` bytes, and no input is read in rows or
+    columns."""
 
 
 class MachineCode:
@@ -65,9 +71,9 @@ class MachineCode:
         self._call = cast(Callable[[Any, Any, int, int], int], kind(self._engine.get_function_address("tape")))
 
     def __call__(self, addresses: Any, patterns: Any, start: int, stop: int) -> bool:
-        """Compute the elements from start to stop, not empty. addresses: of int64[inputs + outputs] with the addresses
-        of all of them; patterns: of int64[inputs, 2], inner and count. Returns False if a check failed. Does without
-        Python's lock."""
+        """Compute the elements from start, a multiple of LANES, to stop, not empty. addresses: of int64[inputs +
+        outputs] with the addresses of all of them; patterns: of int64[inputs, 2], inner and count. Returns False if a
+        check failed. Does without Python's lock."""
         return self._call(addresses, patterns, start, stop) < _INFINITY
 
 
@@ -114,6 +120,7 @@ class _Writer:
                 put(f"declare {floats} @llvm.{name}{_suffix(lanes, 'f32')}({floats})")
             integers = _type(lanes, "i32")
             put(f"declare {integers} @llvm.umax{_suffix(lanes, 'i32')}({integers}, {integers})")
+        put("!0 = !{i32 1}")
         return "\n".join(self._lines)
 
     def _put(self, *lines: str) -> None:
@@ -278,7 +285,9 @@ class _Body:
 
     def _store(self, pointer: str, value: int, kind: int) -> None:
         if kind != BOOL:
-            self._put(f"  store {self._floats} {self._float(value)}, ptr {self._place(pointer, 'float')}, align 4")
+            streamed = self._form.streamed and self._lanes > 1
+            how = f"align {ALIGNMENT}, !nontemporal !0" if streamed else "align 4"
+            self._put(f"  store {self._floats} {self._float(value)}, ptr {self._place(pointer, 'float')}, {how}")
             return
         bytes_ = _type(self._lanes, "i8")
         flags = self._new(f"zext {self._masks} {self._mask(value)} to {bytes_}")

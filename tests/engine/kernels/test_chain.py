@@ -113,6 +113,24 @@ def tape_of(*instructions: tuple[Code, int, int, int, Check], inputs: int) -> Ta
     return Tape(np.array(rows), np.array([inputs + len(rows) - 1]), inputs + len(rows))
 
 
+@pytest.mark.parametrize("size", [chain._CACHED, chain._CACHED + 5])
+def test_what_is_written_past_the_cache_is_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "WORTH", -1)
+    x = torch.randn(size)
+    tape = tape_of((Code.MUL, 0, 0, 0, Check.FINITE), (Code.SQRT, 1, 1, 0, Check.FINITE), inputs=1)
+    operand = Operand(F32, 1, size)
+    made = []
+    for last in (False, True):
+        chained = Chain(tape, [operand], [F32], size, last)
+        assert chained._form.streamed == last
+        made.append(torch.empty(size))
+        assert chained.play([x.data_ptr()], [made[-1].data_ptr()])
+    assert same_bits(made[0].numpy(), made[1].numpy())
+    # Rows and columns begin anywhere.
+    assert not Chain(tape, [Operand(F32, 2, size // 2)], [F32], size, last=True)._form.streamed
+    assert not Chain(tape, [Operand(F32, 1, 7)], [F32], size, last=True)._form.streamed
+
+
 @pytest.mark.parametrize("size", [1, LANES - 1, LANES, LANES + 1, 5 * LANES + 3])
 @pytest.mark.parametrize("code", [code for code in Code if code <= Code.MINIMUM])
 def test_a_check_sees_every_element(code: Code, size: int) -> None:
