@@ -248,7 +248,7 @@ class _Planner:
         ]
         # What is stored is read again in the next step.
         users = {user for value in outputs for user in self._users.get(value, ())} - inside
-        last = all(nodes[user].op == "store" for user in users)
+        ends = all(nodes[user].op == "store" for user in users)
         kinds = [_kind(nodes[value].type.dtype) for value in outputs]
         return Group(
             nodes=tuple(members),
@@ -259,7 +259,7 @@ class _Planner:
             patterns=patterns,
             shape=shape,
             dtypes=tuple(nodes[value].type.dtype.torch_dtype for value in outputs),
-            chain=Chain(tape, operands, kinds, prod(shape), last),
+            chain=Chain(tape, operands, kinds, prod(shape), ends),
         )
 
     def _read(self, value: int, shape: tuple[int, ...]) -> tuple[int, int] | None:
