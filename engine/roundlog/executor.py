@@ -13,6 +13,7 @@ from roundlog.finiteness import Doubts, surely_finite
 from roundlog.fusion import Group, compute, compute_on_device, deaths, plan
 from roundlog.kernels.cuda import works
 from roundlog.kernels.reducing import all_finite
+from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import (
     Direct,
@@ -212,6 +213,8 @@ class Executor:
         self._checked: set[torch.device] = set()
         self._own_states: list[weakref.ref[torch.Tensor]] = []
         """What the last step left behind, and found finite."""
+        # Memory that steps have left is for the next ones.
+        weakref.finalize(self, POOL.let_go)
 
     def run(
         self,

@@ -1,13 +1,17 @@
-"""Memory for kernels. Fresh pages cost more than the arithmetic on them: FP64 memory is used again and again, and large
-outputs lie in huge pages."""
+"""Memory for kernels. Fresh pages cost more than the arithmetic on them: FP64 memory is used again and again, and so is
+that of large outputs, which lie in huge pages."""
 
 from __future__ import annotations
 
+import os
 import threading
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 import torch
+
+Block = npt.NDArray[np.uint8]
 
 _LOCAL = threading.local()
 
@@ -31,11 +35,72 @@ _ALIGNED = 64
 """Bytes of a line of the cache, and of a vector: torch's memory begins at a multiple of it."""
 
 
+class Pool:
+    """Large blocks of memory, lent to tensors and lent again when these are gone. Never holds more than were lent at
+    once at some time."""
+
+    def __init__(self) -> None:
+        # A tensor may go while its own thread is in here: what is done meanwhile has to allow for another idle block.
+        self._lock = threading.RLock()
+        self._idle: list[Block] = []
+        self._lent = self._most = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes, lent or idle."""
+        return self._lent + sum(map(len, self._idle))
+
+    def lend(self, size: int) -> Block:
+        """uint8[at least so many and less than twice that], uninitialised."""
+        with self._lock:
+            fitting = [position for position, block in enumerate(self._idle) if size <= len(block) < 2 * size]
+            if fitting:
+                block = self._idle.pop(min(fitting, key=lambda position: len(self._idle[position])))
+            else:
+                while self._idle and self.held + size > self._most:
+                    del self._idle[0]
+                # By numpy, which asks the system for huge pages, 2 MiB each.
+                block = np.empty(size, dtype=np.uint8)
+            self._lent += len(block)
+            self._most = max(self._most, self._lent)
+            return block
+
+    def take_back(self, block: Block) -> None:
+        with self._lock:
+            self._lent -= len(block)
+            self._idle.append(block)
+
+    def let_go(self) -> None:
+        """Give the system back what is idle."""
+        with self._lock:
+            self._idle.clear()
+
+    def unlock(self) -> None:
+        """In a process that was forked, whichever thread was in here."""
+        self._lock = threading.RLock()
+
+
+POOL = Pool()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=POOL.unlock)
+
+
+class _Lent:
+    """What an array's memory belongs to."""
+
+    def __init__(self, pool: Pool, size: int) -> None:
+        self._pool, self._block = pool, pool.lend(size + _ALIGNED)
+        first = -self._block.ctypes.data % _ALIGNED
+        self.__array_interface__ = self._block[first : first + size].__array_interface__
+
+    def __del__(self) -> None:
+        self._pool.take_back(self._block)
+
+
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """torch.empty, on the CPU; what is large, by numpy, which asks the system for huge pages, 2 MiB each."""
+    """torch.empty, on the CPU; what is large, from the pool."""
     size = prod(shape) * dtype.itemsize
     if size < _LARGE:
         return torch.empty(shape, dtype=dtype)
-    memory = np.empty(size + _ALIGNED, dtype=np.uint8)
-    first = -memory.ctypes.data % _ALIGNED
-    return torch.from_numpy(memory[first : first + size]).view(dtype).view(shape)
+    return torch.from_numpy(np.asarray(_Lent(POOL, size))).view(dtype).view(shape)

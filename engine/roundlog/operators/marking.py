@@ -11,6 +11,7 @@ from roundlog.arithmetic import FULL_BITS, round_interval
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.cuda import works
 from roundlog.kernels.marking import LARGEST, Near, mark_flat, mark_product
+from roundlog.kernels.scratch import empty
 from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
 
 
@@ -58,7 +59,7 @@ def _mark_by_loops(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.T
     """`mark` by the kernels for the CPU; y is not empty."""
     factor = interval_factor(scale)
     flat = y.contiguous().reshape(-1).numpy()
-    rounded = torch.empty(y.shape, dtype=torch.float32)
+    rounded = empty(y.shape, torch.float32)
     out = rounded.view(-1).numpy()
     if isinstance(bound, ProductBound):
         rows, columns = bound.rows.numpy(), bound.columns.contiguous().numpy()

@@ -9,6 +9,7 @@ import torch
 
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels.reducing import sum_columns, sum_rows
+from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_placed, sum_products
 from roundlog.kernels.widening import storage_of
 from roundlog.operators.bound import Bound, FullBound
@@ -204,7 +205,7 @@ class ScatterAdd(Summation):
         # What stands outside of [0, size) does so among the slices that are left, too.
         few, marked = super().certify([x, position - first], {**attributes, "size": last - first}, scale)
         places, inner = places[first:last], prod(x.shape[dim + 1 :])
-        out = torch.zeros((*x.shape[:dim], size, *x.shape[dim + 1 :])).index_copy_(dim, places, few)
+        out = empty((*x.shape[:dim], size, *x.shape[dim + 1 :]), torch.float32).zero_().index_copy_(dim, places, few)
         line, within = marked.indices // inner, marked.indices % inner
         outer, place = line // len(places), places[line % len(places)]
         return out, Marked((outer * size + place) * inner + within, marked.y, marked.d)

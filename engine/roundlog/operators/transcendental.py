@@ -10,7 +10,7 @@ from roundlog.arithmetic import FULL_BITS, round_function
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels import elementary
 from roundlog.kernels.marking import Near, mark_flat
-from roundlog.kernels.scratch import scratch
+from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one
 from roundlog.operators.bound import Bound, RelativeBound
 from roundlog.operators.marking import Marked
@@ -58,7 +58,7 @@ class Function(Inexact):
         x = inputs[0]
         if x.device.type != "cpu" or not x.numel():
             return super().certify(inputs, attributes, scale)
-        rounded = torch.empty(x.shape, dtype=torch.float32)
+        rounded = empty(x.shape, torch.float32)
         source, out, factor = x.reshape(-1), rounded.view(-1).numpy(), interval_factor(scale)
         if self.name in elementary.FUNCTIONS:
             near = elementary.mark_function(

@@ -1,0 +1,99 @@
+"""Large outputs get memory that nobody has any more, and never memory that somebody has."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from roundlog.kernels import scratch
+from roundlog.kernels.scratch import Pool, empty
+
+SHAPE = (300, 41)
+
+
+@pytest.fixture(autouse=True)
+def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
+    """A pool of the test's own, that lends what has 1 KiB or more."""
+    pool = Pool()
+    monkeypatch.setattr(scratch, "POOL", pool)
+    monkeypatch.setattr(scratch, "_LARGE", 1 << 10)
+    return pool
+
+
+def test_memory_of_a_tensor_that_is_gone_is_lent_again() -> None:
+    x = empty(SHAPE, torch.float32)
+    place = x.data_ptr()
+    assert (x.shape, x.dtype, x.is_contiguous(), place % 64) == (SHAPE, torch.float32, True, 0)
+    assert x.untyped_storage().nbytes() == 4 * x.numel()
+    del x
+    assert empty(SHAPE, torch.float32).data_ptr() == place
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda x: x[7:9, 3],
+        lambda x: x.mT,
+        lambda x: x.numpy()[7:9],
+        lambda x: torch.as_strided(x, (5,), (2,), 100),
+        lambda x: x.view(torch.int32).detach(),
+    ],
+)
+def test_memory_that_a_view_reads_is_not_lent(hold) -> None:
+    x = empty(SHAPE, torch.float32).fill_(1.0)
+    view = hold(x)
+    before = torch.as_tensor(view).clone()
+    del x
+    others = [empty(SHAPE, torch.float32).fill_(2.0) for _ in range(3)]
+    assert torch.equal(torch.as_tensor(view), before)
+    assert len({other.data_ptr() for other in others}) == 3
+
+
+def test_what_is_small_or_empty_is_torchs_own(pool: Pool) -> None:
+    assert empty((255,), torch.float32).shape == (255,)
+    assert empty((0, 7), torch.bool).shape == (0, 7)
+    assert pool.held == 0
+
+
+def test_no_more_is_held_than_was_lent_at_once() -> None:
+    pool, rng = Pool(), np.random.default_rng(3)
+    lent: list[np.ndarray] = []
+    most = again = 0
+    seen: set[int] = set()
+    for _ in range(3000):
+        if lent and rng.random() < 0.5:
+            pool.take_back(lent.pop(int(rng.integers(len(lent)))))
+        else:
+            size = int(rng.integers(1, 5000))
+            block = pool.lend(size)
+            assert size <= len(block) < 2 * size
+            assert not any(np.shares_memory(block, other) for other in lent)
+            again += block.ctypes.data in seen
+            seen.add(block.ctypes.data)
+            lent.append(block)
+        most = max(most, sum(map(len, lent)))
+        assert pool.held <= most
+    assert again > 500
+    pool.let_go()
+    assert pool.held == sum(map(len, lent))
+
+
+def test_threads_are_lent_memory_of_their_own(pool: Pool) -> None:
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(300):
+            some = [empty((400 + 10 * number,), torch.int64).fill_(number) for _ in range(3)]
+            wrong.extend(number for x in some if not bool((x == number).all()))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    # All are back.
+    pool.let_go()
+    assert pool.held == 0
