@@ -24,7 +24,8 @@ from roundlog.kernels.summing import locate, sum_products
 from roundlog.kernels.widening import storage_of
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.marking import Marked
-from roundlog.operators.products import PANEL, certify_product, sum_product
+from roundlog.operators.panels import PANEL
+from roundlog.operators.products import certify_product, sum_product
 from roundlog.operators.registry import (
     Attributes,
     Inexact,

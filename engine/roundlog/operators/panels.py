@@ -1,5 +1,5 @@
-"""Matrix products of FP32 numbers on the CPU, part by part: widened, multiplied, rounded and marked while they are in
-the cache, every part by one thread. What they compute and how well is said in `roundlog.operators.contraction`."""
+"""Matrix products of FP32 numbers by numpy's BLAS, panel by panel: widened, multiplied, rounded and marked while they
+are in the cache, every panel by one thread. `roundlog.operators.products` says when."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MAX_TERMS = 2**30
 SLACK = 1.0 + 2.0**-20
 """Bounds are themselves computed in FP64, by sums of at most MAX_TERMS terms: this covers their rounding."""
 
-BLOCK_TERMS = 512
+BLOCK_TERMS = 256
 """Contractions are summed in blocks of at most so many terms: shorter ones would make tighter bounds, but each block is
 another pass over the output."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import threads
-from roundlog.operators import Inexact, convolving, operator, products, terms
+from roundlog.operators import Inexact, convolving, operator, panels, products, terms
 from roundlog.rounding import Recorder
 
 
@@ -20,6 +20,13 @@ def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     torch.set_num_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["tiles", "panels"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How matrices are multiplied, whatever this processor would have chosen."""
+    monkeypatch.setattr(products, "by_tiles", lambda: request.param == "tiles")
+    return str(request.param)
 
 
 SHAPES = {
@@ -53,12 +60,12 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 @pytest.mark.parametrize("shared", [0, 1 << 23])
-@pytest.mark.usefixtures("shared_out")
+@pytest.mark.usefixtures("shared_out", "by")
 def test_panels_and_blocks_round_correctly(
     name: str, scale: float, shared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "PANEL", 4000)
-    monkeypatch.setattr(products, "SHARED", shared)
+    monkeypatch.setattr(panels, "PANEL", 4000)
+    monkeypatch.setattr(panels, "SHARED", shared)
     monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
     left, right = SHAPES[name]
@@ -79,8 +86,9 @@ def test_panels_and_blocks_round_correctly(
         assert torch.equal(Recorder(4).round(0, op, [x, y], {})[0], expected)
 
 
+@pytest.mark.usefixtures("by")
 def test_panels_stop_at_what_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "PANEL", 4000)
+    monkeypatch.setattr(panels, "PANEL", 4000)
     a, b = torch.ones(300, 20), torch.ones(20, 30)
     for bad in (float("nan"), float("inf"), 3e38):
         a[17, 3] = bad
