@@ -13,6 +13,7 @@ from roundlog.auditor import Auditor
 from roundlog.batches import Batches
 from roundlog.capture import Task
 from roundlog.job import Job
+from roundlog.operators.products import sum_product
 from roundlog.plain import PlainTraining
 from roundlog.trainer import Trainer
 
@@ -51,8 +52,9 @@ def kernels(device: str) -> str:
     kernel = torch.randn(8, 8, 3, 3, dtype=torch.float64, generator=generator).to(device)
     made = [
         a @ b,
-        # The engine's products on a CPU are numpy's.
+        # The engine's convolutions on a CPU multiply with numpy, its products where there is no AVX-512.
         torch.from_numpy(a.cpu().numpy() @ b.cpu().numpy()),
+        sum_product(a.cpu().float(), b.cpu().float())[0],
         torch.nn.functional.conv2d(image, kernel),
         torch.log1p(x.abs()),
         torch.tanh(x),
