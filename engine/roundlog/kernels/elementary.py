@@ -1,9 +1,9 @@
 """Elementary functions of FP32 numbers: evaluated in FP64, rounded to FP32 and marked in one read.
 
 Each FP64 value lies within 8 u (u = 2^-53) of the mathematical one, relatively, on every FP32 argument:
-docs/numerics.md has the proof, for these operations in this order, none of them contracted to FMA. Where a value lies
-beyond FP64's range it is infinite, or 0 below 2^-1000. The argument is reduced as in Cody and Waite, *Software Manual
-for the Elementary Functions* (1980); the polynomial is Taylor's.
+docs/numerics.md has the proof, for these operations in this order, with FMA where the machine has it or without. Where
+a value lies beyond FP64's range it is infinite, or 0 below 2^-1000. The argument is reduced as in Cody and Waite,
+*Software Manual for the Elementary Functions* (1980); the polynomial is Taylor's.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ MOST = 44.0
 _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13 = (1 / factorial(i) for i in range(2, 14))
 
 _BLOCK = 1024
+"""Elements that are evaluated at once, and rounded while they are in the cache."""
+
+_FMA = {"contract"}
+"""A product and a sum may be one operation, rounded once. Only values are computed so, and each only once: what decides
+about a value is not."""
 
 
 @intrinsic
@@ -72,7 +77,7 @@ word_of: Any = _word_of
 of_word: Any = _of_word
 
 
-@njit(inline="always")
+@njit(inline="always", fastmath=_FMA)
 def series(r: Any) -> Any:
     """(e^r - 1 - r) / r^2 for |r| <= log(2) / 2: Taylor's series, by Estrin's scheme, because operations that wait for
     each other take longer."""
@@ -84,7 +89,7 @@ def series(r: Any) -> Any:
     return low + r4 * (middle + r4 * high)
 
 
-@njit(inline="always")
+@njit(inline="always", fastmath=_FMA)
 def _reduced(c: Any) -> Any:
     """(2^k, e^r - 1) with c = k log(2) + r, k an integer and |r| hardly above log(2) / 2; |c| <= 709."""
     t = c * LOG2_E + SHIFT
@@ -94,7 +99,7 @@ def _reduced(c: Any) -> Any:
     return of_word((word_of(t) + 1023) << 52), r + (r * r) * series(r)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FMA)
 def _evaluate(code: int, x: Any, y: Any, n: int) -> None:
     """y[i] = the function at x[i]. Comparisons are such that NaN goes through."""
     if code == _EXP:
@@ -122,10 +127,18 @@ def _evaluate(code: int, x: Any, y: Any, n: int) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _blocks(
-    code: int, x: Any, relative: float, absolute: float, factor: float, out: Any, counts: Any, start: int, stop: int
-) -> None:
+def _longer(array: Any, least: int) -> Any:
+    longer = np.empty(max(least, len(array) + len(array) // 2), array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _blocks(code: int, x: Any, relative: float, absolute: float, factor: float, out: Any, start: int, stop: int) -> Any:
+    """Indices, values and bounds of the marked elements."""
     y = np.empty(_BLOCK, dtype=np.float64)
+    n = 0
+    indices, values, bounds = np.empty(_BLOCK, dtype=np.int64), np.empty(_BLOCK), np.empty(_BLOCK)
     for block in range(start, stop):
         first, last = block * _BLOCK, min((block + 1) * _BLOCK, len(x))
         source, target = x[first:last], out[first:last]
@@ -137,29 +150,14 @@ def _blocks(
             low = np.float32(v - reach)
             marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
             target[i] = low + ZERO
-        counts[block] = marked
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _marked(
-    code: int,
-    x: Any,
-    relative: float,
-    absolute: float,
-    factor: float,
-    counts: Any,
-    indices: Any,
-    values: Any,
-    bounds: Any,
-) -> None:
-    y = np.empty(_BLOCK, dtype=np.float64)
-    n = 0
-    for block in range(len(counts)):
-        if counts[block] == 0:
+        if marked == 0:
             continue
-        first, last = block * _BLOCK, min((block + 1) * _BLOCK, len(x))
-        # The same operations as before, so the same bits.
-        _evaluate(code, x[first:last], y, last - first)
+        if n + marked > len(indices):
+            indices, values, bounds = (
+                _longer(indices, n + marked),
+                _longer(values, n + marked),
+                _longer(bounds, n + marked),
+            )
         for i in range(last - first):
             v = y[i]
             d = abs(v) * relative + absolute
@@ -170,6 +168,7 @@ def _marked(
                 values[n] = v
                 bounds[n] = d
                 n += 1
+    return indices[:n], values[:n], bounds[:n]
 
 
 def evaluate(name: str, x: F32) -> F64:
@@ -179,19 +178,16 @@ def evaluate(name: str, x: F32) -> F64:
     return y
 
 
-def mark_function(name: str, x: F32, factor: float, out: F32, *, relative: float, absolute: float) -> Near:
+def mark_function(name: str, x: F32, factor: float, out: F32, *, relative: float, absolute: float) -> list[Near]:
     """x: float32[n], contiguous; name: one of FUNCTIONS, whose values err by no more than d = |y| * relative +
-    absolute. Writes the rounded values to out (float32[n]); marks as `roundlog.kernels.marking` does."""
+    absolute. Writes the rounded values to out (float32[n]); marks as `roundlog.kernels.marking` does, part by part of
+    x, in any order."""
     code = _CODES[name]
-    counts = np.zeros(-(-len(x) // _BLOCK), dtype=np.int16)
+    found: list[Near] = []
     # An element costs about four times what reading it does.
     in_parts(
-        lambda start, stop: _blocks(code, x, relative, absolute, factor, out, counts, start, stop),
-        len(counts),
+        lambda start, stop: found.append(Near(*_blocks(code, x, relative, absolute, factor, out, start, stop))),
+        -(-len(x) // _BLOCK),
         4 * len(x),
     )
-    count = int(counts.sum(dtype=np.int64))
-    near = Near(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
-    if count:
-        _marked(code, x, relative, absolute, factor, counts, near.indices, near.y, near.d)
-    return near
+    return found

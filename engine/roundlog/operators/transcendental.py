@@ -64,7 +64,7 @@ class Function(Inexact):
             near = elementary.mark_function(
                 self.name, source.numpy(), factor, out, relative=RELATIVE_BOUND, absolute=ABSOLUTE_BOUND
             )
-            return rounded, Marked.collect([near])
+            return rounded, Marked.collect(near)
         found: list[Near] = []
 
         def block(number: int) -> None:
