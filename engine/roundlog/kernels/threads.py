@@ -8,10 +8,10 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import count, pairwise
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -27,25 +27,73 @@ _OWN = threading.local()
 """`busy`: whether this thread is one of several that share a task."""
 
 
-_STARTED: list[int] = []
-"""An item for every thread of the pool."""
+class _Pool:
+    """Threads that wait for work. `concurrent.futures` has some, too, but takes twice as long to hand out a part of a
+    task and to wait for it."""
 
-_ASKING = threading.Lock()
+    def __init__(self) -> None:
+        self.asking = threading.Lock()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._fixed = False
+        """No thread is started now."""
+        self._unfinished = 0
+        """Parts that have been handed out."""
+        self._parts: SimpleQueue[tuple[Callable[[], None], SimpleQueue[BaseException | None]]] = SimpleQueue()
+
+    def hand_out(self, works: list[Callable[[], None]]) -> SimpleQueue[BaseException | None]:
+        """Have all of these called on threads of the pool. What they raise, or None, is in the queue afterwards."""
+        with self._lock:
+            self._unfinished += len(works)
+            while self._threads < min(self._unfinished, _MOST) and not self._fixed:
+                # Whoever still waits for a part when the process ends does not keep it from ending.
+                threading.Thread(target=self._work, name=f"roundlog-kernel_{self._threads}", daemon=True).start()
+                self._threads += 1
+        done: SimpleQueue[BaseException | None] = SimpleQueue()
+        for work in works:
+            self._parts.put((work, done))
+        return done
+
+    def wait(self, done: SimpleQueue[BaseException | None], count: int) -> list[BaseException | None]:
+        """For so many parts."""
+        try:
+            return [done.get() for _ in range(count)]
+        finally:
+            with self._lock:
+                self._unfinished -= count
+
+    def _work(self) -> None:
+        while True:
+            work, done = self._parts.get()
+            try:
+                work()
+            except BaseException as error:
+                done.put(error)
+            else:
+                done.put(None)
+            # While it waits, it does not keep alive what the part worked on.
+            del work, done
+
+    @contextmanager
+    def fixed(self) -> Iterator[int]:
+        """How many threads there are, while this lasts."""
+        with self._lock:
+            self._fixed = True
+            count = self._threads
+        try:
+            yield count
+        finally:
+            with self._lock:
+                self._fixed = False
 
 
-@lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(
-        max_workers=_MOST, thread_name_prefix="roundlog-kernel", initializer=lambda: _STARTED.append(1)
-    )
+_POOL = _Pool()
 
 
 def _without_threads() -> None:
     """A process that was forked has none of its parent's threads, and would wait for them for ever."""
-    global _ASKING
-    _pool.cache_clear()
-    _STARTED.clear()
-    _ASKING = threading.Lock()
+    global _POOL
+    _POOL = _Pool()
 
 
 if hasattr(os, "register_at_fork"):
@@ -55,18 +103,18 @@ if hasattr(os, "register_at_fork"):
 def on_every_thread(ask: Callable[[], bool]) -> bool:
     """Whether it holds here and on every thread that has been started for the kernels so far. A thread has the settings
     of the processor (rounding, subnormal numbers) that its maker had at that moment, and keeps them."""
-    count = len(_STARTED)
-    met = threading.Barrier(max(1, count))
-
-    def one() -> bool:
-        # None of them takes a second question before all have one.
-        met.wait()
-        return ask()
-
+    pool, answers = _POOL, [ask()]
     # Two who ask at once could each hold threads that the other waits for.
-    with _ASKING:
-        answers = [_pool().submit(one) for _ in range(count)]
-        return all([ask(), *(answer.result() for answer in answers)])
+    with pool.asking, pool.fixed() as count:
+        met = threading.Barrier(max(1, count))
+
+        def one() -> None:
+            # None of them takes a second question before all have one.
+            met.wait()
+            answers.append(ask())
+
+        _raise(pool.wait(pool.hand_out([one] * count), count))
+    return all(answers)
 
 
 def threads_for(items: int, elements: int) -> int:
@@ -78,14 +126,20 @@ def threads_for(items: int, elements: int) -> int:
 
 def _share(works: list[Callable[[], None]]) -> None:
     """Run all of these at once, one here. Raises what one of them raises."""
-    parts = [_pool().submit(work) for work in works[1:]]
+    pool, others = _POOL, works[1:]
+    done = pool.hand_out(others)
     try:
         works[0]()
     finally:
         # Whatever happens here, memory that the others write to has to outlive them.
-        wait(parts)
-    for part in parts:
-        part.result()
+        errors = pool.wait(done, len(others))
+    _raise(errors)
+
+
+def _raise(errors: list[BaseException | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 def in_parts(work: Callable[[int, int], None], items: int, elements: int) -> None:

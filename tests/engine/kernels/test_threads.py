@@ -1,0 +1,121 @@
+"""Work is shared out whole, errors come back, and threads hold on to nothing."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from roundlog.kernels import threads
+from roundlog.kernels.threads import MIN_ELEMENTS, in_parts, on_every_thread, one_by_one
+
+MUCH = 100 * MIN_ELEMENTS
+
+
+@pytest.fixture(autouse=True)
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("items", [0, 1, 3, 4, 1001])
+def test_every_item_is_worked_on_once(items: int) -> None:
+    counts = np.zeros(items, dtype=int)
+
+    def part(start: int, stop: int) -> None:
+        counts[start:stop] += 1
+
+    def item(number: int) -> None:
+        counts[number] += 1
+
+    in_parts(part, items, MUCH)
+    one_by_one(item, items, MUCH)
+    assert (counts == 2).all()
+
+
+def test_parts_run_at_the_same_time() -> None:
+    met = threading.Barrier(4, timeout=30)
+
+    def part(start: int, stop: int) -> None:
+        met.wait()
+
+    in_parts(part, 4, MUCH)
+
+
+@pytest.mark.parametrize("bad", range(4))
+def test_what_a_part_raises_comes_back_when_all_have_ended(bad: int) -> None:
+    ended = []
+
+    def part(start: int, stop: int) -> None:
+        if start == bad:
+            raise ValueError(f"part {start}")
+        time.sleep(0.05)
+        ended.append(start)
+
+    with pytest.raises(ValueError, match=f"part {bad}"):
+        in_parts(part, 4, MUCH)
+    assert sorted(ended) == [part for part in range(4) if part != bad]
+    # The threads are still there for the next task.
+    in_parts(lambda start, stop: ended.append(start), 4, MUCH)
+    assert len(ended) == 7
+
+
+def test_threads_that_wait_keep_no_memory() -> None:
+    class Work:
+        def __call__(self, start: int, stop: int) -> None:
+            pass
+
+    work = Work()
+    gone = weakref.ref(work)
+    in_parts(work, 1000, MUCH)
+    del work
+    gc.collect()
+    for _ in range(200):
+        # The last thing that a thread does for a part is to let go of it.
+        if gone() is None:
+            break
+        time.sleep(0.01)
+    assert gone() is None
+
+
+def test_every_thread_is_asked_once_while_others_work() -> None:
+    in_parts(lambda start, stop: None, 4, MUCH)
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            in_parts(lambda start, stop: None, 4, MUCH)
+
+    works = [threading.Thread(target=busy) for _ in range(3)]
+    for work in works:
+        work.start()
+    try:
+        before: set[int] = set()
+        for _ in range(100):
+            asked: list[int] = []
+            assert on_every_thread(lambda asked=asked: not asked.append(threading.get_ident()))
+            assert len(asked) == len(set(asked))
+            assert before <= set(asked)
+            before = set(asked)
+        assert len(before) >= 4
+        assert not on_every_thread(lambda: threading.current_thread() is threading.main_thread())
+    finally:
+        stop.set()
+        for work in works:
+            work.join()
+
+
+def test_there_are_never_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_MOST", 2)
+    pool = threads._Pool()
+    monkeypatch.setattr(threads, "_POOL", pool)
+    done: list[int] = []
+    in_parts(lambda start, stop: done.append(start), 4, MUCH)
+    assert sorted(done) == [0, 1, 2, 3] and pool._threads == 2
