@@ -78,13 +78,12 @@ def _mark_tile(
     out: Any,
     into: int,
     pitch: int,
+    near: Any,
     count: int,
-    indices: Any,
-    values: Any,
-    bounds: Any,
 ) -> int:
-    """As `roundlog.kernels.marking`; what does not fit into `indices` is only counted. Positions, because slices cost
-    more than a small tile."""
+    """As `roundlog.kernels.marking`; what does not fit into `near` is only counted. Positions, because slices cost more
+    than a small tile."""
+    indices, values, bounds = near
     source, whole = tiles.ctypes.data + tile * 8, columns == COLUMNS
     for r in range(rows):
         first, scale = into + r * pitch, row_norms[row + r]
@@ -108,33 +107,24 @@ def _mark_tile(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _multiply(
-    a: Any,
-    b: Any,
-    of_a: Any,
-    of_b: Any,
+    operands: Any,
     sizes: Any,
-    row_energy: Any,
-    column_energy: Any,
-    norms: Any,
-    left: Any,
-    panel: Any,
-    tiles: Any,
+    room: Any,
     y: Any,
     gamma: float,
     factor: float,
     out: Any,
     into: int,
     pitch: int,
-    indices: Any,
-    values: Any,
-    bounds: Any,
+    near: Any,
     count: int,
 ) -> int:
-    """of_a, of_b: where the operand begins in memory, and its steps to the next line and term. sizes: rows, columns,
-    terms, terms of a block and of a chunk. Without `indices`, the sums go to y, else they are rounded to `out`. Returns
-    count, and one more for every element that is marked."""
+    """operands, sizes, room: see `_prepared`. If there is no place in `near`, the sums go to y, else they are rounded
+    to `out`. Returns count, and one more for every element that is marked."""
+    a, b, of_a, of_b = operands
+    row_energy, column_energy, norms, left, panel, tiles = room
     rows, columns, terms, block, chunk = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
-    strips, size, marks = -(-rows // ROWS), ROWS * COLUMNS, len(indices) > 0
+    strips, size, marks = -(-rows // ROWS), ROWS * COLUMNS, len(near[0]) > 0
     rounded = np.empty(COLUMNS, dtype=np.float32)
     row_norms = np.empty(strips * ROWS)
     row_energy[:] = 0.0
@@ -185,10 +175,8 @@ def _multiply(
                             out,
                             into + row * pitch + first + column,
                             pitch,
+                            near,
                             count,
-                            indices,
-                            values,
-                            bounds,
                         )
                     elif last:
                         for r in range(height):
@@ -200,57 +188,24 @@ def _multiply(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _multiply_batches(
-    a: Any,
-    b: Any,
-    of_a: Any,
-    of_b: Any,
+    operands: Any,
     sizes: Any,
-    row_energy: Any,
-    column_energy: Any,
-    norms: Any,
-    left: Any,
-    panel: Any,
-    tiles: Any,
-    y: Any,
+    room: Any,
     gamma: float,
     factor: float,
     out: Any,
     into: int,
     pitch: int,
-    indices: Any,
-    values: Any,
-    bounds: Any,
+    near: Any,
     batches: int,
     step: int,
 ) -> int:
-    """One product after the other: of_a and of_b have the step to the next one behind the others, `step` is that of the
-    output."""
-    count = 0
-    of_a, of_b = of_a.copy(), of_b.copy()
+    """One product after the other, `step` apart in the output."""
+    a, b, of_a, of_b = operands
+    of_a, of_b, count, nowhere = of_a.copy(), of_b.copy(), 0, np.empty(0)
     for batch in range(batches):
-        count = _multiply(
-            a,
-            b,
-            of_a,
-            of_b,
-            sizes,
-            row_energy,
-            column_energy,
-            norms,
-            left,
-            panel,
-            tiles,
-            y,
-            gamma,
-            factor,
-            out,
-            into + batch * step,
-            pitch,
-            indices,
-            values,
-            bounds,
-            count,
-        )
+        at = into + batch * step
+        count = _multiply((a, b, of_a, of_b), sizes, room, nowhere, gamma, factor, out, at, pitch, near, count)
         of_a[0] += of_a[3]
         of_b[0] += of_b[3]
     return count
@@ -282,16 +237,12 @@ def _numbers(name: str, size: int) -> F64:
     return numbers
 
 
-def _memory(a: Lines, b: Lines, terms: int, block: int) -> tuple[Any, ...]:
-    """What every product needs: its operands, its sizes, and scratch memory of this thread."""
+def _prepared(a: Lines, b: Lines, terms: int, block: int) -> tuple[tuple[Any, ...], I64, tuple[F64, ...]]:
+    """What every product needs: the operands' memory, and where their lines lie in it; rows, columns, terms, those of a
+    block and of a chunk; and scratch memory of this thread."""
     chunk = min(terms, block * max(1, _AT_ONCE // block))
     rows, columns = -(-a.count // ROWS), -(-b.count // COLUMNS)
-    return (
-        a.memory,
-        b.memory,
-        a.steps(),
-        b.steps(),
-        np.array([a.count, b.count, terms, block, chunk], dtype=np.int64),
+    room = (
         _numbers("rows", rows * ROWS),
         _numbers("columns", columns * COLUMNS),
         _numbers("norms", _TOGETHER * COLUMNS),
@@ -299,11 +250,8 @@ def _memory(a: Lines, b: Lines, terms: int, block: int) -> tuple[Any, ...]:
         _numbers("panel", min(columns, _TOGETHER) * COLUMNS * chunk),
         _numbers("tiles", ROWS * COLUMNS * (rows * columns if chunk < terms else 1)),
     )
-
-
-_NO_NUMBERS = np.empty(0)
-_NO_OUTPUT = np.empty(0, dtype=np.float32)
-_NO_INDICES = np.empty(0, dtype=np.int64)
+    sizes = np.array([a.count, b.count, terms, block, chunk], dtype=np.int64)
+    return (a.memory, b.memory, a.steps(), b.steps()), sizes, room
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,26 +271,15 @@ def certify_part(
     """Sums over `terms` > 0, in blocks of `block`, of a's lines times b's. They are rounded and marked as
     `roundlog.kernels.marking.mark_product` does it, with the norms of a's lines times gamma and those of b's. The
     indices of what is marked are those in the output's memory, in no order."""
-    memory = _memory(a, b, terms, block)
+    operands, sizes, scratch_memory = _prepared(a, b, terms, block)
     room = max(64, batches * a.count * b.count // 64)
     while True:
-        near = Near(np.empty(room, dtype=np.int64), np.empty(room), np.empty(room))
-        count = _multiply_batches(  # type: ignore[call-arg]
-            *memory,
-            _NO_NUMBERS,
-            gamma,
-            factor,
-            out.memory,
-            out.first,
-            out.row,
-            near.indices,
-            near.y,
-            near.d,
-            batches,
-            out.batch,
-        )
+        near = np.empty(room, dtype=np.int64), np.empty(room), np.empty(room)
+        where = out.memory, out.first, out.row
+        count = _multiply_batches(operands, sizes, scratch_memory, gamma, factor, *where, near, batches, out.batch)
         if count <= room:
-            return Near(near.indices[:count].copy(), near.y[:count].copy(), near.d[:count].copy())
+            indices, y, d = near
+            return Near(indices[:count].copy(), y[:count].copy(), d[:count].copy())
         # Only where much is marked, as hostile data can make it.
         room = count
 
@@ -350,8 +287,9 @@ def certify_part(
 def sum_part(a: Lines, b: Lines, terms: int, block: int) -> tuple[F64, F64, F64]:
     """float64[a.count, b.count]: the sums themselves, and the sums of squares of a's and of b's lines, in memory of
     their own."""
-    memory, y = _memory(a, b, terms, block), np.empty((a.count, b.count))
-    none = _NO_INDICES, _NO_NUMBERS, _NO_NUMBERS
-    _multiply(*memory, y.reshape(-1), 0.0, 0.0, _NO_OUTPUT, 0, 0, *none, 0)  # type: ignore[call-arg]
-    row_energy, column_energy = memory[5], memory[6]
+    operands, sizes, scratch_memory = _prepared(a, b, terms, block)
+    y, nowhere = np.empty((a.count, b.count)), np.empty(0, dtype=np.float32)
+    near = np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
+    _multiply(operands, sizes, scratch_memory, y.reshape(-1), 0.0, 0.0, nowhere, 0, 0, near, 0)
+    row_energy, column_energy = scratch_memory[:2]
     return y, row_energy[: a.count].copy(), column_energy[: b.count].copy()
