@@ -15,6 +15,7 @@ import torch
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.marking import Near
 from roundlog.kernels.multiplying import Lines, Output, certify_part, sum_part
+from roundlog.kernels.scratch import empty
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tiles import COLUMNS, ROWS
 from roundlog.kernels.widening import storage_of
@@ -40,7 +41,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     if not by_tiles():
         return panels.certify_product(a, b, scale)
     (batches, rows, terms), columns = a.shape, b.shape[2]
-    out = torch.empty((batches, rows, columns), dtype=torch.float32)
+    out = empty((batches, rows, columns), torch.float32)
     flat, factor, gamma, block = out.view(-1).numpy(), interval_factor(scale), blocked_gamma(terms), _block(terms)
     of_a, of_b = storage_of(a), storage_of(b)
     elements = out.numel() * terms // 16
