@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from roundlog.kernels.marking import TWO_UNITS, ZERO
+
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
-
-_TWO_UNITS = 2.0 * 2.0**-53
-_ZERO = np.float32(0.0)
 
 DOWN, UP, VALUE = 0, 1, 2
 """`roundlog.log.Decision`."""
@@ -27,9 +26,9 @@ DOWN, UP, VALUE = 0, 1, 2
 def _ends(y: Any, d: Any, factor: float, low: Any, high: Any) -> None:
     for i in range(len(y)):
         v = y[i]
-        reach = d[i] * factor + abs(v) * _TWO_UNITS
-        low[i] = np.float32(v - reach) + _ZERO
-        high[i] = np.float32(v + reach) + _ZERO
+        reach = d[i] * factor + abs(v) * TWO_UNITS
+        low[i] = np.float32(v - reach) + ZERO
+        high[i] = np.float32(v + reach) + ZERO
 
 
 def ends(y: F64, d: F64, factor: float) -> tuple[F32, F32]:
@@ -59,15 +58,15 @@ def _judge(
         v = y[i]
         if not abs(v) < np.inf:
             return -1
-        extra = abs(v) * _TWO_UNITS
+        extra = abs(v) * TWO_UNITS
         reach = d[i] * near + extra
-        low[i] = np.float32(v - reach) + _ZERO
-        if low[i] != np.float32(v + reach) + _ZERO:
+        low[i] = np.float32(v - reach) + ZERO
+        if low[i] != np.float32(v + reach) + ZERO:
             doubtful[count] = i
             count += 1
-        upper[i] = np.float32(v + (d[i] * guard + extra)) + _ZERO
+        upper[i] = np.float32(v + (d[i] * guard + extra)) + ZERO
         reach = d[i] * far + extra
-        spare[0], spare[1] = np.float32(v - reach) + _ZERO, np.float32(v + reach) + _ZERO
+        spare[0], spare[1] = np.float32(v - reach) + ZERO, np.float32(v + reach) + ZERO
         two[i] = ordinal(np.int64(words[1])) - ordinal(np.int64(words[0])) == 1
     return count
 
@@ -109,7 +108,7 @@ def write_down(right: F32, upper: F32, two: Bool) -> tuple[U8, U32, bool]:
 def _round_pair(h: float, rest: float, error: float, unit: float, spare: Any, words: Any) -> Any:
     limit = 2.0**128
     finite = abs(h) < np.inf
-    nearest = np.float32(h if finite else 0.0) + _ZERO
+    nearest = np.float32(h if finite else 0.0) + ZERO
     spare[0] = nearest
     o = ordinal(np.int64(words[0]))
     for side in range(2):
@@ -124,7 +123,7 @@ def _round_pair(h: float, rest: float, error: float, unit: float, spare: Any, wo
     told = abs(to_below) > slack and abs(to_above) > slack and abs(nearest) < np.inf
     exact = error == 0.0 and rest == 0.0
     undecided = not (finite and (told or exact))
-    return (lower if to_below < 0 else upper if to_above < 0 else nearest) + _ZERO, undecided
+    return (lower if to_below < 0 else upper if to_above < 0 else nearest) + ZERO, undecided
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

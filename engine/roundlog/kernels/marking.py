@@ -21,7 +21,9 @@ F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
 TWO_UNITS = 2.0 * 2.0**-53
+"""2u, where u = 2^-53 is the unit roundoff of FP64."""
 ZERO = np.float32(0.0)
+"""Added to what is rounded: a zero has no sign."""
 LARGEST = np.float32(np.finfo(np.float32).max)
 _BLOCK = 128
 

@@ -14,6 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from roundlog.kernels.marking import TWO_UNITS
+
 LANES = 8
 """FP64 numbers in a vector register of AVX-512."""
 _VECTORS = 3
@@ -246,7 +248,7 @@ def round_row(typingctx: Any, row: Any, norms: Any, scale: Any, factor: Any, lar
             kind: builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(kind, [kind]), name)
             for kind, name in ((_VECTOR, f"llvm.fabs.v{LANES}f64"), (singles, f"llvm.fabs.v{LANES}f32"))
         }
-        two_units = ir.Constant(_VECTOR, [2.0 * 2.0**-53] * LANES)
+        two_units = ir.Constant(_VECTOR, [TWO_UNITS] * LANES)
         scale, factor = _everywhere(builder, scale), _everywhere(builder, factor)
         found = ir.Constant(_INDEX, 0)
         for number in range(_VECTORS):

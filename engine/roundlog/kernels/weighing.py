@@ -9,15 +9,13 @@ import numpy.typing as npt
 from numba import njit
 
 from roundlog.kernels.deciding import UP, VALUE, ordinal
+from roundlog.kernels.marking import TWO_UNITS, ZERO
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
-
-_TWO_UNITS = 2.0 * 2.0**-53
-_ZERO = np.float32(0.0)
 
 CERTAIN, FOLLOWED, CONTRADICTED, SAMPLED, IMPOSSIBLE, MISSING = range(6)
 """`roundlog.rounding.verdicts.Verdict`."""
@@ -42,9 +40,9 @@ def _weigh(
     entry = value = 0
     for i in range(len(y)):
         v = y[i]
-        extra = abs(v) * _TWO_UNITS
+        extra = abs(v) * TWO_UNITS
         reach = d[i] * near + extra
-        low, high = np.float32(v - reach) + _ZERO, np.float32(v + reach) + _ZERO
+        low, high = np.float32(v - reach) + ZERO, np.float32(v + reach) + ZERO
         while entry < len(logged) and logged[entry] < elements[i]:
             value += decisions[entry] == VALUE
             entry += 1
@@ -53,12 +51,12 @@ def _weigh(
             verdicts[i] = CERTAIN if low == high else MISSING
             continue
         reach = d[i] * far + extra
-        far_low, far_high = np.float32(v - reach) + _ZERO, np.float32(v + reach) + _ZERO
+        far_low, far_high = np.float32(v - reach) + ZERO, np.float32(v + reach) + ZERO
         spare[0], spare[1] = far_low, far_high
         one_boundary = ordinal(np.int64(words[1])) - ordinal(np.int64(words[0])) == 1
         up, by_value = decisions[entry] == UP, decisions[entry] == VALUE
         # A logged -0 is the +0 that an inexact operator gives.
-        said = values[value] + _ZERO if by_value else _ZERO
+        said = values[value] + ZERO if by_value else ZERO
         if low == high:
             agrees = said == low if by_value else one_boundary and (far_high if up else far_low) == low
             verdicts[i] = CERTAIN if agrees else CONTRADICTED

@@ -17,11 +17,13 @@ import torch
 import triton
 import triton.language as tl
 
+from roundlog.kernels.marking import TWO_UNITS
+
 LINE = tl.constexpr(128)
 LINES = tl.constexpr(8)
 """Lines that one program takes."""
 
-_TWO_UNITS = tl.constexpr(2.0 * 2.0**-53)
+_TWO_UNITS = tl.constexpr(TWO_UNITS)
 _LARGEST = tl.constexpr(float(torch.finfo(torch.float32).max))
 
 PRODUCT, FULL, RELATIVE = 0, 1, 2
