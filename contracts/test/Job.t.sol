@@ -1,44 +1,13 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {IAdjudicator} from "../src/adjudication/IAdjudicator.sol";
-import {Side} from "../src/Bisection.sol";
 import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
 import {Level} from "../src/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
-import {Duration} from "../src/Time.sol";
-import {TrainingSpec} from "../src/TrainingSpec.sol";
-import {VerificationGame} from "../src/VerificationGame.sol";
 import {JobView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
-import {Lie, Run, Runs} from "./support/Runs.sol";
+import {Run, Runs} from "./support/Runs.sol";
 import {Tree, Trees} from "./support/Trees.sol";
-
-/// @notice A receiver that calls back into `withdraw`, as a thief would.
-contract Thief {
-    IVerificationGame private _game;
-    bool public calledBack;
-    bool public refuses;
-
-    constructor(IVerificationGame game, bool refuses_) {
-        (_game, refuses) = (game, refuses_);
-    }
-
-    function post(TrainingSpec calldata spec, Terms calldata terms) external payable returns (JobId) {
-        return _game.postJob{value: msg.value}(spec, terms, "bafyjob");
-    }
-
-    function take() external returns (uint256) {
-        return _game.withdraw();
-    }
-
-    receive() external payable {
-        require(!refuses, "no money, please");
-        try _game.withdraw() {
-            calledBack = true;
-        } catch {}
-    }
-}
 
 contract JobTest is Players {
     // ------------------------------------------------------------------------------------------------------------- life of a job
@@ -82,188 +51,19 @@ contract JobTest is Players {
         );
     }
 
-    function test_specVectorsSharedWithPython_haveTheSameHash() public view {
-        string memory json = vm.readFile("tests/vectors/spec.json");
-        uint256 count = 0;
-        for (; vm.keyExistsJson(json, string.concat("[", vm.toString(count), "]")); ++count) {
-            string memory key = string.concat("[", vm.toString(count), "]");
-            vm.assertEq(
-                game.hashSpec(readSpec(json, string.concat(key, ".spec"))),
-                vm.parseJsonBytes32(json, string.concat(key, ".hash")),
-                key
-            );
-        }
-        vm.assertGt(count, 2, "the file holds specs");
-    }
-
-    function readSpec(string memory json, string memory key) private pure returns (TrainingSpec memory read) {
-        read.steps = uint64(vm.parseJsonUint(json, string.concat(key, ".steps")));
-        read.interval = uint64(vm.parseJsonUint(json, string.concat(key, ".interval")));
-        read.programRoot = vm.parseJsonBytes32(json, string.concat(key, ".programRoot"));
-        read.operatorCount = uint64(vm.parseJsonUint(json, string.concat(key, ".operatorCount")));
-        read.initialStateRoot = vm.parseJsonBytes32(json, string.concat(key, ".initialStateRoot"));
-        read.stateCount = uint64(vm.parseJsonUint(json, string.concat(key, ".stateCount")));
-        read.dataRoot = vm.parseJsonBytes32(json, string.concat(key, ".dataRoot"));
-        read.dataRows = uint64(vm.parseJsonUint(json, string.concat(key, ".dataRows")));
-        read.batchSize = uint64(vm.parseJsonUint(json, string.concat(key, ".batchSize")));
-        read.scheduleRoot = vm.parseJsonBytes32(json, string.concat(key, ".scheduleRoot"));
-        read.seed = uint64(vm.parseJsonUint(json, string.concat(key, ".seed")));
-        read.chunkSize = uint32(vm.parseJsonUint(json, string.concat(key, ".chunkSize")));
-        read.roundingPolicy = uint8(vm.parseJsonUint(json, string.concat(key, ".roundingPolicy")));
-        read.roundingBits = uint8(vm.parseJsonUint(json, string.concat(key, ".roundingBits")));
-        read.logGuard = uint8(vm.parseJsonUint(json, string.concat(key, ".logGuard")));
-        read.logVersion = uint8(vm.parseJsonUint(json, string.concat(key, ".logVersion")));
-        read.referee = vm.parseJsonAddress(json, string.concat(key, ".referee"));
-        read.adjudicator = IAdjudicator(vm.parseJsonAddress(json, string.concat(key, ".adjudicator")));
-    }
-
-    // ------------------------------------------------------------------------------------------------------------------- posting
-
-    function expectPost(TrainingSpec memory posted, Terms memory offered, string memory cid, bytes memory why) private {
-        vm.expectRevert(why);
-        vm.prank(customer);
-        game.postJob{value: offered.reward}(posted, offered, cid);
-    }
-
-    function outOfRange(string memory field, uint256 value, uint256 minimum, uint256 maximum) private pure returns (bytes memory) {
-        return abi.encodeWithSelector(IVerificationGame.FieldOutOfRange.selector, field, value, minimum, maximum);
-    }
-
-    function test_specsOutOfRange_areRefusedWithTheFieldsName() public {
-        TrainingSpec memory s = spec(60, 5);
-        Terms memory t = terms();
-        s.steps = 0;
-        expectPost(s, t, "cid", outOfRange("steps", 0, 1, 1 << 40));
-        s.steps = (1 << 40) + 1;
-        expectPost(s, t, "cid", outOfRange("steps", (1 << 40) + 1, 1, 1 << 40));
-        s = spec(60, 0);
-        expectPost(s, t, "cid", outOfRange("interval", 0, 1, 60));
-        s = spec(60, 61);
-        expectPost(s, t, "cid", outOfRange("interval", 61, 1, 60));
-        s = spec(60, 7);
-        expectPost(
-            s, t, "cid", abi.encodeWithSelector(IVerificationGame.IntervalDoesNotDivideSteps.selector, uint64(7), uint64(60))
+    function test_jobsAndGamesThatDoNotExist_areRefused() public {
+        vm.expectRevert(
+            abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, JobId.wrap(5), JobStatus.NONE, JobStatus.OPEN)
         );
-        s = spec(60, 5);
-        s.programRoot = 0;
-        expectPost(s, t, "cid", outOfRange("programRoot", 0, 1, type(uint256).max));
-        s = spec(60, 5);
-        s.operatorCount = s.stateCount - 1; // every slot is stored by an operator
-        expectPost(s, t, "cid", outOfRange("operatorCount", s.stateCount - 1, s.stateCount, 1 << 40));
-        s.operatorCount = (1 << 40) + 1;
-        expectPost(s, t, "cid", outOfRange("operatorCount", (1 << 40) + 1, s.stateCount, 1 << 40));
-        s = spec(60, 5);
-        s.initialStateRoot = 0;
-        expectPost(s, t, "cid", outOfRange("initialStateRoot", 0, 1, type(uint256).max));
-        s = spec(60, 5);
-        s.stateCount = 0;
-        expectPost(s, t, "cid", outOfRange("stateCount", 0, 1, 1 << 40));
-        s = spec(60, 5);
-        s.dataRoot = 0;
-        expectPost(s, t, "cid", outOfRange("dataRoot", 0, 1, type(uint256).max));
-        s = spec(60, 5);
-        s.dataRows = 0;
-        expectPost(s, t, "cid", outOfRange("dataRows", 0, 1, 1 << 40));
-        s = spec(60, 5);
-        s.batchSize = 0;
-        expectPost(s, t, "cid", outOfRange("batchSize", 0, 1, type(uint64).max / 60));
-        s.batchSize = type(uint64).max / 60 + 1;
-        expectPost(s, t, "cid", outOfRange("batchSize", s.batchSize, 1, type(uint64).max / 60));
-        s = spec(60, 5);
-        s.scheduleRoot = 0;
-        expectPost(s, t, "cid", outOfRange("scheduleRoot", 0, 1, type(uint256).max));
-        s = spec(60, 5);
-        s.chunkSize = 0;
-        expectPost(s, t, "cid", outOfRange("chunkSize", 0, 1, 1 << 16));
-        s = spec(60, 5);
-        s.chunkSize = (1 << 16) + 8;
-        expectPost(s, t, "cid", outOfRange("chunkSize", (1 << 16) + 8, 1, 1 << 16));
-        s.chunkSize = 1020;
-        expectPost(s, t, "cid", abi.encodeWithSelector(IVerificationGame.ChunkSizeSplitsElements.selector, uint32(1020)));
-        s = spec(60, 5);
-        s.roundingPolicy = 1; // threshold: no one right answer
-        expectPost(s, t, "cid", outOfRange("roundingPolicy", 1, 0, 0));
-        s = spec(60, 5);
-        s.roundingBits = 22;
-        expectPost(s, t, "cid", outOfRange("roundingBits", 22, 23, 32));
-        s.roundingBits = 33;
-        expectPost(s, t, "cid", outOfRange("roundingBits", 33, 23, 32));
-        s = spec(60, 5);
-        s.logGuard = 2;
-        expectPost(s, t, "cid", outOfRange("logGuard", 2, 3, 255));
-        s = spec(60, 5);
-        s.logVersion = 0;
-        expectPost(s, t, "cid", outOfRange("logVersion", 0, 1, 255));
-        s = spec(60, 5);
-        s.referee = address(0);
-        expectPost(s, t, "cid", outOfRange("referee", 0, 1, type(uint160).max));
-    }
-
-    function test_anAdjudicatorWithoutCode_isRefused_inASpecAndByTheConstructor() public {
-        TrainingSpec memory s = spec(60, 5);
-        s.adjudicator = IAdjudicator(stranger);
-        expectPost(s, terms(), "cid", abi.encodeWithSelector(IVerificationGame.NoAdjudicator.selector, stranger));
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NoAdjudicator.selector, stranger));
-        new VerificationGame(IAdjudicator(stranger));
-        vm.assertEq(address(game.adjudicator()), address(adjudicator), "the one that a client proposes");
-    }
-
-    function test_termsOutOfRange_areRefusedWithTheFieldsName() public {
-        TrainingSpec memory s = spec(60, 5);
-        Terms memory t = terms();
-        t.reward = 0;
-        expectPost(s, t, "cid", outOfRange("reward", 0, 1, type(uint128).max));
-        t = terms();
-        t.trainerBond = 0;
-        expectPost(s, t, "cid", outOfRange("trainerBond", 0, 1, type(uint128).max));
-        t = terms();
-        t.challengerBond = 0;
-        expectPost(s, t, "cid", outOfRange("challengerBond", 0, 1, type(uint128).max));
-        t = terms();
-        t.commitWindow = Duration.wrap(0);
-        expectPost(s, t, "cid", outOfRange("commitWindow", 0, 1, 365 days));
-        t = terms();
-        t.challengeWindow = Duration.wrap(0);
-        expectPost(s, t, "cid", outOfRange("challengeWindow", 0, 1, 365 days));
-        t = terms();
-        t.clockAllowance = Duration.wrap(365 days + 1);
-        expectPost(s, t, "cid", outOfRange("clockAllowance", 365 days + 1, 1, 365 days));
-        t = terms();
-        t.refereeAllowance = Duration.wrap(type(uint64).max);
-        expectPost(s, t, "cid", outOfRange("refereeAllowance", type(uint64).max, 1, 365 days));
-    }
-
-    function test_contentAddresses_areOneTo128Bytes() public {
-        string memory longest = string(new bytes(128));
-        string memory tooLong = string(new bytes(129));
-        expectPost(spec(60, 5), terms(), "", abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 0, 128));
-        expectPost(spec(60, 5), terms(), tooLong, abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 129, 128));
-        vm.prank(customer);
-        game.postJob{value: REWARD}(spec(60, 5), terms(), longest);
-        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
-        bytes32 state = honestRun(60, 5).states[59];
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 129, 128));
-        vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(JobId.wrap(1), Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), tooLong, "m");
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 0, 128));
-        vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(JobId.wrap(1), Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "");
-    }
-
-    function test_everyPayment_hasToBeExact() public {
-        vm.prank(customer);
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, REWARD - 1, REWARD));
-        game.postJob{value: REWARD - 1}(spec(60, 5), terms(), "cid");
-        JobId job = post(60, 5);
-        Run memory honest = honestRun(60, 5);
-        Tree memory tree = Runs.checkpointTree(honest);
-        vm.prank(trainer);
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, TRAINER_BOND + 1, TRAINER_BOND));
-        game.commit{value: TRAINER_BOND + 1}(job, Node.wrap(Trees.root(tree)), honest.states[59], Trees.proof(tree, 11), "l", "m");
-        commitRun(job, honest);
-        vm.prank(auditor);
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, 0, CHALLENGER_BOND));
-        game.challenge(job, Node.wrap(bytes32(uint256(1))));
+        game.getJob(JobId.wrap(5));
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, GameId.wrap(5), Phase.NONE, Phase.BISECTION));
+        game.getGame(GameId.wrap(5));
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.BondNotHeld.selector, GameId.wrap(5)));
+        game.releaseBond(GameId.wrap(5));
+        vm.expectRevert(
+            abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, JobId.wrap(5), JobStatus.NONE, JobStatus.CLAIMED)
+        );
+        game.finalize(JobId.wrap(5));
     }
 
     // ---------------------------------------------------------------------------------------------------------------- committing
@@ -357,7 +157,7 @@ contract JobTest is Players {
         game.attest(job, root);
     }
 
-    // ---------------------------------------------------------------------------------------------------------------- challenging
+    // --------------------------------------------------------------------------------------------------------------- challenging
 
     function test_theInstantOfTheChallengeDeadline_belongsToTheChallenger() public {
         JobId job = post(60, 5);
@@ -457,106 +257,5 @@ contract JobTest is Players {
         vm.assertEq(game.gamesOf(job, 9, 10).length, 0, "none");
         vm.assertEq(GameId.unwrap(game.gamesOf(job, 3, 1)[0]), 4, "the fourth");
         vm.assertEq(game.gamesOf(job, 0, type(uint256).max).length, 5, "no overflow");
-    }
-
-    // --------------------------------------------------------------------------------------------------------------------- money
-
-    function test_challengingOneself_neverPays() public {
-        // The trainer is right and plays against itself: it gets half of its own bond back.
-        Run memory honest = honestRun(20, 5);
-        JobId job = post(20, 5);
-        commitRun(job, honest);
-        vm.prank(trainer);
-        game.challenge{value: CHALLENGER_BOND}(job, Node.wrap(keccak256("nonsense")));
-        later(ALLOWANCE + 1);
-        game.claimTimeout(GameId.wrap(1));
-        assertCredits(CHALLENGER_BOND - CHALLENGER_BOND / 2, CHALLENGER_BOND / 2, 0);
-        // The trainer is wrong and beats itself first: it loses half of the claim's bond.
-        job = post(20, 5);
-        Run memory wrong = wrongRun(20, 5, 8, "wrong");
-        commitRun(job, wrong);
-        GameId id = challengeRun(job, trainer, honest);
-        play(id, wrong, honest);
-        vm.assertEq(game.creditOf(trainer), CHALLENGER_BOND / 2 + CHALLENGER_BOND + TRAINER_BOND / 2, "less than it put in");
-    }
-
-    function testFuzz_bondsOfAnySize_areDividedWithoutLosingAWei(uint128 trainerBond, uint128 challengerBond, bool trainerWins)
-        public
-    {
-        Terms memory t = terms();
-        t.trainerBond = uint128(bound(trainerBond, 1, 1 ether));
-        t.challengerBond = uint128(bound(challengerBond, 1, 1 ether));
-        TrainingSpec memory s = spec(1, 1);
-        vm.prank(customer);
-        JobId job = game.postJob{value: REWARD}(s, t, "cid");
-        Run memory claimed = trainerWins ? honestRun(1, 1) : wrongRun(1, 1, 0, "wrong");
-        Run memory challenged = trainerWins ? wrongRun(1, 1, 0, "wrong") : honestRun(1, 1);
-        Node[2] memory roots =
-            [Node.wrap(Trees.root(Runs.checkpointTree(claimed))), Node.wrap(Trees.root(Runs.checkpointTree(challenged)))];
-        vm.prank(trainer);
-        game.commit{value: t.trainerBond}(job, roots[0], claimed.states[0], new bytes32[](0), "l", "m");
-        vm.prank(auditor);
-        GameId id = game.challenge{value: t.challengerBond}(job, roots[1]);
-        playOut(id, claimed, challenged);
-        if (trainerWins) {
-            later(CHALLENGE_WINDOW + 1);
-            game.finalize(job);
-        }
-        uint128 lost = trainerWins ? t.challengerBond : t.trainerBond;
-        uint256 winners = game.creditOf(trainerWins ? trainer : auditor);
-        vm.assertLe(winners - (trainerWins ? REWARD + t.trainerBond : t.challengerBond), lost / 2, "at most half to the winner");
-        uint256 credits = game.creditOf(customer) + game.creditOf(trainer) + game.creditOf(auditor);
-        vm.assertEq(credits, address(game).balance, "every wei is somebody's");
-    }
-
-    function test_withdrawingNothing_reverts() public {
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NothingToWithdraw.selector, stranger));
-        vm.prank(stranger);
-        game.withdraw();
-    }
-
-    function test_aReceiverThatCallsBack_getsItsMoneyOnce() public {
-        post(60, 5); // another customer's money, to be safe from the thief
-        Thief thief = new Thief(game, false);
-        vm.prank(customer);
-        JobId job = thief.post{value: REWARD}(spec(60, 5), terms());
-        later(COMMIT_WINDOW + 1);
-        game.reclaim(job);
-        vm.assertEq(thief.take(), REWARD, "its own");
-        vm.assertTrue(!thief.calledBack(), "no second time");
-        vm.assertEq(address(thief).balance, REWARD, "no more than its own");
-        vm.assertEq(address(game).balance, REWARD, "the other customer's money is there");
-    }
-
-    function test_aReceiverThatRefuses_keepsItsCredit_andHoldsUpNobody() public {
-        Thief thief = new Thief(game, true);
-        vm.prank(customer);
-        JobId job = thief.post{value: REWARD}(spec(60, 5), terms());
-        later(COMMIT_WINDOW + 1);
-        game.reclaim(job);
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WithdrawalFailed.selector, address(thief), REWARD));
-        thief.take();
-        vm.assertEq(game.creditOf(address(thief)), REWARD, "still there");
-    }
-
-    function test_moneySentWithoutACall_isRefused() public {
-        vm.prank(stranger);
-        (bool ok,) = address(game).call{value: 1}("");
-        vm.assertTrue(!ok, "no receive function");
-    }
-
-    function test_jobsAndGamesThatDoNotExist_areRefused() public {
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, JobId.wrap(5), JobStatus.NONE, JobStatus.OPEN)
-        );
-        game.getJob(JobId.wrap(5));
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, GameId.wrap(5), Phase.NONE, Phase.BISECTION));
-        game.getGame(GameId.wrap(5));
-        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.BondNotHeld.selector, GameId.wrap(5)));
-        game.releaseBond(GameId.wrap(5));
-        vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, JobId.wrap(5), JobStatus.NONE, JobStatus.CLAIMED)
-        );
-        game.finalize(JobId.wrap(5));
     }
 }
