@@ -11,7 +11,7 @@ import torch
 
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.marking import Near, mark_product
-from roundlog.kernels.scratch import scratch
+from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.widening import dense, widen
 from roundlog.operators.marking import Marked
@@ -69,7 +69,7 @@ def _multiply(wide_a: torch.Tensor, wide_b: torch.Tensor, first: bool) -> F64:
 
 def _by_batches(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
     (batches, rows, terms), columns = a.shape, b.shape[2]
-    out = torch.empty((batches, rows, columns), dtype=torch.float32)
+    out = empty((batches, rows, columns), torch.float32)
     flat, factor, gamma = out.view(-1).numpy(), interval_factor(scale), blocked_gamma(terms)
     size = max(1, PANEL // max(rows * columns, (rows + columns) * terms))
     panels = _cut(batches, -(-batches // size), threads)
@@ -100,7 +100,7 @@ def _by_batches(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) ->
 def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
     """Panels of the longer side of the output."""
     (_, rows, terms), columns = a.shape, b.shape[2]
-    out = torch.empty((1, rows, columns), dtype=torch.float32)
+    out = empty((1, rows, columns), torch.float32)
     flat, factor, gamma = out.view(-1).numpy(), interval_factor(scale), blocked_gamma(terms)
     cut, by_rows = blocks(terms), rows >= columns
     longer, shorter = max(rows, columns), min(rows, columns)
@@ -143,7 +143,7 @@ def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> 
 def _by_terms(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
     """Long sums for a small output."""
     (_, rows, terms), columns = a.shape, b.shape[2]
-    out = torch.empty((1, rows, columns), dtype=torch.float32)
+    out = empty((1, rows, columns), torch.float32)
     total, row_energy, column_energy = _sum_by_terms(a, b, threads)
     near = mark_product(
         total,
