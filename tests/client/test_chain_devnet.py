@@ -1,0 +1,178 @@
+"""The development chains: in this process, behind HTTP for many, and anvil."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import requests
+from canned_node import ADDRESS, Canned, block
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.devnet import ANVIL_VARIABLE, find_anvil, start_devnet
+from tiebreak.chain.devnet_accounts import BALANCE
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.errors import ChainUnavailable, DevnetError, RpcRefused
+from tiebreak.chain.node import Node, connect
+from tiebreak.chain.rpc_server import MAX_REQUEST
+from tiebreak.chain.sender import Sender
+from tiebreak.chain.transport import HttpTransport
+
+
+def test_a_development_chain_has_funded_accounts_and_a_clock_that_moves(node: Node) -> None:
+    assert node.balance(ADDRESS) == BALANCE
+    assert node.code(ADDRESS) == b""
+    assert node.nonce(ADDRESS) == node.nonce(ADDRESS, pending=True) == 0
+    before = node.head()
+    node.advance_time(10_000)
+    assert node.head().timestamp - before.timestamp == 10_000
+    sent = Sender(node, devnet_account(0)).send(devnet_account(1).address, b"", value=5)
+    assert (sent.gas_used, sent.succeeded) == (21_000, True)
+    assert node.balance(devnet_account(1).address) == BALANCE + 5
+    found = node.block(sent.block)
+    assert found is not None
+    assert found.hash == sent.block_hash
+    assert 10_000 <= found.timestamp - before.timestamp < 10_060
+    assert node.receipt(bytes(32)) is None
+    assert node.block(10**6) is None
+
+
+def test_time_travel_on_any_other_chain_is_refused() -> None:
+    def refuse(*_: object) -> None:
+        raise RpcRefused("evm_setNextBlockTimestamp", -32601, "method not found")
+
+    with pytest.raises(DevnetError, match="development chain"):
+        Node(Canned(evm_setNextBlockTimestamp=refuse, eth_getBlockByNumber=block())).advance_time(1)
+
+
+def test_time_does_not_run_backwards_or_stand_still() -> None:
+    node = connect("embedded")
+    for seconds in (0, -1, 2**41):
+        with pytest.raises(DevnetError):
+            node.advance_time(seconds)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "anvil"])
+def test_a_port_that_is_taken_is_one_clear_error(kind: str) -> None:
+    if kind == "anvil" and find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(DevnetError, match="is taken"):
+            start_devnet(taken.getsockname()[1], kind=kind)
+
+
+def test_anvil_where_there_is_none_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ANVIL_VARIABLE, "")
+    with pytest.raises(DevnetError, match="npm"):
+        start_devnet(kind="anvil")
+    with start_devnet() as devnet:
+        assert devnet.kind == "embedded"
+    monkeypatch.setenv(ANVIL_VARIABLE, "/bin/false")
+    with pytest.raises(DevnetError, match="did not start"):
+        start_devnet(kind="anvil")
+    with pytest.raises(DevnetError, match="kind"):
+        start_devnet(kind="mainnet")
+
+
+def test_a_served_chain_is_shared_by_processes_and_is_gone_when_it_is_closed() -> None:
+    script = "import sys; from tiebreak.chain.node import connect; node = connect(sys.argv[1]); node.advance_time(500)"
+    with start_devnet(kind="embedded") as devnet:
+        node = connect(devnet.url)
+        before = node.head()
+        subprocess.run([sys.executable, "-c", script, devnet.url], check=True, timeout=60)
+        assert node.head().timestamp == before.timestamp + 500
+    with pytest.raises(ChainUnavailable):
+        HttpTransport(devnet.url, attempts=1).request("eth_chainId", [])
+
+
+def test_many_threads_can_use_one_served_chain() -> None:
+    with start_devnet(kind="embedded") as devnet:
+        failures: list[BaseException] = []
+
+        def work(index: int) -> None:
+            try:
+                sender = Sender(connect(devnet.url), devnet_account(index))
+                for _ in range(5):
+                    sender.send(ADDRESS, b"", value=1)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert connect(devnet.url).balance(ADDRESS) == BALANCE + 20
+
+
+def test_the_server_refuses_what_a_web_page_could_send_and_what_is_too_large() -> None:
+    good = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []})
+    json_type = {"Content-Type": "application/json"}
+    with start_devnet(kind="embedded") as devnet:
+
+        def post(body: str | bytes, **headers: str) -> requests.Response:
+            return requests.post(devnet.url, data=body, headers=headers, timeout=10)
+
+        assert post(good, **json_type).json()["result"].startswith("0x")
+        assert post(good, **{"Content-Type": "text/plain"}).status_code == 403
+        assert post(good, **json_type, Origin="http://evil.example").status_code == 403
+        assert post(good, **json_type, Host="evil.example").status_code == 403
+        assert post(b" " * (MAX_REQUEST + 1), **json_type).status_code == 413
+        assert requests.get(devnet.url, timeout=10).status_code == 501
+        for bad in ("", "{", "[]", "7", "[" * 100_000, '{"id": [], "method": "x"}', '{"id": 1, "method": 7}'):
+            assert "error" in post(bad, **json_type).json()
+        for method in ("eth_accounts", "eth_sendTransaction", "admin_peers", "evm_revert", "__init__", "", "x" * 1000):
+            answer = post(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": []}), **json_type).json()
+            assert "error" in answer
+        for method in ("eth_getBalance", "eth_call", "eth_getLogs", "eth_sendRawTransaction", "evm_increaseTime"):
+            for params in ([], [None], [{}], ["0x"], [7, 7, 7, 7], [[]], ["zz", "latest"]):
+                body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+                answer = post(body, **json_type).json()
+                assert ("error" in answer) != ("result" in answer)
+        assert post(good, **json_type).json()["result"].startswith("0x")
+
+
+def test_a_client_that_is_killed_leaves_no_traces_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with start_devnet(kind="embedded") as devnet:
+        port = int(devnet.url.rsplit(":", 1)[1])
+        before = set(threading.enumerate())
+        killed = socket.create_connection(("127.0.0.1", port))
+        # A good request: its answer leaves the connection open, and the server's thread waiting for the next one.
+        body = b'{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}'
+        killed.sendall(
+            b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        assert killed.recv(12) == b"HTTP/1.1 200"
+        (serving,) = set(threading.enumerate()) - before
+        # With this option the kernel resets the connection, as it does when a process dies with an answer unread.
+        killed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        killed.close()
+        serving.join(10)
+        assert not serving.is_alive()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_slow_client_keeps_nobody_else_waiting() -> None:
+    with start_devnet(kind="embedded") as devnet:
+        port = int(devnet.url.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b"POST / HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf")
+            started = time.monotonic()
+            assert connect(devnet.url).chain_id > 0
+            assert time.monotonic() - started < 5
+
+
+def test_the_embedded_chain_refuses_a_transaction_that_breaks_the_rules() -> None:
+    node = Node(EmbeddedChain())
+    for raw in (b"", b"\x02", b"\x02\xc0", b"\xff" * 100):
+        with pytest.raises(RpcRefused):
+            node.send_raw(raw)

@@ -1,0 +1,29 @@
+"""What the chain's modules do to the process that imports them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def test_a_command_that_only_reads_the_chain_loads_neither_torch_nor_the_store_nor_an_evm() -> None:
+    names = "'torch', 'eth_tester', 'web3', 'eth_account', 'ipfshttpclient', 'tiebreak.store'"
+    script = f"import sys, tiebreak.chain.game; print([name for name in ({names}) if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["accounts", "embedded"])
+def test_deeply_nested_json_cannot_crash_the_process(module: str) -> None:
+    script = f"""
+import json, tiebreak.chain.{module}, eth_account, eth_tester
+for text in ("[" * 10**6, '{{"a":' * 10**6):
+    try:
+        json.loads(text)
+    except RecursionError:
+        print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["refused", "refused"]
