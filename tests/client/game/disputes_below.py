@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from contract_model import ContractModel, Refused
+from contract_model import ContractModel
+from model_trees import Refused
 from random_programs import make
 from roundlog.adjudication import program_root
 from roundlog.auditor import Auditor

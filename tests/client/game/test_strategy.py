@@ -7,7 +7,8 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
-from contract_model import ContractModel, Refused, depth, root_of
+from contract_model import ContractModel
+from model_trees import Refused, depth, root_of
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec

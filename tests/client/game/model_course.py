@@ -1,0 +1,205 @@
+"""The course of a game, written a second time: its levels, searches, clocks and outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf
+from roundlog.spec import TrainingSpec
+from tiebreak.chain.records import (
+    Children,
+    Clock,
+    ElementState,
+    Game,
+    Level,
+    LevelState,
+    OperatorState,
+    Outcome,
+    Phase,
+    Reason,
+    Search,
+    Side,
+)
+
+TRAINER, CHALLENGER = "0x" + "11" * 20, "0x" + "22" * 20
+
+
+class Course:
+    """The whole state of a game.
+
+    `roots` of level CHECKPOINT, by side. `trainer_last`: the trainer's payload of the last leaf and its proof, as in
+    `commit`. `undecided`: functions are never decided."""
+
+    def __init__(
+        self,
+        spec: TrainingSpec,
+        roots: tuple[bytes, bytes],
+        trainer_last: tuple[bytes, Sequence[bytes]],
+        *,
+        allowance: int = 100,
+        referee_allowance: int = 50,
+        undecided: bool = False,
+    ) -> None:
+        assert roots[0] != roots[1]
+        self.spec, self.now, self.referee_allowance, self.undecided = spec, 1000, referee_allowance, undecided
+        self.remaining, self.running = [allowance, allowance], [0, 0]
+        self.phase, self.outcome, self.reason = Phase.NONE, Outcome.NONE, Reason.NONE
+        self.agreed, self.referee_deadline, self.moves = spec.initial_state_root, 0, 0
+        self.half = 2 ** max(depth(spec.operator_count), depth(spec.state_count))
+        self.level = Level.CHECKPOINT
+        self.path: list[int] = []
+        self.roots: dict[Level, list[bytes]] = {level: [NONE, NONE] for level in Level}
+        self.payloads = [NONE, NONE]
+        self.operator = OperatorState(descriptor_hash=NONE, width=0, elements=0, chunks=0, segments=0)
+        self.descriptor = b""
+        self.disputed = ElementState(known=False, element=0, claimed=0)
+        self.posted: bytes | None = None
+        payload, proof = trainer_last
+        computed, self.revealed = climb(
+            leaf(payload), self.count(Level.CHECKPOINT) - 1, self.count(Level.CHECKPOINT), proof
+        )
+        assert computed == roots[0]
+        self.roots[Level.CHECKPOINT] = list(roots)
+        self._begin(Level.CHECKPOINT)
+
+    def count(self, level: Level) -> int:
+        spec = self.spec
+        counts = (spec.steps // spec.interval, spec.interval, self.half + spec.state_count)
+        return (*counts, self.operator.chunks, self.operator.segments)[level]
+
+    def _begin(self, level: Level) -> None:
+        if level > self.level and level is not Level.PARTIAL:
+            self.path.append(self.index)
+        self.level = level
+        self.nodes, self.height, self.index = list(self.roots[level]), depth(self.count(level)), 0
+        self.turn = Side.CHALLENGER
+        if self.height == 0:
+            self._leaf_found()
+        else:
+            self.phase = Phase.BISECTION
+            self.running[Side.CHALLENGER] = self.now
+
+    def _leaf_found(self) -> None:
+        gap = self.level is Level.OPERATOR and self.spec.operator_count <= self.index < self.half
+        if gap or self.index >= self.count(self.level):
+            right = [node == PAD for node in self.nodes]
+            self._end(
+                Outcome.TRAINER_WON if right[0] else Outcome.CHALLENGER_WON if right[1] else Outcome.BOTH_LOST,
+                Reason.PADDING,
+            )
+        elif self.level is Level.CHUNK:
+            self.phase = Phase.POSTING
+            self.running[Side.TRAINER] = self.now
+        elif self.level is Level.PARTIAL or (self.level is Level.OPERATOR and self.index >= self.half):
+            self._prove()
+        else:
+            self._open()
+
+    def _open(self) -> None:
+        self.phase = Phase.OPENING
+        self.running = [self.now, self.now]
+
+    def _prove(self) -> None:
+        self.phase = Phase.PROVING
+        self.running[Side.CHALLENGER] = self.now
+
+    def _stop(self, side: Side) -> None:
+        if not self.running[side] or self.now > self.running[side] + self.remaining[side]:
+            raise Refused("clock")
+        self.remaining[side] -= self.now - self.running[side]
+        self.running[side] = 0
+        self.moves += 1
+
+    def _due(self, phase: Phase, *levels: Level) -> None:
+        if self.phase is not phase or (levels and self.level not in levels):
+            raise Refused("phase")
+
+    def bisect(self, opened: Children, next: Children) -> None:
+        self._due(Phase.BISECTION)
+        mover = self.turn
+        if join(opened.left, opened.right) != self.nodes[mover]:
+            raise Refused("children")
+        left = opened.left != self.revealed.left
+        mine, theirs = (opened.left, self.revealed.left) if left else (opened.right, self.revealed.right)
+        if self.height > 1 and join(next.left, next.right) != mine:
+            raise Refused("children")
+        if self.height == 1 and next != NO_CHILDREN:
+            raise Refused("leaf")
+        self._stop(mover)
+        self.height -= 1
+        self.index += 0 if left else 2**self.height
+        self.nodes[mover], self.nodes[1 - mover] = mine, theirs
+        self.revealed, self.turn = next, Side(1 - mover)
+        if self.height == 0:
+            self._leaf_found()
+        else:
+            self.running[self.turn] = self.now
+
+    def adjudicate(self, bits: int) -> None:
+        if self.phase is not Phase.REFEREE or self.now > self.referee_deadline:
+            raise Refused("phase")
+        right = bits == self.disputed.claimed
+        self._end(Outcome.TRAINER_WON if right else Outcome.CHALLENGER_WON, Reason.VERDICT)
+
+    def claim_timeout(self) -> None:
+        if self.phase is Phase.REFEREE:
+            if self.now <= self.referee_deadline:
+                raise Refused("early")
+            self._end(Outcome.UNDECIDED, Reason.TIMEOUT)
+        elif self.phase is Phase.OVER:
+            raise Refused("phase")
+        else:
+            if any(self.running[s] and self.now <= self.running[s] + self.remaining[s] for s in Side):
+                raise Refused("early")
+            waiting = [not self.running[s] for s in Side]
+            self._end(
+                Outcome.TRAINER_WON if waiting[0] else Outcome.CHALLENGER_WON if waiting[1] else Outcome.BOTH_LOST,
+                Reason.TIMEOUT,
+            )
+
+    def _end(self, outcome: Outcome, reason: Reason) -> None:
+        self.phase, self.outcome, self.reason, self.running = Phase.OVER, outcome, reason, [0, 0]
+
+    def view(self) -> Game:
+        deadlines = [self.running[s] + self.remaining[s] if self.running[s] else 0 for s in Side]
+        search = Search(
+            nodes=(self.nodes[0], self.nodes[1]),
+            revealed=self.revealed if self.height else NO_CHILDREN,
+            index=self.index,
+            height=self.height,
+            turn=self.turn,
+        )
+        if self.level is Level.PARTIAL and self.phase is Phase.OPENING:
+            search = Search(nodes=(NONE, NONE), revealed=NO_CHILDREN, index=0, height=0, turn=Side.TRAINER)
+        return Game(
+            job=1,
+            trainer=TRAINER,  # type: ignore[arg-type]
+            challenger=CHALLENGER,  # type: ignore[arg-type]
+            phase=self.phase,
+            outcome=self.outcome,
+            reason=self.reason,
+            trainer_bond=1,
+            challenger_bond=1,
+            bond_held=self.phase is not Phase.OVER,
+            clocks=(
+                Clock(remaining=self.remaining[0], started_at=self.running[0]),
+                Clock(remaining=self.remaining[1], started_at=self.running[1]),
+            ),
+            deadlines=(deadlines[0], deadlines[1]),
+            referee_deadline=self.referee_deadline,
+            started_at=1000,
+            agreed=self.agreed,
+            search=search,
+            levels=tuple(
+                LevelState(
+                    level=level,
+                    leaf_count=self.count(level),
+                    roots=(self.roots[level][0], self.roots[level][1]),
+                    index=search.index if level is self.level else self.path[level],
+                )
+                for level in Level
+                if level <= self.level
+            ),
+            operator=self.operator,
+            disputed=self.disputed,
+        )
