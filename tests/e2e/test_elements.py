@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hiding import HidingTrainer
 from roundlog.adjudication import Descriptor, Family, describe
 from roundlog.adjudication.adjudicate import segments
 from roundlog.adjudication.descriptor import REDUCTIONS
@@ -15,7 +16,6 @@ from roundlog.dispute.trace import first_store
 from roundlog.executor import Executor
 from roundlog.job import Job
 from roundlog.program import Program
-from test_hostile import HidingTrainer
 from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
 from tiebreak.demo.dishonest import TamperingAuditor, TamperingTrainer, silenced
 from tiebreak.demo.tampering import Lie

@@ -1,0 +1,90 @@
+"""Claims about runs that cannot be: that have no end, were made up, or fit nobody's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hiding import HidingTrainer
+from roundlog.capture import Task
+from roundlog.dispute import MadeUp
+from roundlog.dispute.trace import first_store
+from roundlog.job import Job, run_bytes
+from tiebreak.chain.records import JobStatus, Level, Outcome, Reason
+from tiebreak.demo.dishonest import PoisoningTrainer, TamperingAuditor, TamperingTrainer
+from tiebreak.demo.tampering import Lie
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.station import Limits
+from tiebreak.roles.trainer import TrainerRole
+from torch import nn
+from world import World, linear_task
+
+
+@pytest.fixture
+def world(quick_world: World) -> World:
+    return quick_world
+
+
+def diverging_task() -> Task:
+    """Step 7 makes its weights so large that step 8 stops, at the end of an interval."""
+    return replace(linear_task(), schedule=lambda step: 1.0 if step < 7 else 3e39)
+
+
+def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_ends(world: World) -> None:
+    world.post(diverging_task())
+    honest = TrainerRole(world.station("second"), world.job).step()
+    assert honest.finished and "cannot be trained: step 8: operator" in honest.state
+    trainer, auditor = (
+        HidingTrainer(world.station("trainer"), world.job),
+        AuditorRole(world.station("auditor"), world.job),
+    )
+    world.run(trainer, auditor)
+    assert world.said("the run has no end: step 8: operator")
+    assert [level.index for level in world.game().levels[:2]] == [2, 2]
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    stopped = int(honest.state.split("operator ")[1].split()[0])
+    assert world.game().levels[Level.OPERATOR].index == stopped
+
+
+def test_a_run_that_has_no_end_is_not_attested(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if what is made up were the very state that was claimed."""
+    world.post()
+    world.run(TrainerRole(world.station("trainer"), world.job))
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    monkeypatch.setattr(MadeUp, "needed", True)
+    progress = auditor.step()
+    assert progress.finished and "is about a run that has no end" in progress.state
+    assert world.contract.job(world.job).attestations == 0
+
+
+def test_two_liars_who_agree_on_a_wrong_state_do_not_save_the_claim(world: World) -> None:
+    world.post()
+    first = first_store(Job.read(world.root / "files").program)
+    lies = [Lie(step=4, operator=first, only_stored=True), Lie(step=9, operator=first, only_stored=True)]
+    trainer = TamperingTrainer(world.station("trainer"), world.job, lies=lies[:1])
+    accomplice = TamperingAuditor(world.station("second"), world.job, lies=lies)
+    world.run(trainer, accomplice)
+    assert [level.index for level in world.game(1).levels[:2]] == [3, 0]
+    assert world.game(1).outcome is Outcome.TRAINER_WON
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(trainer, auditor)
+    assert [level.index for level in world.game(2).levels[:2]] == [1, 1]
+    assert (world.game(2).outcome, world.game(2).reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    assert world.status is JobStatus.REJECTED
+
+
+def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World) -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
+    rows = {"x": torch.randn(300, 4), "y": torch.randint(0, 3, (300,))}
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    world.post(replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256))
+    job = Job.read(world.root / "files")
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1))
+    small = Limits(memory_bytes=run_bytes(job.program, job.spec, 4), micro_batches=4)
+    assert small.memory_bytes < run_bytes(job.program, job.spec)
+    auditor = AuditorRole(replace(world.station("auditor"), limits=small), world.job)
+    progress = auditor.step()
+    assert progress.finished and "not challenged: a whole step of it takes up to" in progress.state
+    assert world.contract.job(world.job).game_count == 0

@@ -1,0 +1,176 @@
+"""Strangers' jobs: what a role does when files, specs, terms or sizes are not as they should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from roundlog.commitments import MerkleTree
+from roundlog.job import Job, JobError
+from roundlog.storage import save_tensors
+from tiebreak.chain.code import Code
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.records import JobStatus
+from tiebreak.demo.dishonest import PoisoningTrainer
+from tiebreak.roles import answerable
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.contents import Refused, fetch_job
+from tiebreak.roles.customer import post_job
+from tiebreak.roles.notices import What
+from tiebreak.roles.policy import Policy
+from tiebreak.roles.station import Limits
+from tiebreak.roles.trainer import TrainerRole
+from world import TERMS, World, conv_task, linear_task
+
+
+@pytest.fixture
+def world(quick_world: World) -> World:
+    return quick_world
+
+
+def post_with_cid(world: World, cid: str, **spec: object) -> int:
+    job = Job.from_task(linear_task())
+    posted = world.spec(replace(job.spec, **spec))  # type: ignore[arg-type]
+    contract = world.contract.by(world.senders["customer"])
+    world.job, _ = contract.post_job(posted, TERMS, cid)
+    return world.job
+
+
+def refusal(world: World, **limits: int) -> str:
+    station = replace(world.station("trainer"), limits=Limits(**limits))
+    progress = TrainerRole(station, world.job).step()
+    assert progress.finished and world.status is JobStatus.OPEN
+    return progress.state
+
+
+def test_a_job_whose_files_are_another_one_s_is_refused(world: World) -> None:
+    Job.from_task(conv_task()).write(world.root / "files")
+    post_with_cid(world, world.store.add_directory(world.root / "files"))
+    assert "another job than the posted one" in refusal(world)
+
+
+def test_a_job_whose_files_are_not_a_job_is_refused(world: World) -> None:
+    post_with_cid(world, world.store.add_bytes(b"not a directory"))
+    assert "is not a directory" in refusal(world)
+    post_with_cid(world, "not a cid")
+    assert "is not a content identifier" in refusal(world)
+
+
+def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: World) -> None:
+    job = Job.from_task(linear_task())
+    job.write(world.root / "files")
+    save_tensors(world.root / "files" / "data.safetensors", {**job.dataset, "x": job.dataset["x"] + 1})
+    post_with_cid(world, world.store.add_directory(world.root / "files"))
+    assert "dataset" in refusal(world)
+
+
+def test_a_spec_that_this_version_cannot_follow_is_refused(world: World) -> None:
+    post_with_cid(world, "whatever", rounding_bits=24)
+    assert "the spec's rounding_bits are 24, to which the contract does not round" in refusal(world)
+
+
+def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None:
+    """Its code is the right one, but it asks other functions."""
+    job = Job.from_task(linear_task())
+    job.write(world.root / "files")
+    cid = world.store.add_directory(world.root / "files")
+    sender = world.senders["customer"]
+    stranger = Code.load("Limits").deploy(sender).contract
+    assert stranger is not None
+    other = Code.load("Adjudicator").deploy(sender, argument=bytes(12) + bytes.fromhex(stranger[2:])).contract
+    assert other is not None
+    contract = world.contract.by(sender)
+    world.job, _ = contract.post_job(replace(world.spec(job.spec), adjudicator=other), TERMS, cid)
+    assert f"the posted adjudicator {other} is not this version's" in refusal(world)
+    liar = world.contract.by(world.senders["second"])
+    root = bytes([7]) * 32
+    claimed = MerkleTree([root] * 5)
+    claim = {"checkpoint_root": claimed.root, "final_state_root": root, "proof": claimed.proof(4)}
+    liar.commit(world.job, **claim, log_cid=cid, model_cid=cid, bond=TERMS.trainer_bond)
+    progress = AuditorRole(world.station("auditor"), world.job).step()
+    assert progress.finished and "nobody knows what it would compute" in progress.state
+    assert world.contract.job(world.job).game_count == 0
+    with pytest.raises(JobError, match="is not this version's: deploy a contract"):
+        game = VerificationGame(world.node, world.contract.address, sender)
+        game.adjudicator = lambda: other  # type: ignore[method-assign]
+        post_job(replace(world.station("customer"), contract=game), world.root / "files", TERMS, sender.address)
+
+
+def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post()
+    monkeypatch.setattr(answerable, "MOST_PROOF_BYTES", 2_000)
+    assert "more than the 2000 of a transaction" in refusal(world)
+    with pytest.raises(JobError, match="more than the 2000 of a transaction"):
+        world.post()
+
+
+def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(world: World) -> None:
+    world.post()
+    assert "15 steps, more than the 14 allowed" in refusal(world, steps=14)
+    assert "bytes" in refusal(world, job_bytes=100)
+    assert not (world.root / "trainer").exists() or not list((world.root / "trainer").rglob("*.safetensors"))
+    assert "memory" in refusal(world, memory_bytes=1000)
+
+
+def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -> None:
+    world.post()
+    station, posted = world.station("trainer"), world.contract.job(world.job)
+    room = station.room(world.job, posted)
+    fetch_job(station, posted, room)
+    (room / "job" / "program.json").write_text("{}")
+    assert fetch_job(station, posted, room).spec == posted.spec.training
+
+
+def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
+    world.post(terms=replace(TERMS, trainer=world.senders["second"].address))
+    progress = TrainerRole(world.station("trainer"), world.job).step()
+    assert progress.finished and "reserved" in progress.state
+    assert TrainerRole(world.station("trainer"), 99).step().finished
+    assert AuditorRole(world.station("auditor"), 99).step().finished
+
+
+@pytest.mark.parametrize(
+    ("policy", "objection"),
+    [
+        (Policy(referees=frozenset()), "is not among the trusted ones"),
+        (Policy(least_clock=TERMS.clock_allowance + 1), "less than the 5001 needed"),
+        (Policy(most_bond=min(TERMS.trainer_bond, TERMS.challenger_bond) - 1), "is more than"),
+    ],
+    ids=["referee", "clock", "bond"],
+)
+def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) -> None:
+    world.post()
+    refused = TrainerRole(replace(world.station("trainer"), policy=policy), world.job).step()
+    assert refused.finished and objection in refused.state
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
+    auditor = AuditorRole(replace(world.station("auditor"), policy=policy), world.job)
+    progress = auditor.step()
+    assert progress.finished and "wrong" in progress.state and objection in progress.state
+    assert world.contract.job(world.job).game_count == 0
+    assert [notice.role for notice in world.notices if notice.what is What.STAKED] == ["trainer"]
+    assert AuditorRole(world.station("auditor"), world.job).step().acted
+    staked, sent = (notice for notice in world.notices[-2:])
+    assert staked.what is What.STAKED and staked.text == (
+        f"the referee {world.senders['referee'].address} can decide over the bond of {TERMS.challenger_bond} wei "
+        "where the contract cannot"
+    )
+    assert sent.what is What.SENT and sent.text == "challenge the claim"
+
+
+def test_terms_just_good_enough_are_taken(world: World) -> None:
+    world.post()
+    policy = Policy(
+        referees=frozenset([world.senders["referee"].address]),
+        least_clock=TERMS.clock_allowance,
+        most_bond=TERMS.trainer_bond,
+    )
+    world.run(TrainerRole(replace(world.station("trainer"), policy=policy), world.job))
+    assert world.status is JobStatus.CLAIMED
+
+
+def test_the_posted_spec_decides_and_not_the_one_in_the_files(world: World) -> None:
+    world.post()
+    station, posted = world.station("trainer"), world.contract.job(world.job)
+    other = replace(posted, spec_hash=bytes(32))
+    with pytest.raises(Refused, match="another job"):
+        fetch_job(station, other, station.room(world.job, other))

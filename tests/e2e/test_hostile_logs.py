@@ -1,0 +1,88 @@
+"""Strangers' logs and models that are spoiled or cannot be had."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiebreak.chain.game import VerificationGame
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.trainer import TrainerRole
+from world import World
+
+
+@pytest.fixture
+def world(quick_world: World) -> World:
+    return quick_world
+
+
+class BadLogTrainer(TrainerRole):
+    """Publishes whatever `spoil` makes of a copy of the log."""
+
+    @staticmethod
+    def spoil(log: Path) -> None:
+        raise NotImplementedError
+
+    def log_to_publish(self, log_dir: Path) -> Path:
+        copy = log_dir.with_name("spoiled")
+        shutil.copytree(log_dir, copy)
+        self.spoil(copy)
+        return copy
+
+
+def flip_a_byte(log: Path) -> None:
+    path = sorted(log.iterdir())[2]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def remove_a_file(log: Path) -> None:
+    sorted(log.iterdir())[1].unlink()
+
+
+def fill_with_rubbish(log: Path) -> None:
+    for path in log.iterdir():
+        path.write_bytes(b"\xff" * 1000)
+
+
+def make_it_a_directory(log: Path) -> None:
+    path = sorted(log.iterdir())[0]
+    path.unlink()
+    path.mkdir()
+    (path / "file").write_bytes(b"")
+
+
+@pytest.mark.parametrize("spoil", [flip_a_byte, remove_a_file, fill_with_rubbish, make_it_a_directory])
+def test_a_spoiled_log_costs_time_and_nothing_else(world: World, spoil) -> None:  # type: ignore[no-untyped-def]
+    world.post()
+    trainer = BadLogTrainer(world.station("trainer"), world.job)
+    trainer.spoil = spoil  # type: ignore[method-assign]
+    world.run(trainer, AuditorRole(world.station("auditor"), world.job))
+    assert world.contract.job(world.job).attestations == 1
+    assert world.said("without the log")
+
+
+class NoLogContract(VerificationGame):
+    """Commits with content identifiers that lead nowhere."""
+
+    def commit(self, job, **claim):  # type: ignore[no-untyped-def, override]
+        return super().commit(job, **{**claim, "log_cid": "Qm" + "1" * 44, "model_cid": "rubbish"})
+
+
+def test_a_log_that_cannot_be_had_is_done_without_and_a_missing_model_is_reported(world: World) -> None:
+    world.post()
+    station = world.station("trainer")
+    contract = NoLogContract(world.node, world.contract.address, station.sender)
+    trainer = TrainerRole(replace(station, contract=contract), world.job)
+    world.run(trainer, AuditorRole(world.station("auditor"), world.job))
+    assert world.said("the audit goes without it")
+    assert world.contract.job(world.job).attestations == 1
+    world.pass_challenge_window()
+    customer = world.customer()
+    customer.step()
+    progress = customer.step()
+    assert progress.finished and "has not published its model" in progress.state
+    assert not (world.root / "model.safetensors").exists()

@@ -1,0 +1,118 @@
+"""Roles that come late, lose their directory or their node, or are stopped in the middle."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from tiebreak.chain.errors import ChainUnavailable
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.records import Job as PostedJob
+from tiebreak.chain.records import JobStatus, Outcome, Phase, Side
+from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.customer import CustomerRole
+from tiebreak.roles.notices import What
+from tiebreak.roles.trainer import TrainerRole
+from world import TERMS, World
+
+
+@pytest.fixture
+def world(quick_world: World) -> World:
+    return quick_world
+
+
+def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(world: World) -> None:
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
+    silent = AuditorRole(silenced(world.station("second")), world.job)
+    world.run(trainer, silent)
+    world.pass_time(world.contract.job(world.job).claim.challenge_deadline - TERMS.clock_allowance // 4)
+    late = AuditorRole(world.station("auditor"), world.job)
+    other = LyingAuditor(silenced(world.station("deployer")), world.job, first_wrong_step=1)
+    world.run(other)
+    world.pass_challenge_window()
+    assert world.contract.job(world.job).live_games == 2
+    world.run(late)
+    # The first game's clock is out, nothing can be done about it; the liar is nobody to help.
+    assert [world.game(i).search.height for i in (1, 2)] == [3, 3]
+
+
+def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_move(world: World) -> None:
+    world.post(terms=replace(TERMS, challenge_window=10, clock_allowance=5_000))
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
+    silent = AuditorRole(silenced(world.station("second")), world.job)
+    world.run(trainer, silent)
+    late = AuditorRole(world.station("auditor"), world.job)
+    world.pass_challenge_window()
+    world.run(late, trainer)
+    assert world.game().search.height == 3  # the first half of its time is the silent party's own
+    world.pass_time(world.game().deadlines[Side.CHALLENGER] - 2_000)
+    world.run(late, trainer)
+    assert world.game().search.height == 1 or world.game().phase is Phase.OPENING
+    assert world.game().challenger == world.senders["second"].address
+
+
+def test_a_fresh_process_remembers_its_games_without_executing_anything(world: World) -> None:
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
+    auditor = AuditorRole(silenced(world.station("auditor")), world.job)
+    world.run(trainer, auditor)
+    world.notices.clear()
+    reborn = AuditorRole(world.station("auditor"), world.job)
+    assert reborn.attend().acted
+    again = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
+    assert again.attend().acted
+    assert not [notice for notice in world.notices if notice.what is What.STEP]
+
+
+def test_a_trainer_that_lost_its_directory_trains_again_and_defends_itself(world: World) -> None:
+    world.post()
+    world.run(TrainerRole(world.station("trainer"), world.job))
+    liar = LyingAuditor(world.station("auditor"), world.job, first_wrong_step=7)
+    world.run(liar)
+    shutil.rmtree(world.root / "trainer")
+    trainer = TrainerRole(world.station("trainer"), world.job)
+    assert not trainer.attend().acted  # that would take too long between two steps of other work
+    world.run(trainer, liar, world.referee())
+    assert world.game().outcome is Outcome.TRAINER_WON
+
+
+def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
+    world.post()
+
+    class FlakyContract(VerificationGame):
+        failures = 3
+
+        def job(self, job: int) -> PostedJob:
+            if self.failures:
+                self.failures -= 1
+                raise ChainUnavailable("the node is away: start it.")
+            return super().job(job)
+
+    station = world.station("customer")
+    contract = FlakyContract(world.node, world.contract.address, station.sender)
+    customer = CustomerRole(replace(station, contract=contract), 99, model=world.root / "model")
+    assert customer.run(poll=0.01).finished
+    assert len(world.said("the node is away")) == 3
+
+
+def test_a_role_that_is_stopped_in_the_middle_of_training_stops_there_and_resumes(world: World) -> None:
+    world.post()
+    trainer = TrainerRole(world.station("trainer"), world.job)
+    steps: list[int] = []
+
+    def stop_at_seven(notice) -> None:  # type: ignore[no-untyped-def]
+        if notice.what is What.STEP:
+            steps.append(notice.done)
+            if steps == list(range(1, 8)):
+                trainer.stop.set()
+
+    trainer.station = replace(trainer.station, notify=stop_at_seven)
+    assert trainer.run(poll=0.01).state == "interrupted"
+    assert steps == list(range(1, 8))
+    trainer.stop.clear()
+    trainer.step()
+    assert steps[7:] == list(range(7, 16))  # from the last checkpoint
+    assert world.status is JobStatus.CLAIMED
