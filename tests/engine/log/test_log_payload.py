@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_files import SIZES, STEPS, entries
+from log_files import SIZES, STEPS, entries, step_logs
 from roundlog.log import Decision, Entries, PayloadError
 from roundlog.log import payload as payloads
 from roundlog.log.varint import decode as varint_decode
 from roundlog.log.varint import encode as varint_encode
 
-SPECIFICATION = Path(__file__).resolve().parents[2] / "docs" / "log-format.md"
+SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "log-format.md"
 ARRAY_SIZES = np.array(SIZES)
 
 
@@ -53,20 +53,6 @@ def oracle(payload: bytes) -> dict[int, list[tuple[int, int, int | None]]]:
             entry += 1
         log[operator] = rows
     assert position == len(payload)
-    return log
-
-
-@st.composite
-def step_logs(draw: st.DrawFn, sizes: list[int] = SIZES) -> dict[int, Entries]:
-    log = {}
-    for operator, size in enumerate(sizes):
-        indices = sorted(draw(st.sets(st.integers(0, size - 1), max_size=12))) if size else []
-        decisions = [draw(st.sampled_from([0, 1, 2])) for _ in indices]
-        values = [draw(st.sampled_from([0, 1, 0x80000000, 0x7F7FFFFF, 0xFF7FFFFF])) for d in decisions if d == 2]
-        if indices:
-            log[operator] = Entries(
-                np.array(indices, np.int64), np.array(decisions, np.uint8), np.array(values, np.uint32)
-            )
     return log
 
 

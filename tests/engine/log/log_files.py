@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import zstandard
+from hypothesis import strategies as st
 from roundlog.commitments import leaf_hash
-from roundlog.log import Entries, LogHeader
+from roundlog.log import ClosedLog, Entries, LogHeader, LogReader, LogWriter
 from roundlog.log.layout import SEGMENT_HEADER_SIZE, SegmentHeader, pack_footer
 
 HEADER = LogHeader(program_root=bytes([1]) * 32, run_id=bytes([2]) * 32, first_step=10, steps=3, guard=4)
@@ -26,6 +27,32 @@ STEPS = [
     {},
     {2: entries((0, 2, 0x80000001)), 4: entries(*((i, i % 2) for i in range(0, 300, 7)))},
 ]
+
+
+@st.composite
+def step_logs(draw: st.DrawFn, sizes: list[int] = SIZES) -> dict[int, Entries]:
+    log = {}
+    for operator, size in enumerate(sizes):
+        indices = sorted(draw(st.sets(st.integers(0, size - 1), max_size=12))) if size else []
+        decisions = [draw(st.sampled_from([0, 1, 2])) for _ in indices]
+        values = [draw(st.sampled_from([0, 1, 0x80000000, 0x7F7FFFFF, 0xFF7FFFFF])) for d in decisions if d == 2]
+        if indices:
+            log[operator] = Entries(
+                np.array(indices, np.int64), np.array(decisions, np.uint8), np.array(values, np.uint32)
+            )
+    return log
+
+
+def write(path: Path, header: LogHeader = HEADER, steps: list[dict[int, Entries]] = STEPS) -> ClosedLog:
+    with LogWriter(path, header) as log:
+        for i, step in enumerate(steps):
+            log.append(header.first_step + i, step)
+    return log.close()
+
+
+def read(path: Path, header: LogHeader = HEADER) -> list[dict[int, Entries]]:
+    with LogReader(path, header, SIZES) as log:
+        return [log.step(header.first_step + i) for i in range(header.steps)]
 
 
 def forge(path: Path, header: LogHeader, frames: list[tuple[int, bytes]], steps: list[int] | None = None) -> None:

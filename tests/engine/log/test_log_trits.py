@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from log_files import HEADER, forge, frame
 from roundlog.log import Kind, LogError, LogReader, LogWriter, PayloadError, Trits, summarise, trits
 
-SPECIFICATION = Path(__file__).resolve().parents[2] / "docs" / "log-format.md"
+SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "log-format.md"
 SIZES = [0, 7, 0, 1, 10]
 ARRAY_SIZES = np.array(SIZES)
 TRIT_HEADER = replace(HEADER, kind=Kind.TRITS)

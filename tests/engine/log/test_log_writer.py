@@ -1,0 +1,133 @@
+"""A writer of a log leaves a whole file or none."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from log_files import HEADER, STEPS, entries, read, write
+from roundlog.log import Entries, LogError, LogWriter, summarise
+from roundlog.log import payload as payloads
+
+
+@pytest.fixture
+def nothing_left(path: Path) -> Iterator[None]:
+    yield
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.usefixtures("nothing_left")
+class TestNoFileIsLeft:
+    def test_by_a_block_that_raises(self, path: Path) -> None:
+        with pytest.raises(KeyboardInterrupt), LogWriter(path, HEADER) as log:
+            log.append(10, STEPS[0])
+            raise KeyboardInterrupt
+
+    def test_by_a_log_that_lacks_steps(self, path: Path) -> None:
+        with pytest.raises(LogError, match="lacks its last 2 of 3 steps"), LogWriter(path, HEADER) as log:
+            log.append(10, STEPS[0])
+
+    @pytest.mark.parametrize("second", [10, 12, 9, -1])
+    def test_by_steps_out_of_order(self, path: Path, second: int) -> None:
+        log = LogWriter(path, HEADER)
+        log.append(10, STEPS[0])
+        with pytest.raises(LogError, match=f"step {second} is not the step that this log needs next"):
+            log.append(second, STEPS[1])
+        with pytest.raises(LogError, match="is closed"):
+            log.append(11, STEPS[1])
+        with pytest.raises(LogError, match="is closed"):
+            log.close()
+
+    def test_by_a_step_too_many(self, path: Path) -> None:
+        log = LogWriter(path, HEADER)
+        for step in (10, 11, 12):
+            log.append(step, {})
+        with pytest.raises(LogError, match="step 13 is not"):
+            log.append(13, {})
+
+    def test_by_entries_that_break_a_rule_and_the_caller_learns_of_it(self, path: Path) -> None:
+        log = LogWriter(path, HEADER)
+        log.append(10, {3: entries((5, 1), (5, 1))})
+        with pytest.raises(LogError, match=r"step 10: element 5 of operator 3 is out of range"):
+            log.append(11, {})
+            log.append(12, {})
+            log.close()
+
+    def test_by_a_full_disk_and_the_caller_learns_of_it(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> bytes:
+            raise OSError(28, "No space left on device")
+
+        log = LogWriter(path, HEADER)
+        monkeypatch.setattr("roundlog.log.layout.SegmentHeader.pack", full)
+        with pytest.raises(LogError, match="cannot be written: No space left"):
+            for step in (10, 11, 12):
+                log.append(step, {})
+            log.close()
+
+
+def test_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="cannot be written"):
+        LogWriter(tmp_path / "absent" / "x.log", HEADER)
+
+
+def test_steps_are_written_by_another_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    encode = payloads.encode
+
+    def observed(step: dict[int, Entries]) -> bytes:
+        threads.append(threading.current_thread())
+        return encode(step)
+
+    monkeypatch.setattr(payloads, "encode", observed)
+    write(path)
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
+
+
+def test_the_old_log_stays_until_the_new_one_is_whole(path: Path) -> None:
+    old = write(path)
+    log = LogWriter(path, HEADER)
+    for step in (10, 11, 12):
+        log.append(step, {})
+        assert summarise(path).root == old.root
+    new = log.close()
+    assert log.close() == new
+    log.abort()
+    assert summarise(path).root == new.root != old.root
+
+
+def test_a_killed_writer_leaves_no_log_and_the_next_one_is_not_hindered(path: Path) -> None:
+    writer = (
+        "import sys, time; sys.path.insert(0, sys.argv[2])\n"
+        "from pathlib import Path\n"
+        "from log_files import HEADER, STEPS\n"
+        "from roundlog.log import LogWriter\n"
+        "log = LogWriter(Path(sys.argv[1]), HEADER); log.append(10, STEPS[0]); log.append(11, STEPS[1])\n"
+        "log._wait(0); log._file.flush(); print('written', flush=True); time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).parent)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"written\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert not path.exists()
+    write(path)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert read(path) == STEPS
+
+
+def test_an_abandoned_writer_does_not_keep_its_process_alive(path: Path) -> None:
+    writer = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from pathlib import Path\n"
+        "from log_files import HEADER, STEPS\n"
+        "from roundlog.log import LogWriter\n"
+        "LogWriter(Path(sys.argv[1]), HEADER).append(10, STEPS[0])\n"
+    )
+    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).parent)]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+    assert not path.exists()
