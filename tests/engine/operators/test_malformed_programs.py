@@ -3,116 +3,24 @@ before anything is allocated."""
 
 from __future__ import annotations
 
-import json
 import time
 import tracemalloc
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
-import contraction_cases  # noqa: F401  (registers its cases)
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from operator_cases import CASES
+from program_texts import TEXT, WHOLE, Document, canonical, load, refused, small
 from roundlog.fusion import peak_bytes
-from roundlog.operators import REGISTRY, Source, check
-from roundlog.program import DType, Node, Program, ProgramError, TensorType, from_json, to_json
-
-Document = dict[str, Any]
-F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
-
-
-def whole() -> Program:
-    """A valid program in which every operator of the registry occurs."""
-    nodes: list[Node] = []
-    loads: list[int] = []
-
-    def add(op: str, inputs: tuple[int, ...], attributes: dict[str, Any], kind: TensorType) -> int:
-        kind = REGISTRY[op].infer([nodes[i].type for i in inputs], attributes, kind)
-        nodes.append(Node(op, inputs, attributes, kind, f"net.py:{len(nodes)}"))
-        return len(nodes) - 1
-
-    scalar = TensorType((), F32)
-    add("data", (), {"slot": 0}, TensorType((2, 3), I64))
-    add("schedule", (), {"slot": 0}, scalar)
-    add("constant", (), {"bits": (0x3F800000, 0)}, TensorType((2,), F32))
-    add("iota", (), {"start": 1, "step": 2}, TensorType((4,), I64))
-    add("uniform", (), {"stream": 5}, TensorType((2, 2), F32))
-    for op, generate in sorted(CASES.items()):
-        if op not in ("loss", "store"):
-            case = next(case for case in generate(Random(op)) if 0 < case.inputs[0].numel() < 99 or len(nodes) > 0)
-            inputs = []
-            for x in case.inputs:
-                kind = TensorType(tuple(x.shape), DType.of(x.dtype))
-                inputs.append(add("state", (), {"slot": len(loads)}, kind))
-                loads.append(inputs[-1])
-            add(op, tuple(inputs), dict(case.attributes), scalar)
-    add("loss", (1,), {}, scalar)
-    for slot, value in enumerate(loads):
-        add("store", (value,), {"slot": slot}, scalar)
-    return Program(
-        nodes=tuple(nodes),
-        state_names=tuple(f"state.{slot}" for slot in range(len(loads))),
-        data_names=("x",),
-        schedule_names=("rate",),
-        batch_size=2,
-    )
-
-
-WHOLE = whole()
-TEXT = to_json(WHOLE)
-
-
-def small() -> Document:
-    """state 0 f32[2, 3], matmul with state 1 f32[3, 2], its sum as the loss, both states stored."""
-    return {
-        "format": "tiebreak-program",
-        "version": 1,
-        "batch_size": 2,
-        "states": ["w", "v"],
-        "data": ["x"],
-        "schedule": ["rate"],
-        "nodes": [
-            ["state", [], {"slot": 0}, "f32", [2, 3]],
-            ["state", [], {"slot": 1}, "f32", [3, 2]],
-            ["data", [], {"slot": 0}, "i64", [2]],
-            ["matmul", [0, 1], {}, "f32", [2, 2]],
-            ["sum", [3], {"dims": [0, 1]}, "f32", [1, 1]],
-            ["reshape", [4], {"shape": []}, "f32", []],
-            ["loss", [5], {}, "f32", []],
-            ["store", [0], {"slot": 0}, "f32", [2, 3]],
-            ["store", [1], {"slot": 1}, "f32", [3, 2]],
-        ],
-        "sources": ["net.py:1"] * 9,
-    }
-
-
-def canonical(document: object) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-
-
-def load(text: bytes) -> Program:
-    program = from_json(text)
-    check(program)
-    return program
-
-
-def refused(text: bytes) -> str:
-    """The one sentence with which the text is refused."""
-    with pytest.raises(ProgramError) as caught:
-        load(text)
-    message = str(caught.value)
-    assert message and message.isprintable() and len(message) < 1000, message[:2000]
-    return message
+from roundlog.operators import REGISTRY
+from roundlog.program import DType, TensorType, to_json
 
 
 def test_the_program_of_every_operator_is_read_and_written_back_to_the_same_text() -> None:
     assert load(TEXT) == WHOLE
     assert to_json(load(TEXT)) == TEXT
     assert {node.op for node in WHOLE.nodes} == set(REGISTRY)
-    assert load(canonical(small())).nodes[3].type == TensorType((2, 2), F32)
+    assert load(canonical(small())).nodes[3].type == TensorType((2, 2), DType.F32)
 
 
 def _set(*path: Any, to: Any) -> Callable[[Document], None]:
@@ -288,116 +196,6 @@ def test_a_text_that_is_not_exactly_a_program_in_canonical_form_is_refused(text:
     start = time.process_time()
     refused(text)
     assert time.process_time() - start < 1.0
-
-
-def _programs_of_one(op: str) -> list[tuple[list[TensorType], dict[str, Any]]]:
-    cases = list(CASES[op](Random(op)))[:12] if op in CASES else []
-    return [([TensorType(tuple(x.shape), DType.of(x.dtype)) for x in c.inputs], dict(c.attributes)) for c in cases]
-
-
-def _lone(op: str, inputs: list[TensorType], attributes: dict[str, Any], kind: TensorType) -> Program:
-    loads = [Node("state", (), {"slot": slot}, kind) for slot, kind in enumerate(inputs)]
-    node = Node(op, tuple(range(len(inputs))), attributes, kind, "net.py:12")
-    names = tuple(map(str, range(len(inputs))))
-    return Program(nodes=(*loads, node), state_names=names, data_names=(), schedule_names=(), batch_size=1)
-
-
-@pytest.mark.parametrize("op", sorted(REGISTRY))
-def test_an_operator_refuses_the_wrong_number_of_inputs_and_attributes_it_does_not_know(op: str) -> None:
-    for inputs, attributes in _programs_of_one(op) or [([], {})]:
-        if isinstance(REGISTRY[op], Source):
-            attributes = {"slot": 0, "bits": (0,), "start": 0, "step": 1, "stream": 1}
-        wrong = [inputs[:-1]] if inputs and op != "cat" else []
-        wrong += [[]] if inputs else []
-        wrong += [[*inputs, TensorType((2, 2), F32)], [*inputs, TensorType((), BOOL), TensorType((), I64)]]
-        for kinds in wrong:
-            with pytest.raises(ProgramError, match=rf"operator {len(kinds)} \({op}, net.py:12\)"):
-                check(_lone(op, kinds, attributes, TensorType((), F32)))
-        for bad in ({**attributes, "more": 1}, {k: v for k, v in list(attributes.items())[1:]} | {"x": ()}):
-            with pytest.raises(ProgramError, match=rf"operator {len(inputs)} \({op}, net.py:12\)"):
-                check(_lone(op, inputs, bad, TensorType((), F32)))
-
-
-JUNK_KINDS = [TensorType(s, d) for s in ((), (0,), (3,), (2, 3), (1, 2, 3, 3), (2**20, 2**20)) for d in DType]
-JUNK_NUMBERS = [-(2**63), -1, 0, 1, 2, 3, 2**20, 2**31, 2**63 - 1]
-JUNK: list[Any] = [*JUNK_NUMBERS, True, False, "", "x", 1.0, None, (), (0,), (-1, 0), (1, 1), (2**62,) * 4, (True,)]
-
-
-@pytest.mark.parametrize("op", sorted(REGISTRY))
-def test_no_types_and_attributes_make_an_operator_raise_anything_else(op: str) -> None:
-    rng = Random(op)
-    operator = REGISTRY[op]
-    known = _programs_of_one(op) or [([], {"slot": 0, "bits": (0,), "start": 0, "step": 1, "stream": 1})]
-    for _ in range(400):
-        inputs, attributes = rng.choice(known)
-        inputs, attributes = list(inputs), dict(attributes)
-        for _ in range(rng.randrange(1, 4)):
-            if inputs and rng.random() < 0.5:
-                inputs[rng.randrange(len(inputs))] = rng.choice(JUNK_KINDS)
-            elif attributes:
-                name = rng.choice(sorted(attributes))
-                old = attributes[name]
-                if isinstance(old, tuple) and rng.random() < 0.7:
-                    attributes[name] = tuple(rng.choice((i, rng.choice(JUNK_NUMBERS))) for i in old)
-                else:
-                    attributes[name] = rng.choice(JUNK)
-        try:
-            kind = operator.infer(inputs, attributes, rng.choice(JUNK_KINDS))
-        except ProgramError as error:
-            assert len(str(error).splitlines()) == 1
-        else:
-            assert all(type(size) is int and size >= 0 for size in kind.shape), (inputs, attributes, kind)
-
-
-def _mutated(document: Any, rng: Random) -> Any:
-    """One random change somewhere in the tree: replaced, dropped, doubled or swapped."""
-    path: list[tuple[Any, Any]] = []
-    target = document
-    while isinstance(target, (list, dict)) and target and (rng.random() < 0.85 or not path):
-        key = rng.choice(sorted(target)) if isinstance(target, dict) else rng.randrange(len(target))
-        path.append((target, key))
-        target = target[key]
-    parent, key = path[-1]
-    action = rng.randrange(5)
-    if action == 0:
-        del parent[key]
-    elif action == 1 and isinstance(parent, list):
-        parent.insert(key, target)
-    elif action == 2 and isinstance(parent, list):
-        other = rng.randrange(len(parent))
-        parent[key], parent[other] = parent[other], parent[key]
-    elif action == 3 and type(target) is int:
-        parent[key] = target + rng.choice((-1, 1, 2**31, 2**63, -(2**64)))
-    else:
-        junk = [None, True, 0, -1, 2**64, 1.5, "", "f32", "bool", "add", [], {}, [0], {"slot": 0}, "\ud800", 2**63 - 1]
-        parent[key] = rng.choice(junk)
-    return document
-
-
-def _refused_or_valid(text: bytes) -> None:
-    start = time.process_time()
-    try:
-        program = load(text)
-    except ProgramError as error:
-        assert str(error).isprintable()
-    else:
-        assert to_json(program) == text
-    assert time.process_time() - start < 2.0
-
-
-@given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_mutated_program_is_refused_or_valid(rng: Random, changes: int, large: bool) -> None:
-    document = json.loads(TEXT) if large else small()
-    for _ in range(changes):
-        document = _mutated(document, rng)
-    _refused_or_valid(canonical(document))
-
-
-@given(st.integers(0, len(TEXT) - 1), st.binary(max_size=3), st.integers(0, 3))
-@settings(max_examples=150, deadline=None)
-def test_flipped_bytes_are_refused_or_valid(place: int, inserted: bytes, removed: int) -> None:
-    _refused_or_valid(TEXT[:place] + inserted + TEXT[place + removed :])
 
 
 def test_checking_a_program_of_terabytes_allocates_none_of_them() -> None:
