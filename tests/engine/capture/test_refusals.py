@@ -1,4 +1,5 @@
-"""What a rule knows but cannot write is refused by the operator's name, its line, and what cannot be done."""
+"""What cannot be captured is refused by the operator's name, its line, and what cannot be done, and what cannot be trained
+by what is wrong with it."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from calls import Calls, refused
 from roundlog.capture import CaptureError, Task, capture
 from torch import nn
 from torch.nn import functional as F
@@ -89,3 +91,75 @@ def test_a_task_in_which_nothing_is_trained_is_refused() -> None:
     task.model.requires_grad_(False)
     with pytest.raises(CaptureError, match=r"^nothing is trained: no parameter of the optimizer requires a gradient$"):
         capture(task)
+
+
+def test_an_operator_without_a_counterpart_is_named_with_its_line() -> None:
+    refused(Calls(lambda x: torch.special.i0(x)), r"aten\.\w*i0\S* \(at test_refusals\.py:\d+\) has no counterpart")
+
+
+def test_control_flow_that_depends_on_values_is_refused() -> None:
+    refused(Calls(lambda x: x if x.sum() > 0 else -x), r"control flow depends on values.*\(at test_refusals\.py:\d+\)")
+
+
+def test_float64_inside_the_step_is_refused() -> None:
+    refused(Calls(lambda x: x.double().sum()), r"float64")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[x > 0].sum(),
+        lambda x: x.nonzero().sum() * x.sum(),
+        lambda x: torch.masked_select(x, x > 0).sum(),
+        lambda x: x.repeat_interleave((x[:, 0] > 0).long(), 0).sum(),
+    ],
+)
+def test_a_shape_that_depends_on_values_is_refused(function) -> None:
+    refused(Calls(function), r"depends on values", loss=lambda m, b: m(b["x"]))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x.to(torch.int8) * x, r"aten\._to_copy\S* \(at test_refusals\.py:\d+\).*int8 is not a storage type"),
+        (lambda x: (x.long() & 3) * x, r"aten\.bitwise_and\S* .*only masks"),
+        (lambda x: x.index_put((x.argmax(1),), x), r"aten\.index_put\S* .*indices that may be equal"),
+        (lambda x: x.scatter(1, x.argsort(1) // 2, x), r"aten\.\S+ \(at test_refusals\.py:\d+\)"),
+        (lambda x: x.scatter(1, (x > 0).long().sort(1)[0], x), r"aten\.scatter\S* .*more than one value a line"),
+        (lambda x: x * x.detach().histc(6), r"aten\.histc\S* .*give min and max"),
+        (lambda x: (-2) ** x, r"aten\.pow\S* .*positive base"),
+        (lambda x: F.adaptive_max_pool1d(x, 4), r"aten\.adaptive_max_pool2d\S* .*choose divisors"),
+        (lambda x: torch.linalg.inv(x[:4, :4]), r"aten\.linalg_inv\S* .*no counterpart"),
+        (lambda x: torch.fft.rfft(x).real, r"aten\._fft\S* .*"),
+    ],
+)
+def test_what_cannot_be_lowered_is_named_with_its_line(function, message: str) -> None:
+    refused(Calls(function), message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 5}, "a batch of 5 does not fit a dataset of 4 rows"),
+        ({"batch_size": 0}, "a batch of 0"),
+        ({"steps": 7, "interval": 2}, "7 steps cannot be cut"),
+        ({"seed": -1}, "seed"),
+        ({"x": torch.zeros(0, 6)}, "is empty"),
+        ({"x": torch.zeros(4, 6, dtype=torch.float16)}, "convert it to float32"),
+        ({"loss": lambda m, b: m(b["x"])}, "reduce it to a scalar"),
+    ],
+)
+def test_a_task_that_cannot_be_trained_says_why(change, message: str) -> None:
+    refused(nn.Linear(6, 2), message, **change)
+
+
+def test_optimizers_that_are_not_supported_say_so() -> None:
+    model = nn.Linear(6, 2)
+    refused(model, "Adagrad is not supported", optimizer=torch.optim.Adagrad(model.parameters()))
+    refused(model, "dampening", optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5))
+    refused(model, "amsgrad", optimizer=torch.optim.AdamW(model.parameters(), amsgrad=True))
+    used = torch.optim.AdamW(model.parameters())
+    model(torch.randn(1, 6)).sum().backward()
+    used.step()
+    refused(model, "fresh", optimizer=used)
+    refused(model, "not the model's", optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))

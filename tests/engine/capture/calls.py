@@ -1,0 +1,56 @@
+"""A linear layer followed by any function: trained both ways, or refused."""
+
+import pytest
+import torch
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.job import Job
+from torch import nn
+from trainings import train_by_program, train_by_pytorch
+
+
+class Calls(nn.Module):
+    """A linear layer followed by any function."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.linear(x))
+
+
+def linear_through(function) -> None:
+    """Train a linear layer with a function behind it both ways, and compare."""
+    torch.manual_seed(2)
+    model = Calls(function)
+    task = Task(
+        model=model,
+        loss=lambda m, b: (m(b["x"]) * b["x"]).sum(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(6, 6)},
+        batch_size=6,
+        steps=2,
+        interval=1,
+        seed=0,
+    )
+    job = Job.from_task(task)
+    theirs, ours = train_by_pytorch(task, 2), train_by_program(job, 2)
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5)
+
+
+def refused(
+    module: nn.Module, message: str, *, x: torch.Tensor | None = None, loss=None, optimizer=None, **more
+) -> None:
+    x = torch.randn(4, 6) if x is None else x
+    task = Task(
+        model=module,
+        loss=loss or (lambda m, b: m(b["x"]).sum()),
+        optimizer=optimizer or torch.optim.SGD(module.parameters(), lr=0.1),
+        dataset={"x": x},
+        **{"batch_size": 4, "steps": 1, "interval": 1, "seed": 0, **more},
+    )
+    with pytest.raises(CaptureError, match=message) as caught:
+        capture(task)
+    assert "\n" not in str(caught.value)
