@@ -1,4 +1,4 @@
-"""What cannot be captured is refused by the operator's name, its line, and what cannot be done, and what cannot be trained
+"""What cannot be captured is refused by the operator's name, its line, and what cannot be done; what cannot be trained,
 by what is wrong with it."""
 
 from __future__ import annotations
