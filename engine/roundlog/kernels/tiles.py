@@ -22,9 +22,6 @@ _VECTORS = 3
 ROWS, COLUMNS = 8, _VECTORS * LANES
 """Of a tile: its sums take 24 of the 32 vector registers, one term of the right operand three."""
 
-_AHEAD = 32
-"""Terms: how far ahead the left operand is asked for. It comes from the third level of the cache."""
-
 _DOUBLE, _INDEX = ir.DoubleType(), ir.IntType(64)
 _VECTOR = ir.VectorType(_DOUBLE, LANES)
 
@@ -66,17 +63,6 @@ def _everywhere(builder: Any, number: Any) -> Any:
 
 def _store(builder: Any, numbers: Any, number: int, values: Any) -> None:
     builder.store(values, _vector(builder, numbers, number)).align = 64
-
-
-def _prefetch(builder: Any, numbers: Any) -> None:
-    """Ask for this address's line of the cache; addresses that nobody may read do no harm."""
-    byte, whole = ir.IntType(8).as_pointer(), ir.IntType(32)
-    name = "llvm.prefetch.p0"
-    function = builder.module.globals.get(name) or ir.Function(
-        builder.module, ir.FunctionType(ir.VoidType(), [byte, whole, whole, whole]), name
-    )
-    # To read, into all levels of the cache, data.
-    builder.call(function, [builder.bitcast(numbers, byte), *(ir.Constant(whole, number) for number in (0, 3, 1))])
 
 
 def _sum_up(builder: Any, terms: Any, count: int, term: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
@@ -128,7 +114,6 @@ def _products(module: Any) -> Any:
     def term(k: Any, sums: list[Any]) -> list[Any]:
         of_left = builder.gep(left, [builder.mul(k, ir.Constant(_INDEX, ROWS))])
         of_right = builder.gep(right, [builder.mul(k, ir.Constant(_INDEX, COLUMNS))])
-        _prefetch(builder, builder.gep(of_left, [ir.Constant(_INDEX, _AHEAD * ROWS)]))
         columns = [_load(builder, of_right, number) for number in range(_VECTORS)]
         following = []
         for row in range(ROWS):
