@@ -53,6 +53,11 @@ class RunError(RuntimeError):
     """A run directory that cannot be used."""
 
 
+def root_sum(run_id: bytes, interval: int, root: bytes) -> bytes:
+    """What `roots.sums` has of a recorded root: 32 bytes."""
+    return sha256(run_id + interval.to_bytes(8, "big") + root).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class StepEvent:
     """Told after every step."""
@@ -198,7 +203,7 @@ class Run:
         return roots
 
     def _sum(self, interval: int, root: bytes) -> bytes:
-        return sha256(self.job.spec.run_id + interval.to_bytes(8, "big") + root).digest()
+        return root_sum(self.job.spec.run_id, interval, root)
 
     def _record(self, roots: Sequence[bytes]) -> None:
         _keep(self.directory / "roots.sums", [self._sum(interval, root) for interval, root in enumerate(roots)])

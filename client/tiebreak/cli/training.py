@@ -136,10 +136,8 @@ def audit(
     if log is not None and not log.is_dir():
         raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
     job = read_job(job_directory, max_memory, micro_batches)
-    if isinstance(claimed, list) and len(claimed) != job.spec.intervals:
-        raise CommandError(
-            f"the run {claim} has {len(claimed)} of {job.spec.intervals} checkpoints: let its training end first."
-        )
+    if claim is not None and isinstance(claimed, list):
+        check_roots(Path(claim), claimed, job)
     started = time.monotonic()
     with output.progress("auditing", job.spec.steps) as bar:
         result = Auditor(
@@ -215,6 +213,29 @@ def read_claim(text: str) -> bytes | list[bytes]:
     if len(content) % 32:
         raise CommandError(f"{path} does not hold whole roots of 32 bytes: let the training end first.")
     return [content[i : i + 32] for i in range(0, len(content), 32)]
+
+
+def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
+    """Whether these are the roots that the run in this directory wrote down for the whole of the job: a damaged file
+    accuses nobody. Raises CommandError."""
+    from roundlog.run import root_sum
+
+    if len(roots) != job.spec.intervals:
+        raise CommandError(
+            f"the run {directory} has {len(roots)} of {job.spec.intervals} checkpoints: let its training end first."
+        )
+    path = directory / "roots.sums"
+    if not path.is_file():
+        raise CommandError(f"there is no {path}, which says whether the roots are whole: copy it, too.")
+    sums = b"".join(root_sum(job.spec.run_id, interval, root) for interval, root in enumerate(roots))
+    with path.open("rb") as file:
+        recorded = file.read(len(sums) + 1)
+    wrong = [i for i in range(len(roots)) if sums[32 * i : 32 * i + 32] != recorded[32 * i : 32 * i + 32]]
+    if wrong:
+        raise CommandError(
+            f"the root of interval {wrong[0]} in {directory / 'roots'} is not what the run wrote there, or the run is "
+            "another job's: copy the directory again."
+        )
 
 
 class _Last:

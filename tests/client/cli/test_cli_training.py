@@ -17,6 +17,7 @@ from cli_world import Run, Trained, refused
 from roundlog.examples.digits import digits
 from roundlog.job import Job
 from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.run import root_sum
 from roundlog.trainer import Trainer, log_header, log_path
 
 
@@ -85,6 +86,9 @@ def test_the_first_wrong_checkpoint_of_a_run_is_named(run: Run, trained: Trained
     roots = bytearray((trained.run / "roots").read_bytes())
     roots[32] ^= 1
     (claim / "roots").write_bytes(roots)
+    run_id = Job.read(trained.job).spec.run_id
+    sums = (root_sum(run_id, i, bytes(roots[32 * i : 32 * i + 32])) for i in range(2))
+    (claim / "roots.sums").write_bytes(b"".join(sums))
     result = run("audit", trained.job, "--run", tmp_path / "audit", "--claim", claim)
     assert result.exit_code == 3
     assert "WRONG" in result.stdout
@@ -201,6 +205,24 @@ def test_an_unfinished_run_cannot_be_a_claim(run: Run, trained: Trained, tmp_pat
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", claim), "1 of 2 checkpoints")
     (claim / "roots").write_bytes(b"torn")
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", claim), "whole roots of 32 bytes")
+
+
+def test_a_damaged_record_of_roots_accuses_nobody(run: Run, trained: Trained, tmp_path: Path) -> None:
+    claim = tmp_path / "claim"
+    claim.mkdir()
+    roots = bytearray((trained.run / "roots").read_bytes())
+    (claim / "roots").write_bytes(roots)
+    words = "audit", trained.job, "--run", tmp_path / "a", "--claim", claim
+    refused(run(*words), str(claim / "roots.sums"), "copy it, too")
+    sums = (trained.run / "roots.sums").read_bytes()
+    roots[32] ^= 1
+    (claim / "roots").write_bytes(roots)
+    for recorded in (sums, sums[:40], b"", bytes(64)):
+        (claim / "roots.sums").write_bytes(recorded)
+        refused(run(*words), "the root of interval", "copy the directory again")
+    (claim / "roots").write_bytes((trained.run / "roots").read_bytes())
+    (claim / "roots.sums").write_bytes(sums)
+    assert run(*words).exit_code == 0
 
 
 @pytest.mark.parametrize("share", ["1.5", "-0.1", "nan", "most"])
