@@ -38,6 +38,8 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str
         "embedding_dense_backward",
         "scales embedding gradients by frequency",
     ),
+    "a power of an integer to integers": (lambda y, b: y * 3 ** b["i"], "pow", "raises integers to variable powers"),
+    "powers of integers to integers": (lambda y, b: y * b["i"] ** b["i"], "pow", "raises integers to variable powers"),
     "integers added at indices": (
         lambda y, b: y * torch.zeros(4, 4, dtype=torch.int64).index_put((b["i"][0],), b["i"], accumulate=True),
         "index_put",

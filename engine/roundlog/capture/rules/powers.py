@@ -44,8 +44,14 @@ def _by_logarithm(c: Context, x: Value, exponent: Value, at_zero: float | None) 
     return c.op("where", is_zero, c.f32(at_zero), power)
 
 
+def _need_floats(c: Context, whole: bool, x: Value) -> None:
+    if whole and c.dtype(x) != DType.F32:
+        raise CaptureError("raises integers to variable powers: convert them to float32")
+
+
 @rule("pow.Tensor_Tensor", "pow_.Tensor")
 def pow_tensor(c: Context, x: Value, exponent: Value) -> Value:
+    _need_floats(c, c.dtype(x) != DType.F32, exponent)
     x, exponent = (c.builder.convert(value, DType.F32) for value in (x, exponent))
     # 0^0 is 1, 0^positive is 0; 0^negative would be infinite, and its logarithm stops the run.
     is_zero, zero, one = c.op("eq", x, c.f32(0.0)), c.f32(0.0), c.f32(1.0)
@@ -59,12 +65,13 @@ def pow_tensor(c: Context, x: Value, exponent: Value) -> Value:
 def pow_of_scalar(c: Context, base: Scalar, x: Value) -> Value:
     if base <= 0:
         raise CaptureError(f"raises {base} to variable powers: only a positive base is supported")
+    _need_floats(c, isinstance(base, int), x)
     return c.op("exp", c.op("mul", c.builder.convert(x, DType.F32), c.f32(log(base))))
 
 
 @rule("exp2")
 def exp2(c: Context, x: Value) -> Value:
-    return pow_of_scalar(c, 2, x)
+    return pow_of_scalar(c, 2.0, x)
 
 
 @rule("log2", "log10")
