@@ -27,6 +27,16 @@ _OWN = threading.local()
 """`busy`: whether this thread is one of several that share a task."""
 
 
+class _Done:
+    """What has become of parts that were handed out together."""
+
+    def __init__(self) -> None:
+        self.answers: list[BaseException | None] = []
+        """What they raised, or None, in the order in which they ended."""
+        self.words: SimpleQueue[None] = SimpleQueue()
+        """One after every answer, for whoever waits."""
+
+
 class _Pool:
     """Threads that wait for work. `concurrent.futures` has some, too, but takes twice as long to hand out a part of a
     task and to wait for it."""
@@ -39,40 +49,48 @@ class _Pool:
         """No thread is started now."""
         self._unfinished = 0
         """Parts that have been handed out."""
-        self._parts: SimpleQueue[tuple[Callable[[], None], SimpleQueue[BaseException | None]]] = SimpleQueue()
+        self._parts: SimpleQueue[tuple[Callable[[], None], _Done]] = SimpleQueue()
 
-    def hand_out(self, works: list[Callable[[], None]]) -> SimpleQueue[BaseException | None]:
-        """Have all of these called on threads of the pool. What they raise, or None, is in the queue afterwards."""
+    def hand_out(self, works: list[Callable[[], None]]) -> _Done:
+        """Have all of these called on threads of the pool."""
         with self._lock:
             self._unfinished += len(works)
             while self._threads < min(self._unfinished, _MOST) and not self._fixed:
                 # Whoever still waits for a part when the process ends does not keep it from ending.
                 threading.Thread(target=self._work, name=f"roundlog-kernel_{self._threads}", daemon=True).start()
                 self._threads += 1
-        done: SimpleQueue[BaseException | None] = SimpleQueue()
+        done = _Done()
         for work in works:
             self._parts.put((work, done))
         return done
 
-    def wait(self, done: SimpleQueue[BaseException | None], count: int) -> list[BaseException | None]:
-        """For so many parts."""
-        try:
-            return [done.get() for _ in range(count)]
-        finally:
-            with self._lock:
-                self._unfinished -= count
+    def wait(self, done: _Done, count: int) -> list[BaseException | None]:
+        """For so many parts, interrupted or not: memory that they write to may go afterwards."""
+        interrupt: KeyboardInterrupt | None = None
+        # An interrupt may take away a word, but no answer.
+        while len(done.answers) < count:
+            try:
+                done.words.get()
+            except KeyboardInterrupt as error:
+                interrupt = error
+        with self._lock:
+            self._unfinished -= count
+        if interrupt is not None:
+            raise interrupt
+        return done.answers
 
     def _work(self) -> None:
         while True:
             work, done = self._parts.get()
+            answer: BaseException | None = None
             try:
                 work()
             except BaseException as error:
-                done.put(error)
-            else:
-                done.put(None)
+                answer = error
+            done.answers.append(answer)
+            done.words.put(None)
             # While it waits, it does not keep alive what the part worked on.
-            del work, done
+            del work, done, answer
 
     @contextmanager
     def fixed(self) -> Iterator[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -65,6 +66,29 @@ def test_what_a_part_raises_comes_back_when_all_have_ended(bad: int) -> None:
     # The threads are still there for the next task.
     in_parts(lambda start, stop: ended.append(start), 4, MUCH)
     assert len(ended) == 7
+
+
+def test_an_interrupt_comes_out_when_all_parts_have_ended() -> None:
+    """They may write to memory that goes then."""
+    waits, ended = threading.Event(), []
+
+    def part(start: int, stop: int) -> None:
+        if start == 0:
+            waits.set()
+            return
+        waits.wait(30)
+        time.sleep(0.2)
+        if start == 1:
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(0.2)
+        ended.append(start)
+
+    for _ in range(2):
+        waits.clear()
+        ended.clear()
+        with pytest.raises(KeyboardInterrupt):
+            in_parts(part, 4, MUCH)
+        assert sorted(ended) == [1, 2, 3]
 
 
 def test_threads_that_wait_keep_no_memory() -> None:
