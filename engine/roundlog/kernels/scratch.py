@@ -53,14 +53,15 @@ class Pool:
     def lend(self, size: int) -> Block:
         """uint8[at least so many and less than twice that], uninitialised."""
         with self._lock:
-            fitting = [position for position, block in enumerate(self._idle) if size <= len(block) < 2 * size]
-            if fitting:
-                block = self._idle.pop(min(fitting, key=lambda position: len(self._idle[position])))
-            else:
-                while self._idle and self.held + size > self._most:
-                    del self._idle[0]
-                # By numpy, which asks the system for huge pages, 2 MiB each.
-                block = np.empty(size, dtype=np.uint8)
+            # Out of reach of `let_go`, which the collection of garbage may call here.
+            idle, self._idle = self._idle, []
+            fitting = [position for position, block in enumerate(idle) if size <= len(block) < 2 * size]
+            found = idle.pop(min(fitting, key=lambda position: len(idle[position]))) if fitting else None
+            while found is None and idle and self._lent + sum(map(len, idle)) + size > self._most:
+                del idle[0]
+            self._idle += idle
+            # By numpy, which asks the system for huge pages, 2 MiB each.
+            block = np.empty(size, dtype=np.uint8) if found is None else found
             self._lent += len(block)
             self._most = max(self._most, self._lent)
             return block

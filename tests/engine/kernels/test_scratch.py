@@ -80,6 +80,27 @@ def test_no_more_is_held_than_was_lent_at_once() -> None:
     assert pool.held == sum(map(len, lent))
 
 
+def test_what_is_idle_may_be_let_go_while_memory_is_lent(pool: Pool) -> None:
+    """By the collection of garbage, which may run at any point of it."""
+
+    class Idle(list[np.ndarray]):
+        def __iter__(self):
+            for block in list.__iter__(self):
+                pool.let_go()
+                yield block
+
+        def __len__(self) -> int:
+            pool.let_go()
+            return super().__len__()
+
+    for size in (90, 1000):
+        for block in (pool.lend(100), pool.lend(150)):
+            pool.take_back(block)
+        pool._idle = Idle(pool._idle)
+        assert len(pool.lend(size)) >= size
+        pool._idle = list(pool._idle)
+
+
 def test_threads_are_lent_memory_of_their_own(pool: Pool) -> None:
     wrong: list[int] = []
 
