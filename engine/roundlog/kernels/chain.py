@@ -60,7 +60,7 @@ _FORMS_LOCK = threading.Lock()
 
 
 class Chain:
-    """A tape over `size` elements."""
+    """A tape over `size` > 0 elements: machine code divides by numbers of rows and columns."""
 
     def __init__(
         self, tape: Tape, inputs: Sequence[Operand], outputs: Sequence[int], size: int, last: bool = False
