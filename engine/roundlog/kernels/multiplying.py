@@ -1,7 +1,7 @@
 """Matrix products of FP32 numbers in FP64, tile by tile: widened while they are packed, summed in vector registers in
 blocks of terms, rounded and marked before a tile leaves the cache. The loops follow Goto and van de Geijn, Anatomy of
-High-Performance Matrix Multiplication (2008): a strip of the right operand stays in the second level of the cache while
-all strips of the left one pass by.
+High-Performance Matrix Multiplication (2008): a few strips of the right operand stay in the second level of the cache
+while all strips of the left one pass by.
 """
 
 from __future__ import annotations
