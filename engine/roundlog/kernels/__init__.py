@@ -4,3 +4,35 @@ They know nothing of operators. Each does what a reference in torch does, to the
 compiled without fast-math: every + - x / and conversion is the IEEE 754 one, in the order that is written, and nothing
 is contracted to FMA.
 """
+
+from __future__ import annotations
+
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from numba.core import config
+
+
+def _import_all() -> None:
+    """With a place in numba's cache that is named after the sources of all of them: loops contain constants and code
+    from other files than their own, and numba looks at that one alone. Where the place cannot be written to, numba
+    takes another, as it does without."""
+    folder = Path(__file__).parent
+    # numba's settings are made while it is imported.
+    settings: Any = config
+    sources = sorted(folder.glob("*.py"))
+    digest = sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
+    before = settings.CACHE_DIR
+    # Functions are given their places when they are defined.
+    settings.CACHE_DIR = str(Path(before or folder / "__pycache__") / f"roundlog_{digest[:16]}")
+    try:
+        for source in sources:
+            if source.stem != "__init__":
+                import_module(f"{__name__}.{source.stem}")
+    finally:
+        settings.CACHE_DIR = before
+
+
+_import_all()
