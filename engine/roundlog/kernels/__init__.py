@@ -1,8 +1,8 @@
 """Loops over whole tensors on the CPU, compiled by numba or, as numba does it, by LLVM: one read where torch needs ten.
 
 They know nothing of operators. Each does what a reference in torch does, to the bit, and is tested against it. They are
-compiled without fast-math: every + - x / and conversion is the IEEE 754 one, in the order that is written, and nothing
-is contracted to FMA.
+compiled without fast-math: every + - x / and conversion is the IEEE 754 one, in the order that is written. FMA is only
+where it changes nothing (products of FP32 numbers are exact in FP64), or where a value has an error bound.
 """
 
 from __future__ import annotations

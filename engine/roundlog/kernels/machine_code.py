@@ -111,6 +111,9 @@ class _Writer:
         self._loop("v", LANES, "%first", "%whole", "segment", "rest")
         self._loop("s", 1, "%whole", "%last", "rest", "end")
         put("  %more = icmp ult i64 %last, %stop", "  br i1 %more, label %segment, label %done", "done:")
+        if form.streamed:
+            # Stores past the cache are not ordered by what tells another thread that they are done.
+            put("  fence seq_cst")
         put(f"  %largest = call i32 @llvm.vector.reduce.umax.v{LANES}i32({integers} %vbad2)")
         put("  %bad = call i32 @llvm.umax.i32(i32 %largest, i32 %sbad2)", "  ret i32 %bad", "}")
         put(f"declare i32 @llvm.vector.reduce.umax.v{LANES}i32({integers})")
