@@ -133,7 +133,7 @@ contract HostileOpeningsTest is AdjudicationTest {
         if (kind % 4 == 0) o.data[where % o.data.length] = bytes1(junk);
         if (kind % 4 == 1) o.proof[where % o.proof.length] = junk;
         if (kind % 4 == 2) o.chunk = uint64(where % 5);
-        if (kind % 4 == 3) o.proof[where % 2] = o.proof[(where + 1) % 2];
+        if (kind % 4 == 3) o.proof[where % 2] = o.proof[1 - where % 2];
         try adjudicator.compute(setting(), ask(copy(), roots(list(data())), element), list(o)) returns (Finding f, uint64 bits) {
             (Finding finding, uint64 expected) = compute(copy(), list(data()), element);
             assertAnswer(f, bits, finding, expected, "the same");
