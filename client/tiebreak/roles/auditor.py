@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from roundlog import auditor as auditing
 from roundlog import job as engine
+from roundlog import verdict as verdicts
 from roundlog.batches import BatchSource
 from roundlog.executor import Executor
 from roundlog.microbatch import samples_of
@@ -35,13 +35,13 @@ class AuditorRole(JobRole):
         station: Station,
         job: int,
         *,
-        verify_log: float = 0.05,
+        verify_log: float = 1.0,
         use_log: bool = True,
         device: torch.device | str = "cpu",
         keep_every: int = 1,
     ) -> None:
-        """verify_log: the share of the logged decisions that is verified; 1.0 for all. use_log: False to resolve every
-        decision without the trainer's help."""
+        """verify_log: the share of the logged decisions that is verified; with 1.0 the log is checked and never relied
+        on. use_log: False to do without it."""
         super().__init__(station, job)
         self._verify_log = verify_log
         self._use_log = use_log
@@ -182,68 +182,59 @@ class AuditorRole(JobRole):
         room = self.station.room(self.job, posted)
         job = fetch_job(self.station, posted, room)
         challenged = self.station.contract.game(mine[0]).levels[0].roots[Side.CHALLENGER]
-        for run_dir in (room / "alone", room / "audit"):
-            found = Evidence.recall(
-                job,
-                run_dir,
-                batches=self.batches(job),
-                executor=self.executor(job),
-                device=self._device,
-                micro_batches=self._micro_batches(job),
-            )
-            if found is not None and (evidence := self.alter(found)).claim.root == challenged:
-                self._evidence = evidence
+        found = Evidence.recall(
+            job,
+            room / "alone",
+            batches=self.batches(job),
+            executor=self.executor(job),
+            device=self._device,
+            micro_batches=self._micro_batches(job),
+        )
+        if found is not None and (evidence := self.alter(found)).claim.root == challenged:
+            self._evidence = evidence
         return self._evidence is not None
 
     def _audit(self, posted: Job) -> Evidence:
         room = self.station.room(self.job, posted)
         job = fetch_job(self.station, posted, room)
         log_dir = fetch_log(self.station, posted, room) if self._use_log else None
-        if log_dir is None:
-            if self._use_log:
-                self.notify_job(
-                    What.WARNING, f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
-                )
-            return self._execute(job, room / "alone", None)
-        evidence = self._execute(job, room / "audit", log_dir)
-        if evidence.claim.root == posted.claim.checkpoint_root or self._verify_log == 1.0:
-            return evidence
-        # Decisions that the sample has missed may be bent, and would make this root wrong as well. Only what was found
-        # without the trainer's help can be defended in a game.
-        self.notify_job(What.COMPUTED, "the claim seems wrong: auditing again without the trainer's log")
-        return self._execute(job, room / "alone", None)
+        if log_dir is None and self._use_log:
+            self.notify_job(What.WARNING, f"the log {posted.claim.log_cid} cannot be had: the audit goes without it")
+        # Only what was found without relying on the trainer's log can be defended in a game.
+        return self._execute(posted, job, room / "alone", log_dir)
 
     def _micro_batches(self, job: engine.Job) -> int:
         return min(self.station.limits.micro_batches, samples_of(job.program))
 
-    def _execute(self, job: engine.Job, run_dir: Path, log_dir: Path | None) -> Evidence:
-        auditor = auditing.Auditor(
+    def _execute(self, posted: Job, job: engine.Job, run_dir: Path, log_dir: Path | None) -> Evidence:
+        verdict = verdicts.audit(
             job,
             run_dir,
+            claim=posted.claim.checkpoint_root,
             log_dir=log_dir,
             verify_log=self._verify_log,
             batches=self.batches(job),
             keep_every=self._keep_every,
             device=self._device,
-            on_step=self.on_step(self.job, job.spec.steps, "auditing" if log_dir else "auditing without a log"),
+            on_step=self.on_step(self.job, job.spec.steps, "auditing"),
+            on_distrust=lambda why: self.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
             micro_batches=self._micro_batches(job),
             go_on=True,
             executor=self.executor(job),
         )
-        result = auditor.run()
-        for finding in result.findings[:_FINDINGS_TOLD]:
+        for finding in verdict.findings[:_FINDINGS_TOLD]:
             where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
             self.notify_job(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
-        if (more := len(result.findings) - _FINDINGS_TOLD) > 0:
+        if (more := len(verdict.findings) - _FINDINGS_TOLD) > 0:
             self.notify_job(What.COMPUTED, f"the log has {more} more wrong entries")
-        for unreadable in result.unreadable:
+        for unreadable in verdict.unreadable:
             self.notify_job(What.WARNING, f"goes on without the log: {unreadable}")
-        if result.stopped is not None:
-            self.notify_job(What.COMPUTED, f"the run has no end: {result.stopped}")
+        if verdict.stopped is not None:
+            self.notify_job(What.COMPUTED, f"the run has no end: {verdict.stopped}")
         evidence = Evidence(
             job,
-            run_dir,
-            result.state_roots,
+            verdict.run_dir,
+            verdict.state_roots,
             batches=self.batches(job),
             executor=self.executor(job),
             device=self._device,
