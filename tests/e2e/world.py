@@ -18,6 +18,7 @@ from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.customer import CustomerRole, post_job
 from tiebreak.roles.notices import Notice
+from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.role import Role
 from tiebreak.roles.station import Station
@@ -106,6 +107,8 @@ class World:
         self.contract = VerificationGame.deploy(self.senders["deployer"])
         self.before = {name: self.balance(name) + self.senders[name].fees for name in NAMES}
         self.notices: list[Notice] = []
+        self.policy = Policy()
+        """What every party accepts."""
         self.job = 0
 
     def station(self, name: str) -> Station:
@@ -114,6 +117,7 @@ class World:
             sender=self.senders[name],
             store=self.store,
             directory=self.root / name,
+            policy=self.policy,
             notify=self.notices.append,
         )
 

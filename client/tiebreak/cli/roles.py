@@ -59,6 +59,7 @@ def run_trainer(
     trust_referee: terms.TrustReferee = None,
     least_clock: terms.LeastClock = terms.DEFAULT_LEAST_CLOCK,  # type: ignore[assignment]  # parsed by typer
     most_bond: terms.MostBond = None,
+    allow_large_rows: terms.AllowLargeRows = False,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -87,7 +88,7 @@ def run_trainer(
         )
 
     options.use_threads(threads)
-    accepted = terms.policy(trust_referee, least_clock, most_bond)
+    accepted = terms.policy(trust_referee, least_clock, most_bond, allow_large_rows)
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
     play("trainer", place, make, poll, json)
 
@@ -102,6 +103,7 @@ def run_auditor(
     trust_referee: terms.TrustReferee = None,
     least_clock: terms.LeastClock = terms.DEFAULT_LEAST_CLOCK,  # type: ignore[assignment]  # parsed by typer
     most_bond: terms.MostBond = None,
+    allow_large_rows: terms.AllowLargeRows = False,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -132,7 +134,7 @@ def run_auditor(
         return role(job) if job is not None else Follower(station, "auditor", lambda number, _: role(number))
 
     options.use_threads(threads)
-    accepted = terms.policy(trust_referee, least_clock, most_bond)
+    accepted = terms.policy(trust_referee, least_clock, most_bond, allow_large_rows)
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted, micro_batches)
     play("auditor", place, make, poll, json)
 

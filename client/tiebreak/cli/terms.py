@@ -43,11 +43,20 @@ MostBond = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+AllowLargeRows = Annotated[
+    bool,
+    typer.Option(
+        "--allow-large-rows",
+        help="Accept jobs with rows of data above 64 KiB, which no transaction can carry. What was loaded of them is "
+        "the referee's to decide: its silence costs the trainer its reward, its lie costs a bond.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
-def policy(trusted: list[str] | None, least_clock: int, most_bond: int | None) -> Policy:
+def policy(trusted: list[str] | None, least_clock: int, most_bond: int | None, large_rows: bool) -> Policy:
     """What the options say. Raises CommandError for a referee that is no address."""
     from tiebreak.roles.policy import Policy
 
     referees = frozenset(network.address(text, "the trusted referee") for text in trusted or [])
-    return Policy(referees=referees or None, least_clock=least_clock, most_bond=most_bond)
+    return Policy(referees=referees or None, least_clock=least_clock, most_bond=most_bond, large_rows=large_rows)

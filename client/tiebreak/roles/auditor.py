@@ -13,7 +13,7 @@ from roundlog.executor import Executor
 from roundlog.microbatch import samples_of
 
 from tiebreak.chain.records import Job, JobStatus, Outcome, Phase, Side
-from tiebreak.roles.contents import Refused, fetch_job, fetch_log
+from tiebreak.roles.contents import Refused, fetch_job, fetch_log, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games, help_along
@@ -197,6 +197,8 @@ class AuditorRole(JobRole):
     def _audit(self, posted: Job) -> Evidence:
         room = self.station.room(self.job, posted)
         job = fetch_job(self.station, posted, room)
+        if not self._my_games():
+            require_small_rows(self.station, job)
         log_dir = fetch_log(self.station, posted, room) if self._use_log else None
         if log_dir is None and self._use_log:
             self.notify_job(What.WARNING, f"the log {posted.claim.log_cid} cannot be had: the audit goes without it")

@@ -14,7 +14,7 @@ from tiebreak.chain.events import JobPosted
 from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import timeout_is_due
-from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
+from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.contents import Refused, fetch_job, fetch_state
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.role import JobRole
@@ -27,9 +27,12 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
 
     If this is interrupted at any instant, the same call made again with the same station carries on and does not pay
     twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job, or
-    one whose disputes could not be decided, StoreError, ChainError."""
+    one whose disputes could not be decided, or only by the referee (unless the station's policy accepts that),
+    StoreError, ChainError."""
     job = engine.Job.read(job_dir, engine.Limits(memory_bytes=station.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
+        raise engine.JobError(why)
+    if not station.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
         raise engine.JobError(why)
     adjudicator = station.contract.adjudicator()
     if not is_adjudicator(station.contract.node, adjudicator):

@@ -20,6 +20,9 @@ class Policy:
     side loses by the clock."""
     most_bond: int | None = None
     """Wei; None: whatever the job asks."""
+    large_rows: bool = False
+    """Whether jobs are posted and taken whose rows do not fit a transaction. The referee decides alone about what was
+    loaded of them: if it is silent, the trainer gets no reward; if it lies, an honest party loses its bond."""
 
     def objection(self, posted: Job, bond: int) -> str | None:
         """Why no bond of `bond` wei is put on this job, in one clause; None if nothing is wrong with it."""

@@ -12,7 +12,7 @@ from roundlog.executor import Executor, StoppedError
 
 from tiebreak.chain.records import ANYONE, Job, JobStatus, Side
 from tiebreak.game import Leaves
-from tiebreak.roles.contents import Refused, fetch_job
+from tiebreak.roles.contents import Refused, fetch_job, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games
@@ -102,6 +102,8 @@ class TrainerRole(JobRole):
             return
         room = self.station.room(self.job, posted)
         job = fetch_job(self.station, posted, room)
+        if posted.status is JobStatus.OPEN:
+            require_small_rows(self.station, job)
         trainer = training.Trainer(
             job,
             room / "run",
