@@ -54,7 +54,7 @@ AllowLargeRows = Annotated[
 ]
 
 
-def policy(trusted: list[str] | None, least_clock: int, most_bond: int | None, large_rows: bool) -> Policy:
+def policy(trusted: list[str] | None, least_clock: int, most_bond: int | None, large_rows: bool = False) -> Policy:
     """What the options say. Raises CommandError for a referee that is no address."""
     from tiebreak.roles.policy import Policy
 
