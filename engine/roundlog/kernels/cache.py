@@ -58,8 +58,8 @@ def not_ours_alone(path: Path) -> str | None:
 
 def _holds_foreign_files(place: Path) -> bool:
     """Whether anything in a place that is ours alone came there when it was not."""
-    for folder, _, names in os.walk(place):
-        for path in (Path(folder), *(Path(folder, name) for name in names)):
+    for folder, inside, names in os.walk(place):
+        for path in (Path(folder), *(Path(folder, name) for name in (*inside, *names))):
             status = path.lstat()
             kind = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
             if not kind or status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
