@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import shutil
 import stat
 import tempfile
@@ -20,8 +21,13 @@ from pathlib import Path
 from typing import Any
 from warnings import warn
 
-from numba.core import caching, config
-from numba.misc.appdirs import AppDirs
+import numba.core.caching
+import numba.misc.appdirs
+from numba.core import config
+
+# numba's types do not go as far.
+caching: Any = numba.core.caching
+appdirs: Any = numba.misc.appdirs
 
 _PREFIX = "roundlog_"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -99,7 +105,7 @@ def place_for(package: Path, digest: str, chosen: str) -> Path:
     name, inside = ours + digest[:16], package / "__pycache__"
     shared = [Path(chosen)] if chosen else []
     refused = []
-    for parent in (*shared, inside, Path(AppDirs(appname="roundlog", appauthor=False).user_cache_dir)):
+    for parent in (*shared, inside, Path(appdirs.AppDirs(appname="roundlog", appauthor=False).user_cache_dir)):
         why = _taken(parent, name, f"{_PREFIX if parent == inside else ours}*")
         if why is None:
             return parent / name
@@ -133,7 +139,7 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
         content = _checked(Path(self._index_path))
         if content is None:
             return {}
-        version, stamp, overloads = caching.pickle.loads(content)
+        version, stamp, overloads = pickle.loads(content)
         return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
 
     def _save_index(self, overloads: Any) -> None:
@@ -141,7 +147,7 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
 
     def _load_data(self, name: str) -> Any:
         content = _checked(Path(self._data_path(name)))
-        return None if content is None else caching.pickle.loads(content)
+        return None if content is None else pickle.loads(content)
 
     def _save_data(self, name: str, data: Any) -> None:
         self._write(self._data_path(name), data)
