@@ -139,7 +139,7 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
         content = _checked(Path(self._index_path))
         if content is None:
             return {}
-        version, stamp, overloads = pickle.loads(content)
+        version, stamp, overloads = pickle.loads(content)  # noqa: S301 (the place is ours alone)
         return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
 
     def _save_index(self, overloads: Any) -> None:
@@ -147,7 +147,7 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
 
     def _load_data(self, name: str) -> Any:
         content = _checked(Path(self._data_path(name)))
-        return None if content is None else pickle.loads(content)
+        return None if content is None else pickle.loads(content)  # noqa: S301 (as above)
 
     def _save_data(self, name: str, data: Any) -> None:
         self._write(self._data_path(name), data)
