@@ -20,6 +20,7 @@ from tiebreak.roles.player import Games, help_along
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
+from tiebreak.roles.stops import confirm_stop
 
 _FINDINGS_TOLD = 5
 """The log of a wrong training is wrong almost everywhere after its first wrong step: hundreds of thousands of times."""
@@ -117,7 +118,7 @@ class AuditorRole(JobRole):
     def _challenge(self, posted: Job, evidence: Evidence) -> Progress:
         root = evidence.claim.root
         objection = self.station.policy.objection(posted, posted.terms.challenger_bond)
-        if (objection := objection or self._too_large(evidence.job)) is not None:
+        if (objection := objection or self._too_large(evidence.job) or confirm_stop(evidence)) is not None:
             state = f"the claim on job {self.job} is wrong (root 0x{root.hex()}), but not challenged: {objection}"
             return Progress(finished=True, state=state)
         # A challenge of a former life of this process may still be on its way; two would cost two bonds.

@@ -20,7 +20,7 @@ from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
-from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, certify, give_up, pieces, put, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, pieces, put, resolve, settle
 from roundlog.rounding.verdicts import Verdict, weigh
 from roundlog.rounding.window import Window
 
@@ -49,6 +49,8 @@ class Follower:
         self._step = 0
         self._log: Mapping[int, Entries] | None = None
         self._window: Window | None = None
+        self._before = (0, 0)
+        """How many findings there were before the running step, and decisions followed."""
 
     @classmethod
     def of_nobody(cls, guard: int, bits: int = FULL_BITS) -> Follower:
@@ -58,6 +60,11 @@ class Follower:
     def follow(self, step: int, log: Mapping[int, Entries] | None) -> None:
         """The log of the step that runs next; None: there is none, and everything is resolved here."""
         self._step, self._log = step, log
+        self._before = len(self.findings), self.followed
+
+    def start_again(self) -> None:
+        del self.findings[self._before[0] :]
+        self.followed = self._before[1]
 
     def read(self, reader: LogReader, step: int) -> None:
         """`follow` what a log file says of the step that runs next. Raises LogError."""
@@ -80,9 +87,11 @@ class Follower:
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
-        if not np.isfinite(near.y.numpy()).all():
-            give_up(operator, inputs, attributes, rounded, near, self.bits)
-            return rounded, False
+        if not bounded(near):
+            others = settle(operator, inputs, attributes, rounded, near, self.bits)
+            if others is None:
+                return rounded, False
+            near = others
         parts = pieces(near)
         logs: Iterable[Entries | None] = [None] * len(parts)
         if self._log is not None and not self.given_up:

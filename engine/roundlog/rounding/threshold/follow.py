@@ -11,6 +11,7 @@ from roundlog.log import LogReader, Trits
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
+from roundlog.rounding.resolve import fill_in
 from roundlog.rounding.threshold.codes import place, reverse
 from roundlog.rounding.threshold.thresholds import MIN_THRESHOLD
 
@@ -33,10 +34,17 @@ class ThresholdFollower:
         """Outputs of the running step that were reversed, by operator index."""
         self._step = 0
         self._log: Mapping[int, Trits] | None = None
+        self._before = 0
+        """Findings before the running step."""
 
     def follow(self, step: int, log: Mapping[int, Trits] | None) -> None:
         """The log of the step that runs next; None: there is none, and nothing is reversed."""
         self._step, self._log = step, log
+        self.corrections = {}
+        self._before = len(self.findings)
+
+    def start_again(self) -> None:
+        del self.findings[self._before :]
         self.corrections = {}
 
     def read(self, reader: LogReader, step: int) -> None:
@@ -57,6 +65,9 @@ class ThresholdFollower:
     def _round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         y = operator.approximate(inputs, attributes)
         rounded = round_to_bits(y, self.bits)
+        if not rounded.isfinite().all():
+            y = fill_in(operator, inputs, attributes, y, self.bits)
+            rounded = round_to_bits(y, self.bits)
         if self._log is None or self.given_up or not y.numel():
             return rounded
         codes = torch.from_numpy(self._log[index].codes()).to(y.device).reshape(y.shape)
