@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.kernels import superaccumulator
 from roundlog.kernels.reducing import sum_columns, sum_rows
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_placed, sum_products
@@ -113,16 +114,19 @@ class Sum(Summation):
         step = step_over(x, dims)
         if step is None:
             return self.sums_listed(inputs, attributes, elements)
-        kept = [dim for dim in range(x.ndim) if dim not in dims]
         # As products with ones, where they lie in memory.
         ones = np.ones(self.terms([tuple(x.shape)], attributes), np.float32)
-        first = locate(
-            elements,
-            (1, *(x.shape[dim] for dim in kept)),
-            (0, *(x.stride(dim) for dim in kept)),
-            int(x.storage_offset()),
-        )
+        first = _first_terms(x, dims, elements)
         return sum_products(storage_of(x), ones, first, step, np.zeros(len(elements), np.int64), 1, len(ones))
+
+    def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
+        x, dims = inputs[0], ints(attributes, "dims")
+        step = step_over(x, dims)
+        if step is None:
+            super().accumulate(inputs, attributes, elements, sums)
+        else:
+            terms = self.terms([tuple(x.shape)], attributes)
+            superaccumulator.add_numbers(sums, storage_of(x), _first_terms(x, dims, elements), step, terms)
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         x, dims = inputs[0], ints(attributes, "dims")
@@ -134,6 +138,13 @@ class Sum(Summation):
             chosen.reshape(len(elements), self.terms([tuple(x.shape)], attributes)).cpu().numpy().astype(np.float64)
         )
         return terms
+
+
+def _first_terms(x: torch.Tensor, dims: tuple[int, ...], elements: Index) -> Index:
+    """Where the sums over these axes of x, for the chosen elements, begin in memory."""
+    kept = [dim for dim in range(x.ndim) if dim not in dims]
+    sizes, strides = (1, *(x.shape[dim] for dim in kept)), (0, *(x.stride(dim) for dim in kept))
+    return locate(elements, sizes, strides, int(x.storage_offset()))
 
 
 def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
@@ -248,6 +259,14 @@ class ScatterAdd(Summation):
         shape = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
         return sum_placed(
             x.detach().reshape(shape).numpy(), index.expand(x.shape).reshape(shape).numpy(), size, elements
+        )
+
+    def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
+        x, index = inputs
+        dim, size = integer(attributes, "dim"), integer(attributes, "size")
+        shape = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
+        superaccumulator.add_placed(
+            sums, x.detach().reshape(shape).numpy(), index.expand(x.shape).reshape(shape).numpy(), size, elements
         )
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
