@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels import superaccumulator
-from roundlog.kernels.reducing import sum_columns, sum_rows
+from roundlog.kernels.reducing import NO_TERM, bound_sums, sum_columns, sum_rows
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_placed, sum_products
 from roundlog.kernels.widening import storage_of
@@ -31,7 +33,7 @@ from roundlog.operators.registry import (
     register,
 )
 from roundlog.operators.summation import F64, Index, Measures, Shapes, Summation
-from roundlog.operators.terms import SLACK, check_terms, exact_bytes, gamma
+from roundlog.operators.terms import BLOCK_TERMS, SLACK, check_terms, exact_bytes, sum_gamma, sum_parts_keep_depth
 from roundlog.program import DType, ProgramError, TensorType
 
 
@@ -60,7 +62,7 @@ class Sum(Summation):
         return super().workspace(inputs, attributes, output) + exact
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        return self._both(inputs[0], ints(attributes, "dims"))[0]
+        return self._all(inputs[0], ints(attributes, "dims"))[0]
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return self.evaluate(inputs, attributes)[1]
@@ -73,21 +75,26 @@ class Sum(Summation):
         return prod(shapes[0][dim] for dim in ints(attributes, "dims"))
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
-        total, magnitude = self._both(inputs[0], ints(attributes, "dims"))
-        return total, (magnitude,)
+        return self._all(inputs[0], ints(attributes, "dims"))
 
     def measured(self, part: Types, output: TensorType) -> int:
-        return output.numel
+        return 3 * output.numel
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
-        return FullBound(measures[0].reshape(-1) * gamma(terms))
+        return FullBound(_bound(measures, sum_gamma(terms)))
+
+    def join(self, measures: Measures, more: Measures) -> None:
+        _join(measures, more)
+
+    def keeps_bound(self, parts: Sequence[int]) -> bool:
+        return sum_parts_keep_depth(parts)
 
     @staticmethod
-    def _both(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum and the sum of magnitudes, both with the summed axes kept."""
+    def _all(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
+        """The sum and its measures, with the summed axes kept."""
         shape = reduced(tuple(x.shape), dims)
         if x.device.type != "cpu" or 0 in x.shape:
-            return _both_by_torch(x, dims)
+            return _all_by_torch(x, dims)
         # Neighbouring axes with the same fate count as one; most sums are then over the rows or the columns of
         # something.
         runs: list[tuple[bool, int]] = []
@@ -99,15 +106,17 @@ class Sum(Summation):
         flat = x.contiguous().reshape([size for _, size in runs] or [1]).numpy()
         pattern = [summed for summed, _ in runs]
         if pattern in ([False, True], [True]):
-            total, magnitude = sum_rows(flat.reshape(-1, flat.shape[-1]))
+            found = sum_rows(flat.reshape(-1, flat.shape[-1]))
         elif pattern in ([True, False], [False, True, False]):
-            total, magnitude = sum_columns(flat.reshape(-1, *flat.shape[-2:]))
+            found = sum_columns(flat.reshape(-1, *flat.shape[-2:]))
         elif pattern == [True, False, True]:
-            inner = sum_rows(flat.reshape(-1, flat.shape[-1]))
-            total, magnitude = (part.reshape(flat.shape[:2]).sum(axis=0) for part in inner)
+            # In one piece, so that terms go through no more additions than in any other sum of as many.
+            found = sum_rows(np.ascontiguousarray(flat.transpose(1, 0, 2)).reshape(flat.shape[1], -1))
         else:
-            return _both_by_torch(x, dims)
-        return torch.from_numpy(total).reshape(shape), torch.from_numpy(magnitude).reshape(shape)
+            return _all_by_torch(x, dims)
+        finest = last_place(torch.from_numpy(found.places.astype(np.int64)))
+        measures = torch.from_numpy(found.magnitude), torch.from_numpy(found.least.astype(np.int64)), finest
+        return torch.from_numpy(found.total).reshape(shape), tuple(one.reshape(shape) for one in measures)
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         x, dims = inputs[0], ints(attributes, "dims")
@@ -162,10 +171,59 @@ def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
     return 1 if step is None else step
 
 
-def _both_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum and the sum of magnitudes in FP64, on any device and over any axes, which are kept."""
-    wide = x.to(torch.float64)
-    return (wide.sum(dims, keepdim=True), wide.abs().sum(dims, keepdim=True)) if dims else (wide, wide.abs())
+def last_place(bits: torch.Tensor) -> torch.Tensor:
+    """int64 -> int64: the last place that a significand with this fraction (23 bits) uses, 1 to 2^23."""
+    fraction = (bits & 0x7FFFFF) | 0x800000
+    return fraction & -fraction
+
+
+def _magnitude_bits(x: torch.Tensor) -> torch.Tensor:
+    """int64 of x's shape: magnitudes as bits, less one; NO_TERM for a zero."""
+    return ((x.contiguous().view(torch.int32).to(torch.int64) & 0x7FFFFFFF) - 1) & NO_TERM
+
+
+def _all_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
+    """The sum and its measures on any device and over any axes, which are kept."""
+    shape, kept = reduced(tuple(x.shape), dims), [dim for dim in range(x.ndim) if dim not in dims]
+    lines = x.permute((*kept, *dims)).reshape(prod(shape), prod(x.shape[dim] for dim in dims))
+    wide = lines.to(torch.float64)
+    total, magnitude = _in_blocks(wide), _in_blocks(wide.abs())
+    if lines.shape[1]:
+        least = _magnitude_bits(lines).amin(1)
+        finest = last_place(lines.contiguous().view(torch.int32).to(torch.int64)).amin(1)
+    else:
+        least, finest = torch.full_like(total, NO_TERM, dtype=torch.int64), torch.ones_like(total, dtype=torch.int64)
+    return total.reshape(shape), tuple(one.reshape(shape) for one in (magnitude, least, finest))
+
+
+def _in_blocks(wide: torch.Tensor) -> torch.Tensor:
+    """f64[R, K] -> f64[R]: sums in blocks, whose sums are taken in blocks again (`sum_depth`)."""
+    for _ in range(2):
+        if wide.shape[1] <= BLOCK_TERMS:
+            break
+        wide = F.pad(wide, (0, -wide.shape[1] % BLOCK_TERMS)).reshape(len(wide), -1, BLOCK_TERMS).sum(2)
+    return wide.sum(1)
+
+
+def _bound(measures: Measures, factor: float | torch.Tensor) -> torch.Tensor:
+    """f64[n]: `roundlog.kernels.reducing.bound_sums`, on any device."""
+    magnitude, least, finest = (one.reshape(-1) for one in measures)
+    if magnitude.device.type == "cpu" and not isinstance(factor, torch.Tensor):
+        arrays = (one.contiguous().numpy() for one in (magnitude, least, finest))
+        return torch.from_numpy(bound_sums(*arrays, factor))
+    place = ((least + 1) >> 23).clamp(min=1) - 150 + torch.frexp(finest.to(torch.float64)).exponent - 1
+    # A number is below 2^k if its exponent, of a fraction below 1, is at most k.
+    exact = (torch.frexp(magnitude).exponent <= place + 53) & magnitude.isfinite()
+    return torch.where(exact | (least == NO_TERM), 0.0, magnitude * factor)
+
+
+def _join(measures: Measures, more: Measures) -> None:
+    """Magnitudes add up; of the others, the least counts."""
+    measures[0].add_(more[0])
+    for mine, other in zip(measures[1:3], more[1:3], strict=True):
+        torch.minimum(mine, other, out=mine)
+    for mine, other in zip(measures[3:], more[3:], strict=True):
+        mine.add_(other)
 
 
 @register
@@ -228,19 +286,27 @@ class ScatterAdd(Summation):
         return self.approximate(inputs, attributes), self._measures(inputs, attributes)
 
     def _measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
-        """The sums of magnitudes, and how many terms each has."""
+        """The sums of magnitudes, what is known of their terms' bits, and how many terms each has."""
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")
         one = torch.ones((), dtype=torch.float64, device=x.device).expand(index.shape)
-        return self._scatter(x.abs().to(torch.float64), index, dim, size), self._scatter(one, index, dim, size)
+        magnitude, count = (self._scatter(of, index, dim, size) for of in (x.abs().to(torch.float64), one))
+        # A zero that is placed stands for what is outside, too.
+        bits = _magnitude_bits(x.masked_fill((index < 0) | (index >= size), 0))
+        least = torch.full_like(magnitude, NO_TERM, dtype=torch.int64)
+        if size:
+            least.scatter_reduce_(dim, index.clamp(0, size - 1).expand(x.shape), bits, "amin")
+        return magnitude, least, torch.ones_like(least), count
 
     def measured(self, part: Types, output: TensorType) -> int:
-        return 2 * output.numel
+        return 4 * output.numel
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
-        magnitude, count = measures
-        d = magnitude * (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)
-        return FullBound(d.reshape(-1))
+        count = measures[3].expand(measures[0].shape).reshape(-1)
+        return FullBound(_bound(measures[:3], (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)))
+
+    def join(self, measures: Measures, more: Measures) -> None:
+        _join(measures, more)
 
     @staticmethod
     def _scatter(x: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.Tensor:

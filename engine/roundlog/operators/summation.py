@@ -68,6 +68,11 @@ class Summation(Inexact):
     def bound_of(self, measures: Measures, terms: int) -> Bound:
         """The bound of a sum of so many terms, by its measures."""
 
+    def join(self, measures: Measures, more: Measures) -> None:
+        """Make the measures of a part those of it and of more terms, in place."""
+        for sum_of_all, measure in zip(measures, more, strict=True):
+            sum_of_all.add_(measure)
+
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         """Whether approximations of parts of so many terms, added up one after the other, come within the bound of the
         whole: always, where that holds for any order."""
@@ -159,8 +164,7 @@ class InParts(Inexact):
         for number in range(1, self._count):
             y, more = self._operator.part(self._read(number), attributes)
             total.add_(y)
-            for sum_of_all, measure in zip(measures, more, strict=True):
-                sum_of_all.add_(measure)
+            self._operator.join(measures, more)
         return total, self._operator.bound_of(measures, self._terms)
 
     def exact(
