@@ -171,15 +171,24 @@ def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
     return 1 if step is None else step
 
 
+_NO_ZERO = 0x7FFFFFFF
+
+
 def last_place(bits: torch.Tensor) -> torch.Tensor:
-    """int64 -> int64: the last place that a significand with this fraction (23 bits) uses, 1 to 2^23."""
+    """Integers -> integers: the last place that a significand with this fraction (23 bits) uses, 1 to 2^23."""
     fraction = (bits & 0x7FFFFF) | 0x800000
     return fraction & -fraction
 
 
 def _magnitude_bits(x: torch.Tensor) -> torch.Tensor:
-    """int64 of x's shape: magnitudes as bits, less one; NO_TERM for a zero."""
-    return ((x.contiguous().view(torch.int32).to(torch.int64) & 0x7FFFFFFF) - 1) & NO_TERM
+    """int32 of x's shape: magnitudes as bits; the largest number for a zero."""
+    bits = x.contiguous().view(torch.int32) & _NO_ZERO
+    return bits.masked_fill_(bits == 0, _NO_ZERO)
+
+
+def _less_one(bits: torch.Tensor) -> torch.Tensor:
+    """int32 -> int64: the least of `_magnitude_bits` as `roundlog.kernels.reducing` has it."""
+    return torch.where(bits == _NO_ZERO, NO_TERM, bits.to(torch.int64) - 1)
 
 
 def _all_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
@@ -189,8 +198,8 @@ def _all_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor,
     wide = lines.to(torch.float64)
     total, magnitude = _in_blocks(wide), _in_blocks(wide.abs())
     if lines.shape[1]:
-        least = _magnitude_bits(lines).amin(1)
-        finest = last_place(lines.contiguous().view(torch.int32).to(torch.int64)).amin(1)
+        least = _less_one(_magnitude_bits(lines).amin(1))
+        finest = last_place(lines.contiguous().view(torch.int32)).amin(1).to(torch.int64)
     else:
         least, finest = torch.full_like(total, NO_TERM, dtype=torch.int64), torch.ones_like(total, dtype=torch.int64)
     return total.reshape(shape), tuple(one.reshape(shape) for one in (magnitude, least, finest))
@@ -293,9 +302,10 @@ class ScatterAdd(Summation):
         magnitude, count = (self._scatter(of, index, dim, size) for of in (x.abs().to(torch.float64), one))
         # A zero that is placed stands for what is outside, too.
         bits = _magnitude_bits(x.masked_fill((index < 0) | (index >= size), 0))
-        least = torch.full_like(magnitude, NO_TERM, dtype=torch.int64)
+        least = torch.full_like(magnitude, _NO_ZERO, dtype=torch.int32)
         if size:
             least.scatter_reduce_(dim, index.clamp(0, size - 1).expand(x.shape), bits, "amin")
+        least = _less_one(least)
         return magnitude, least, torch.ones_like(least), count
 
     def measured(self, part: Types, output: TensorType) -> int:
