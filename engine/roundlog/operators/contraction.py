@@ -19,10 +19,10 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.sums import round_sums_of
-from roundlog.kernels import superaccumulator
+from roundlog.kernels import exact_products
+from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import locate, sum_products
-from roundlog.kernels.superaccumulator import Runs, numbered
 from roundlog.kernels.widening import storage_of
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.marking import Marked
@@ -101,7 +101,7 @@ class Contraction(Inexact):
             a, b = a.cpu(), b.cpu()
 
         def exactly(some: Index) -> npt.NDArray[np.float32]:
-            return superaccumulator.round_products(*self.runs([a, b], attributes, some), bits)
+            return exact_products.round_products(*self.runs([a, b], attributes, some), bits)
 
         # Of a few, every run is read for one sum alone, which takes a superaccumulator longer; many share theirs.
         outputs = prod(self.output_shape((tuple(a.shape), tuple(b.shape)), attributes))
@@ -120,7 +120,7 @@ class Contraction(Inexact):
     def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
         """Add the products of the chosen elements to these sums of `roundlog.kernels.superaccumulator`; inputs on the
         CPU."""
-        superaccumulator.add_products(sums, *self.runs(inputs, attributes, elements))
+        exact_products.add_products(sums, *self.runs(inputs, attributes, elements))
 
     def _exact_by_reads(
         self, a: torch.Tensor, b: torch.Tensor, attributes: Attributes, elements: Index, bits: int

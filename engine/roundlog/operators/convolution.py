@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from roundlog.kernels import patches
+from roundlog.kernels.exact_products import Runs
 from roundlog.kernels.patch_sums import sum_forward, sum_input, sum_weight
-from roundlog.kernels.superaccumulator import Runs
 from roundlog.operators import convolution_runs, convolving
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.contraction import (

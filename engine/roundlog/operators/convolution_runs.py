@@ -1,5 +1,5 @@
 """The two runs of numbers that every element of a convolution, or of a gradient of one, is the sum of products of, as
-`roundlog.kernels.superaccumulator` reads them. The letters are those of `roundlog.operators.convolution`."""
+`roundlog.kernels.exact_products` reads them. The letters are those of `roundlog.operators.convolution`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.kernels.superaccumulator import Runs, numbered
+from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.operators.convolving import Shape
 
 I64 = npt.NDArray[np.int64]

@@ -7,11 +7,10 @@ from math import prod
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels import superaccumulator
-from roundlog.kernels.reducing import NO_TERM, bound_sums, sum_columns, sum_rows
+from roundlog.kernels.reducing import sum_columns, sum_rows
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_placed, sum_products
 from roundlog.kernels.widening import storage_of
@@ -32,13 +31,19 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
+from roundlog.operators.sum_bounds import (
+    NO_ZERO,
+    bound_of_sums,
+    join_measures,
+    last_place,
+    less_one,
+    magnitude_bits,
+    reduced,
+    sum_by_torch,
+)
 from roundlog.operators.summation import F64, Index, Measures, Shapes, Summation
-from roundlog.operators.terms import BLOCK_TERMS, SLACK, check_terms, exact_bytes, sum_gamma, sum_parts_keep_depth
+from roundlog.operators.terms import SLACK, check_terms, exact_bytes, sum_gamma, sum_parts_keep_depth
 from roundlog.program import DType, ProgramError, TensorType
-
-
-def reduced(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(1 if dim in dims else size for dim, size in enumerate(shape))
 
 
 @register
@@ -81,12 +86,12 @@ class Sum(Summation):
         return 3 * output.numel
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
-        return FullBound(_bound(measures, sum_gamma(terms)))
+        return FullBound(bound_of_sums(measures, sum_gamma(terms)))
 
     def join(self, measures: Measures, more: Measures) -> None:
-        _join(measures, more)
+        join_measures(measures, more)
 
-    def keeps_bound(self, parts: Sequence[int]) -> bool:
+    def keepsbound_of_sums(self, parts: Sequence[int]) -> bool:
         return sum_parts_keep_depth(parts)
 
     @staticmethod
@@ -94,7 +99,7 @@ class Sum(Summation):
         """The sum and its measures, with the summed axes kept."""
         shape = reduced(tuple(x.shape), dims)
         if x.device.type != "cpu" or 0 in x.shape:
-            return _all_by_torch(x, dims)
+            return sum_by_torch(x, dims)
         # Neighbouring axes with the same fate count as one; most sums are then over the rows or the columns of
         # something.
         runs: list[tuple[bool, int]] = []
@@ -113,7 +118,7 @@ class Sum(Summation):
             # In one piece, so that terms go through no more additions than in any other sum of as many.
             found = sum_rows(np.ascontiguousarray(flat.transpose(1, 0, 2)).reshape(flat.shape[1], -1))
         else:
-            return _all_by_torch(x, dims)
+            return sum_by_torch(x, dims)
         finest = last_place(torch.from_numpy(found.places.astype(np.int64)))
         measures = torch.from_numpy(found.magnitude), torch.from_numpy(found.least.astype(np.int64)), finest
         return torch.from_numpy(found.total).reshape(shape), tuple(one.reshape(shape) for one in measures)
@@ -169,70 +174,6 @@ def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
             return None
         reach = x.stride(dim) * x.shape[dim]
     return 1 if step is None else step
-
-
-_NO_ZERO = 0x7FFFFFFF
-
-
-def last_place(bits: torch.Tensor) -> torch.Tensor:
-    """Integers -> integers: the last place that a significand with this fraction (23 bits) uses, 1 to 2^23."""
-    fraction = (bits & 0x7FFFFF) | 0x800000
-    return fraction & -fraction
-
-
-def _magnitude_bits(x: torch.Tensor) -> torch.Tensor:
-    """int32 of x's shape: magnitudes as bits; the largest number for a zero."""
-    bits = x.contiguous().view(torch.int32) & _NO_ZERO
-    return bits.masked_fill_(bits == 0, _NO_ZERO)
-
-
-def _less_one(bits: torch.Tensor) -> torch.Tensor:
-    """int32 -> int64: the least of `_magnitude_bits` as `roundlog.kernels.reducing` has it."""
-    return torch.where(bits == _NO_ZERO, NO_TERM, bits.to(torch.int64) - 1)
-
-
-def _all_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
-    """The sum and its measures on any device and over any axes, which are kept."""
-    shape, kept = reduced(tuple(x.shape), dims), [dim for dim in range(x.ndim) if dim not in dims]
-    lines = x.permute((*kept, *dims)).reshape(prod(shape), prod(x.shape[dim] for dim in dims))
-    wide = lines.to(torch.float64)
-    total, magnitude = _in_blocks(wide), _in_blocks(wide.abs())
-    if lines.shape[1]:
-        least = _less_one(_magnitude_bits(lines).amin(1))
-        finest = last_place(lines.contiguous().view(torch.int32)).amin(1).to(torch.int64)
-    else:
-        least, finest = torch.full_like(total, NO_TERM, dtype=torch.int64), torch.ones_like(total, dtype=torch.int64)
-    return total.reshape(shape), tuple(one.reshape(shape) for one in (magnitude, least, finest))
-
-
-def _in_blocks(wide: torch.Tensor) -> torch.Tensor:
-    """f64[R, K] -> f64[R]: sums in blocks, whose sums are taken in blocks again (`sum_depth`)."""
-    for _ in range(2):
-        if wide.shape[1] <= BLOCK_TERMS:
-            break
-        wide = F.pad(wide, (0, -wide.shape[1] % BLOCK_TERMS)).reshape(len(wide), -1, BLOCK_TERMS).sum(2)
-    return wide.sum(1)
-
-
-def _bound(measures: Measures, factor: float | torch.Tensor) -> torch.Tensor:
-    """f64[n]: `roundlog.kernels.reducing.bound_sums`, on any device."""
-    magnitude, least, finest = (one.reshape(-1) for one in measures)
-    if magnitude.device.type == "cpu" and not isinstance(factor, torch.Tensor):
-        arrays = (one.contiguous().numpy() for one in (magnitude, least, finest))
-        return torch.from_numpy(bound_sums(*arrays, factor))
-    place = ((least + 1) >> 23).clamp(min=1) - 150 + torch.frexp(finest.to(torch.float64)).exponent - 1
-    # A number is below 2^k if its exponent, of a fraction below 1, is at most k.
-    exact = (torch.frexp(magnitude).exponent <= place + 53) & magnitude.isfinite()
-    return torch.where(exact | (least == NO_TERM), 0.0, magnitude * factor)
-
-
-def _join(measures: Measures, more: Measures) -> None:
-    """Magnitudes add up; of the others, the least counts."""
-    measures[0].add_(more[0])
-    for mine, other in zip(measures[1:3], more[1:3], strict=True):
-        torch.minimum(mine, other, out=mine)
-    for mine, other in zip(measures[3:], more[3:], strict=True):
-        mine.add_(other)
 
 
 @register
@@ -301,11 +242,11 @@ class ScatterAdd(Summation):
         one = torch.ones((), dtype=torch.float64, device=x.device).expand(index.shape)
         magnitude, count = (self._scatter(of, index, dim, size) for of in (x.abs().to(torch.float64), one))
         # A zero that is placed stands for what is outside, too.
-        bits = _magnitude_bits(x.masked_fill((index < 0) | (index >= size), 0))
-        least = torch.full_like(magnitude, _NO_ZERO, dtype=torch.int32)
+        bits = magnitude_bits(x.masked_fill((index < 0) | (index >= size), 0))
+        least = torch.full_like(magnitude, NO_ZERO, dtype=torch.int32)
         if size:
             least.scatter_reduce_(dim, index.clamp(0, size - 1).expand(x.shape), bits, "amin")
-        least = _less_one(least)
+        least = less_one(least)
         return magnitude, least, torch.ones_like(least), count
 
     def measured(self, part: Types, output: TensorType) -> int:
@@ -313,10 +254,10 @@ class ScatterAdd(Summation):
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
         count = measures[3].expand(measures[0].shape).reshape(-1)
-        return FullBound(_bound(measures[:3], (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)))
+        return FullBound(bound_of_sums(measures[:3], (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)))
 
     def join(self, measures: Measures, more: Measures) -> None:
-        _join(measures, more)
+        join_measures(measures, more)
 
     @staticmethod
     def _scatter(x: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.Tensor:

@@ -12,8 +12,9 @@ import torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.sums import round_scaled_integer
+from roundlog.kernels import exact_products
 from roundlog.kernels import superaccumulator as exact
-from roundlog.kernels.superaccumulator import Runs
+from roundlog.kernels.exact_products import Runs
 from roundlog.operators import operator
 from roundlog.operators.contraction import Contraction
 from roundlog.rounding import Recorder
@@ -80,12 +81,12 @@ def sums_of(a: F32, b: F32, bits: int) -> list[int]:
         Runs.strided(np.ascontiguousarray(b).reshape(-1), np.arange(columns), k, columns),
     )
     kept, by_terms = exact.new_sums(len(of_a)), exact.new_sums(len(of_a))
-    exact.add_products(kept, *runs, of_a, of_b)
+    exact_products.add_products(kept, *runs, of_a, of_b)
     with np.errstate(invalid="ignore"):
         exact.add_terms(by_terms, (a[:, None].astype(np.float64) * b.T[None].astype(np.float64)).reshape(-1, k))
     assert np.array_equal(kept, by_terms)
     found = exact.rounded(kept, bits).view(np.uint32)
-    assert np.array_equal(exact.round_products(*runs, of_a, of_b, bits).view(np.uint32), found)
+    assert np.array_equal(exact_products.round_products(*runs, of_a, of_b, bits).view(np.uint32), found)
     return [int(word) for word in found]
 
 
@@ -183,7 +184,7 @@ def test_runs_of_a_convolution_are_its_products(name: str, odd: bool) -> None:
     count = int(np.prod(op.output_shape(shapes, attributes)))
     for elements in (np.arange(count), rng.permutation(count)[:5]):
         right = round_sums(op.listed(inputs, attributes, elements))
-        found = exact.round_products(*op.runs(inputs, attributes, elements), FULL_BITS)
+        found = exact_products.round_products(*op.runs(inputs, attributes, elements), FULL_BITS)
         assert found.tobytes() == right.tobytes()
 
 
@@ -192,7 +193,7 @@ def test_an_infinity_beside_padding_is_no_term() -> None:
     w[0, 0, 0] = float("inf")
     op = operator("conv2d")
     assert isinstance(op, Contraction)
-    found = exact.round_products(*op.runs([x, w], PLAIN, np.arange(4)), FULL_BITS)
+    found = exact_products.round_products(*op.runs([x, w], PLAIN, np.arange(4)), FULL_BITS)
     assert found.tolist() == [4.0, 4.0, np.inf, np.inf]
 
 
@@ -204,7 +205,7 @@ def test_many_sums_and_runs_are_cut_into_blocks_and_put_back() -> None:
     of_a, of_b = np.divmod(pairs, 11)
     runs = (Runs.strided(a.reshape(-1), np.arange(700) * 9, 9, 1), Runs.strided(b.reshape(-1), np.arange(11), 9, 11))
     right = round_sums(a[of_a].astype(np.float64) * b.T[of_b].astype(np.float64))
-    assert exact.round_products(*runs, of_a, of_b, FULL_BITS).tobytes() == right.tobytes()
+    assert exact_products.round_products(*runs, of_a, of_b, FULL_BITS).tobytes() == right.tobytes()
 
 
 def test_hidden_midpoints_take_no_thousand_times_as_long() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels.reducing import NO_TERM, bound_sums
-from roundlog.operators import Summation, operator, reduction
+from roundlog.operators import Summation, operator, sum_bounds
 from roundlog.operators.summation import InParts
 from roundlog.operators.terms import BLOCK_TERMS, sum_depth, sum_gamma, sum_parts_keep_depth
 from roundlog.rounding import Follower, Recorder
@@ -95,10 +95,10 @@ def test_every_kernel_finds_the_same_bounds(monkeypatch: pytest.MonkeyPatch) -> 
         rows, lines = torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(x.T))
         around = torch.from_numpy(np.ascontiguousarray(x.reshape(6, 1, k).transpose(1, 0, 2)))
         found = [bounds(rows, (1,)), bounds(lines, (0,)), bounds(around, (0, 2))]
-        y, measures = reduction._all_by_torch(rows, (1,))
+        y, measures = sum_bounds.sum_by_torch(rows, (1,))
         found.append(summation("sum").bound_of(measures, k).whole(y).numpy().reshape(-1))
         with monkeypatch.context() as patch:
-            patch.setattr(reduction, "bound_sums", bound_by_torch)
+            patch.setattr(sum_bounds, "bound_sums", bound_by_torch)
             found.append(bounds(rows, (1,)))
         for other in found[1:]:
             assert np.array_equal(found[0] == 0, other == 0)
@@ -110,7 +110,7 @@ def test_every_kernel_finds_the_same_bounds(monkeypatch: pytest.MonkeyPatch) -> 
 
 def bound_by_torch(magnitude: Any, least: Any, finest: Any, gamma: float) -> Any:
     measures = tuple(map(torch.from_numpy, (magnitude, least, finest)))
-    return reduction._bound(measures, torch.tensor(gamma, dtype=torch.float64)).numpy()
+    return sum_bounds.bound_of_sums(measures, torch.tensor(gamma, dtype=torch.float64)).numpy()
 
 
 def test_no_terms_but_zeros_are_exact() -> None:
