@@ -211,7 +211,9 @@ def test_a_logged_value_that_is_no_candidate_is_forged_at_once(bits_: int) -> No
 
 
 def test_a_logged_negative_zero_never_gets_into_a_result() -> None:
-    op, attributes, inputs = operator("sum"), {"dims": (1,)}, [torch.tensor([[1.0, -1.0], [1.0, 1.0]])]
+    small = 2.0**-60
+    op, attributes = operator("sum"), {"dims": (1,)}
+    inputs = [torch.tensor([[1.0, small, -1.0, -small], [1.0, small, 1.0, -small]])]
     width = 2.0**60
     _, entries = trained(op, inputs, attributes, width=width)
     assert len(entries) == 2
