@@ -1,7 +1,7 @@
 """Correctly rounded sums of FP64 numbers that are exact products of FP32 numbers (or FP32 numbers themselves).
 
-Two stages (design, section 2): a double-double sum by TwoSum, with a proven bound; exact integers for the few sums
-that even that leaves undecided.
+Two stages (design, section 2): a double-double sum by TwoSum, with a proven bound; a superaccumulator for the sums that
+even that leaves undecided.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from roundlog.arithmetic.bits import FULL_BITS, dropped, neighbour, round_to_bits
 from roundlog.arithmetic.interval import UNIT_F64
-from roundlog.kernels import deciding
+from roundlog.kernels import deciding, superaccumulator
 from roundlog.kernels.summing import sum_terms
 
 F64 = npt.NDArray[np.float64]
@@ -37,8 +37,10 @@ def round_sums(terms: F64, bits: int = FULL_BITS) -> F32:
 
 def _round_block(terms: F64, bits: int) -> F32:
     rounded, undecided = round_sums_of(*sum_terms(terms), terms.shape[1], bits)
-    for row in np.flatnonzero(undecided):
-        rounded[row] = round_exact_sum(terms[row], bits)
+    if undecided.any():
+        sums = superaccumulator.new_sums(int(np.count_nonzero(undecided)))
+        superaccumulator.add_terms(sums, terms[undecided])
+        rounded[undecided] = superaccumulator.rounded(sums, bits)
     return rounded
 
 
@@ -128,28 +130,6 @@ def _midpoint(a: F32, b: F32) -> F64:
     wide_a = np.clip(a.astype(np.float64), -limit, limit)
     wide_b = np.clip(b.astype(np.float64), -limit, limit)
     return (wide_a + wide_b) / 2
-
-
-_SCALE_BITS = 298
-
-
-def round_exact_sum(terms: F64, bits: int = FULL_BITS) -> np.float32:
-    """One sum, in integers: every term is a multiple of 2^-298."""
-    return round_scaled_sum(scaled_sum(terms), bits)
-
-
-def scaled_sum(terms: F64) -> int:
-    """One exact sum, times 2^298."""
-    total = 0
-    for term in terms.tolist():
-        numerator, denominator = term.as_integer_ratio()
-        total += numerator << (_SCALE_BITS - (denominator.bit_length() - 1))
-    return total
-
-
-def round_scaled_sum(total: int, bits: int = FULL_BITS) -> np.float32:
-    """What `scaled_sum` gives, or a sum of several, rounded to `bits` bits."""
-    return round_scaled_integer(total, -_SCALE_BITS, bits)
 
 
 def round_scaled_integer(value: int, exponent: int, bits: int = FULL_BITS) -> np.float32:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,17 @@ from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
+U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
 
 _ANY_ORDER = {"reassoc", "contract"}
 """Along a row, numbers may be added in any order, squares with FMA or without: bounds allow for it, and one running sum
 would be no vector instruction. Nothing else is computed in these loops."""
 
-_COLUMNS = 1024
+_BLOCK = 256
+"""`roundlog.operators.terms.BLOCK_TERMS`."""
+
+_COLUMNS = 512
 """Columns whose running sums stay in the cache."""
 
 _PART = 128
@@ -28,54 +34,160 @@ _SHARE = 4
 """Four elements take as long as one of what threads are worth handing out for."""
 
 
+NO_TERM = 0xFFFFFFFF
+"""The least magnitude of no terms but zeros."""
+
+
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
-def _sum_rows(x: Any, total: Any, magnitude: Any, start: int, stop: int) -> None:
-    for r in range(start, stop):
-        line = x[r]
-        s, m = 0.0, 0.0
-        for c in range(len(line)):
-            v = np.float64(line[c])
-            s += v
-            m += abs(v)
-        total[r] = s
-        magnitude[r] = m
+def _sum_block(line: Any, words: Any, sums: Any, signs: Any) -> None:
+    """Some terms of one sum: to sums their sum and that of their magnitudes, to signs what `Sums` has of their bits."""
+    s, m = 0.0, 0.0
+    for c in range(len(line)):
+        v = np.float64(line[c])
+        s += v
+        m += abs(v)
+    sums[0], sums[1] = s, m
+    least, places = signs[0], signs[1]
+    for c in range(len(words)):
+        # A zero comes last.
+        least = min(least, np.uint32((words[c] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
+        places |= words[c]
+    signs[0], signs[1] = least, places
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sum_columns(x: Any, total: Any, magnitude: Any, left: int, right: int, start: int, stop: int) -> None:
+def _sum_rows(x: Any, words: Any, total: Any, magnitude: Any, bits: Any, start: int, stop: int) -> None:
+    sums, signs = np.empty(2), np.empty(2, np.uint32)
+    terms = x.shape[1]
+    for r in range(start, stop):
+        signs[0], signs[1] = NO_TERM, 0
+        s, m = 0.0, 0.0
+        for large in range(0, terms, _BLOCK * _BLOCK):
+            of_blocks, of_magnitudes = 0.0, 0.0
+            for first in range(large, min(large + _BLOCK * _BLOCK, terms), _BLOCK):
+                last = min(first + _BLOCK, terms)
+                _sum_block(x[r, first:last], words[r, first:last], sums, signs)
+                of_blocks += sums[0]
+                of_magnitudes += sums[1]
+            s += of_blocks
+            m += of_magnitudes
+        total[r], magnitude[r] = s, m
+        bits[0, r], bits[1, r] = signs[0], signs[1]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add_rows(
+    x: Any, words: Any, outer: int, begin: int, end: int, first: int, last: int, sums: Any, bits: Any
+) -> None:
+    """Rows begin to end of columns first to last: sums, of magnitudes too, and bits."""
+    s, m, least, places = sums[0], sums[1], bits[0], bits[1]
+    width = last - first
+    s[:width] = 0.0
+    m[:width] = 0.0
+    whole = end - (end - begin) % 4
+    # Four rows at a time: reading and writing the running sums would take longer than all else.
+    for r in range(begin, whole, 4):
+        a, b = x[outer, r, first:last], x[outer, r + 1, first:last]
+        c, d = x[outer, r + 2, first:last], x[outer, r + 3, first:last]
+        for i in range(width):
+            p, q, v, w = np.float64(a[i]), np.float64(b[i]), np.float64(c[i]), np.float64(d[i])
+            s[i] += (p + q) + (v + w)
+            m[i] += (abs(p) + abs(q)) + (abs(v) + abs(w))
+    for r in range(whole, end):
+        a = x[outer, r, first:last]
+        for i in range(width):
+            p = np.float64(a[i])
+            s[i] += p
+            m[i] += abs(p)
+    for r in range(begin, end):
+        e = words[outer, r, first:last]
+        for i in range(width):
+            least[i] = min(least[i], np.uint32((e[i] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
+            places[i] |= e[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_columns(
+    x: Any, words: Any, total: Any, magnitude: Any, bits: Any, left: int, right: int, start: int, stop: int
+) -> None:
     rows = x.shape[1]
+    block, blocks = np.empty((2, _COLUMNS)), np.empty((2, _COLUMNS))
+    found = np.empty((2, _COLUMNS), np.uint32)
     for outer in range(start, stop):
         for first in range(left, right, _COLUMNS):
             last = min(first + _COLUMNS, right)
-            s, m = total[outer, first:last], magnitude[outer, first:last]
-            # Four rows at a time: reading and writing the running sums would take longer than all else.
-            for r in range(0, rows - rows % 4, 4):
-                a, b = x[outer, r, first:last], x[outer, r + 1, first:last]
-                c, d = x[outer, r + 2, first:last], x[outer, r + 3, first:last]
-                for i in range(last - first):
-                    p, q, v, w = np.float64(a[i]), np.float64(b[i]), np.float64(c[i]), np.float64(d[i])
-                    s[i] += (p + q) + (v + w)
-                    m[i] += (abs(p) + abs(q)) + (abs(v) + abs(w))
-            for r in range(rows - rows % 4, rows):
-                a = x[outer, r, first:last]
-                for i in range(last - first):
-                    p = np.float64(a[i])
-                    s[i] += p
-                    m[i] += abs(p)
+            width = last - first
+            found[0], found[1] = NO_TERM, 0
+            for large in range(0, rows, _BLOCK * _BLOCK):
+                blocks[:] = 0.0
+                for begin in range(large, min(large + _BLOCK * _BLOCK, rows), _BLOCK):
+                    _add_rows(x, words, outer, begin, min(begin + _BLOCK, rows), first, last, block, found)
+                    blocks += block
+                total[outer, first:last] += blocks[0, :width]
+                magnitude[outer, first:last] += blocks[1, :width]
+            bits[0, outer, first:last] = found[0, :width]
+            bits[1, outer, first:last] = found[1, :width]
 
 
-def sum_rows(x: F32) -> tuple[F64, F64]:
-    """x: float32[R, K] -> (float64[R] sums, float64[R] sums of magnitudes)."""
-    total, magnitude = np.empty(len(x)), np.empty(len(x))
-    in_parts(lambda start, stop: _sum_rows(x, total, magnitude, start, stop), len(x), x.size // _SHARE)
-    return total, magnitude
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What is known of many sums of FP32 numbers. Terms are added up in blocks of 256 in any order, blocks likewise,
+    and what becomes of 256 blocks one after the other (`roundlog.operators.terms.sum_depth`)."""
+
+    total: F64
+    magnitude: F64
+    """The sums of magnitudes."""
+    least: U32
+    """The least magnitude of terms that are not zero, as bits, less one; NO_TERM if there is none."""
+    places: U32
+    """All terms' bits, or-ed."""
 
 
-def sum_columns(x: F32) -> tuple[F64, F64]:
-    """x: float32[A, K, B] -> (float64[A, B] sums over K, float64[A, B] sums of magnitudes)."""
+def sum_rows(x: F32) -> Sums:
+    """x: float32[R, K] -> [R] sums."""
+    total, magnitude = np.zeros(len(x)), np.zeros(len(x))
+    bits = np.empty((2, len(x)), np.uint32)
+    words = x.view(np.uint32)
+    in_parts(lambda start, stop: _sum_rows(x, words, total, magnitude, bits, start, stop), len(x), x.size // _SHARE)
+    return Sums(total, magnitude, bits[0], bits[1])
+
+
+def sum_columns(x: F32) -> Sums:
+    """x: float32[A, K, B] -> [A, B] sums over K."""
     total, magnitude = np.zeros((len(x), x.shape[2])), np.zeros((len(x), x.shape[2]))
-    _over_columns(x, lambda *ends: _sum_columns(x, total, magnitude, *ends))
-    return total, magnitude
+    bits = np.empty((2, len(x), x.shape[2]), np.uint32)
+    words = x.view(np.uint32)
+    _over_columns(x, lambda *ends: _sum_columns(x, words, total, magnitude, bits, *ends))
+    return Sums(total, magnitude, bits[0], bits[1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _bound_sums(magnitude: Any, least: Any, finest: Any, gamma: float, powers: Any, d: Any) -> None:
+    for i in range(len(d)):
+        if least[i] == NO_TERM:
+            d[i] = 0.0
+            continue
+        exponent = max((least[i] + 1) >> 23, 1)
+        # 53 bits from the last place that any term has: exponent - 150 is that of a significand of 24 bits.
+        if magnitude[i] < powers[exponent] * np.float64(finest[i]):
+            d[i] = 0.0
+        else:
+            d[i] = magnitude[i] * gamma
+
+
+_POWERS = 2.0 ** (np.arange(256) - 150.0 + 53.0)
+
+
+def bound_sums(magnitude: F64, least: I64, finest: I64, gamma: float) -> F64:
+    """float64[n], all flat: 0 where every partial sum is exact, else magnitude * gamma. least: as `Sums` has it;
+    finest: the last place that a significand uses, 1 to 2^23, of any term.
+
+    All terms are multiples of u = finest * 2^(e - 150), e the least exponent. If the sum of magnitudes is below 2^53 u,
+    so is every partial sum in any order, and a multiple of u, and therefore an FP64 number. That the FP64 sum of
+    magnitudes is below says the same of the exact one: rounded sums of numbers that are not negative never fall."""
+    d = np.empty(len(magnitude))
+    _bound_sums(magnitude, least, finest, gamma, _POWERS, d)
+    return d
 
 
 def _over_columns(x: F32, work: Callable[[int, int, int, int], None]) -> None:

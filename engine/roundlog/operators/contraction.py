@@ -19,6 +19,8 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, round_sums
 from roundlog.arithmetic.sums import round_sums_of
+from roundlog.kernels import exact_products
+from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import locate, sum_products
 from roundlog.kernels.widening import storage_of
@@ -41,6 +43,12 @@ from roundlog.program import DType, ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
+
+
+MANY = 256
+_SHARED = 16
+"""Of so many outputs one at least is decided by a superaccumulator, without double-double sums before it, if there are
+MANY such."""
 
 
 class Contraction(Inexact):
@@ -91,10 +99,28 @@ class Contraction(Inexact):
             if len(chosen) * terms * self.moved_a_term < 4 * (a.numel() + b.numel()):
                 return torch.from_numpy(self._exact_by_reads(a, b, attributes, chosen, bits))
             a, b = a.cpu(), b.cpu()
+
+        def exactly(some: Index) -> npt.NDArray[np.float32]:
+            return exact_products.round_products(*self.runs([a, b], attributes, some), bits)
+
+        # Of a few, every run is read for one sum alone, which takes a superaccumulator longer; many share theirs.
+        outputs = prod(self.output_shape((tuple(a.shape), tuple(b.shape)), attributes))
+        if len(chosen) >= MANY and _SHARED * len(chosen) >= outputs:
+            return torch.from_numpy(exactly(chosen))
         values, undecided = round_sums_of(*self.sums([a, b], attributes, chosen), terms, bits)
         if undecided.any():
-            values[undecided] = self._exact_by_reads(a, b, attributes, chosen[undecided], bits)
+            values[undecided] = exactly(chosen[undecided])
         return torch.from_numpy(values)
+
+    @abstractmethod
+    def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
+        """(runs of a, runs of b, the run of a and that of b of every chosen element, int64[n] each): the element is the
+        sum of the products of the two. Inputs on the CPU."""
+
+    def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
+        """Add the products of the chosen elements to these sums of `roundlog.kernels.superaccumulator`; inputs on the
+        CPU."""
+        exact_products.add_products(sums, *self.runs(inputs, attributes, elements))
 
     def _exact_by_reads(
         self, a: torch.Tensor, b: torch.Tensor, attributes: Attributes, elements: Index, bits: int
@@ -218,6 +244,22 @@ class MatMul(Contraction, Summation):
         first_a = locate(elements, sizes, of_a, int(a.storage_offset()))
         first_b = locate(elements, sizes, of_b, int(b.storage_offset()))
         return sum_products(storage_of(a), storage_of(b), first_a, a.stride(-1), first_b, b.stride(-2), a.shape[-1])
+
+    def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
+        a, b = (x if x.ndim == 3 else x[None] for x in inputs)
+        rows, columns = a.shape[1], b.shape[2]
+        line, column = np.divmod(elements, columns)
+        batch = line // rows
+        lines, of_a = numbered(line, len(a) * rows)
+        others, of_b = numbered(batch * columns + column, len(b) * columns)
+        first_a = int(a.storage_offset()) + lines // rows * a.stride(0) + lines % rows * a.stride(1)
+        first_b = int(b.storage_offset()) + others // columns * b.stride(0) + others % columns * b.stride(2)
+        return (
+            Runs.strided(storage_of(a), first_a, a.shape[2], a.stride(2)),
+            Runs.strided(storage_of(b), first_b, a.shape[2], b.stride(1)),
+            of_a,
+            of_b,
+        )
 
     # No indices.
     moved_a_term = 8

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from roundlog.kernels import patches
+from roundlog.kernels.exact_products import Runs
 from roundlog.kernels.patch_sums import sum_forward, sum_input, sum_weight
-from roundlog.operators import convolving
+from roundlog.operators import convolution_runs, convolving
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.contraction import (
     F64,
@@ -102,6 +103,8 @@ class _Convolution(Contraction):
     """Both inputs, what is convolved, the bound and the scale -> what `certify` returns, on the CPU."""
     kernel: ClassVar[Callable[..., F64]]
     """Both inputs, the geometry, groups and elements -> what `sums` returns."""
+    runs_of: ClassVar[Callable[..., tuple[Runs, Runs, Index, Index]]]
+    """Both inputs, what is convolved and elements -> what `runs` returns."""
 
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
         a, b = inputs
@@ -115,6 +118,9 @@ class _Convolution(Contraction):
         a, b = (x.contiguous().numpy() for x in inputs)
         total, errors, magnitude = type(self).kernel(a, b, shape.geometry, shape.groups, elements)
         return total, errors, magnitude
+
+    def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
+        return type(self).runs_of(*inputs, self._convolved(inputs, attributes), elements)
 
     def _convolved(self, inputs: Tensors, attributes: Attributes) -> convolving.Shape:
         shapes = (tuple(inputs[0].shape), tuple(inputs[1].shape))
@@ -195,6 +201,7 @@ class Conv2d(_Convolution):
 
     panels = staticmethod(convolving.forward)
     kernel = staticmethod(sum_forward)
+    runs_of = staticmethod(convolution_runs.forward)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         x, w = shapes
@@ -273,6 +280,7 @@ class Conv2dGradInput(_Convolution):
 
     panels = staticmethod(convolving.to_input)
     kernel = staticmethod(sum_input)
+    runs_of = staticmethod(convolution_runs.to_input)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, w = shapes
@@ -364,6 +372,7 @@ class Conv2dGradWeight(_Convolution, Summation):
 
     panels = staticmethod(convolving.to_weight)
     kernel = staticmethod(sum_weight)
+    runs_of = staticmethod(convolution_runs.to_weight)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, x = shapes

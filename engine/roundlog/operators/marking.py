@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from roundlog.arithmetic import FULL_BITS, round_interval
+from roundlog.arithmetic import FULL_BITS, round_interval, round_to_bits
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.cuda import works
 from roundlog.kernels.marking import LARGEST, Near, mark_flat, mark_product
@@ -48,6 +48,22 @@ class Marked:
 def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
     """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
     correct rounding of the exact value, and finite. Returns f32 of y's shape, in memory of its own."""
+    rounded, marked = _mark(y, bound, scale)
+    return rounded, without_exact(rounded, marked) if isinstance(bound, FullBound) else marked
+
+
+def without_exact(rounded: torch.Tensor, marked: Marked, bits: int = FULL_BITS) -> Marked:
+    """Where d is 0, y is the value itself: it is rounded, on a tie too, and there is nothing to decide. Puts these
+    roundings into `rounded`, and returns what else is marked, and what is not finite."""
+    if bool((marked.d > 0).all()):
+        return marked
+    right = round_to_bits(marked.y, bits)
+    exact = (marked.d == 0) & right.isfinite()
+    rounded.view(-1)[marked.indices[exact].to(rounded.device)] = right[exact].to(rounded.device)
+    return marked.of(~exact)
+
+
+def _mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
     if y.numel() and y.device.type == "cpu":
         return _mark_by_loops(y, bound, scale)
     if y.numel() and y.device.type == "cuda" and works(y.device):

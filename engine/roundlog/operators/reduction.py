@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 import torch
 
 from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.kernels import superaccumulator
 from roundlog.kernels.reducing import sum_columns, sum_rows
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_placed, sum_products
@@ -29,13 +31,19 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
+from roundlog.operators.sum_bounds import (
+    NO_ZERO,
+    bound_of_sums,
+    join_measures,
+    last_place,
+    less_one,
+    magnitude_bits,
+    reduced,
+    sum_by_torch,
+)
 from roundlog.operators.summation import F64, Index, Measures, Shapes, Summation
-from roundlog.operators.terms import SLACK, check_terms, exact_bytes, gamma
+from roundlog.operators.terms import SLACK, check_terms, exact_bytes, sum_gamma, sum_parts_keep_depth
 from roundlog.program import DType, ProgramError, TensorType
-
-
-def reduced(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(1 if dim in dims else size for dim, size in enumerate(shape))
 
 
 @register
@@ -59,7 +67,7 @@ class Sum(Summation):
         return super().workspace(inputs, attributes, output) + exact
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        return self._both(inputs[0], ints(attributes, "dims"))[0]
+        return self._all(inputs[0], ints(attributes, "dims"))[0]
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return self.evaluate(inputs, attributes)[1]
@@ -72,21 +80,26 @@ class Sum(Summation):
         return prod(shapes[0][dim] for dim in ints(attributes, "dims"))
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
-        total, magnitude = self._both(inputs[0], ints(attributes, "dims"))
-        return total, (magnitude,)
+        return self._all(inputs[0], ints(attributes, "dims"))
 
     def measured(self, part: Types, output: TensorType) -> int:
-        return output.numel
+        return 3 * output.numel
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
-        return FullBound(measures[0].reshape(-1) * gamma(terms))
+        return FullBound(bound_of_sums(measures, sum_gamma(terms)))
+
+    def join(self, measures: Measures, more: Measures) -> None:
+        join_measures(measures, more)
+
+    def keepsbound_of_sums(self, parts: Sequence[int]) -> bool:
+        return sum_parts_keep_depth(parts)
 
     @staticmethod
-    def _both(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum and the sum of magnitudes, both with the summed axes kept."""
+    def _all(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
+        """The sum and its measures, with the summed axes kept."""
         shape = reduced(tuple(x.shape), dims)
         if x.device.type != "cpu" or 0 in x.shape:
-            return _both_by_torch(x, dims)
+            return sum_by_torch(x, dims)
         # Neighbouring axes with the same fate count as one; most sums are then over the rows or the columns of
         # something.
         runs: list[tuple[bool, int]] = []
@@ -98,31 +111,36 @@ class Sum(Summation):
         flat = x.contiguous().reshape([size for _, size in runs] or [1]).numpy()
         pattern = [summed for summed, _ in runs]
         if pattern in ([False, True], [True]):
-            total, magnitude = sum_rows(flat.reshape(-1, flat.shape[-1]))
+            found = sum_rows(flat.reshape(-1, flat.shape[-1]))
         elif pattern in ([True, False], [False, True, False]):
-            total, magnitude = sum_columns(flat.reshape(-1, *flat.shape[-2:]))
+            found = sum_columns(flat.reshape(-1, *flat.shape[-2:]))
         elif pattern == [True, False, True]:
-            inner = sum_rows(flat.reshape(-1, flat.shape[-1]))
-            total, magnitude = (part.reshape(flat.shape[:2]).sum(axis=0) for part in inner)
+            # In one piece, so that terms go through no more additions than in any other sum of as many.
+            found = sum_rows(np.ascontiguousarray(flat.transpose(1, 0, 2)).reshape(flat.shape[1], -1))
         else:
-            return _both_by_torch(x, dims)
-        return torch.from_numpy(total).reshape(shape), torch.from_numpy(magnitude).reshape(shape)
+            return sum_by_torch(x, dims)
+        finest = last_place(torch.from_numpy(found.places.astype(np.int64)))
+        measures = torch.from_numpy(found.magnitude), torch.from_numpy(found.least.astype(np.int64)), finest
+        return torch.from_numpy(found.total).reshape(shape), tuple(one.reshape(shape) for one in measures)
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         x, dims = inputs[0], ints(attributes, "dims")
         step = step_over(x, dims)
         if step is None:
             return self.sums_listed(inputs, attributes, elements)
-        kept = [dim for dim in range(x.ndim) if dim not in dims]
         # As products with ones, where they lie in memory.
         ones = np.ones(self.terms([tuple(x.shape)], attributes), np.float32)
-        first = locate(
-            elements,
-            (1, *(x.shape[dim] for dim in kept)),
-            (0, *(x.stride(dim) for dim in kept)),
-            int(x.storage_offset()),
-        )
+        first = _first_terms(x, dims, elements)
         return sum_products(storage_of(x), ones, first, step, np.zeros(len(elements), np.int64), 1, len(ones))
+
+    def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
+        x, dims = inputs[0], ints(attributes, "dims")
+        step = step_over(x, dims)
+        if step is None:
+            super().accumulate(inputs, attributes, elements, sums)
+        else:
+            terms = self.terms([tuple(x.shape)], attributes)
+            superaccumulator.add_numbers(sums, storage_of(x), _first_terms(x, dims, elements), step, terms)
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         x, dims = inputs[0], ints(attributes, "dims")
@@ -134,6 +152,13 @@ class Sum(Summation):
             chosen.reshape(len(elements), self.terms([tuple(x.shape)], attributes)).cpu().numpy().astype(np.float64)
         )
         return terms
+
+
+def _first_terms(x: torch.Tensor, dims: tuple[int, ...], elements: Index) -> Index:
+    """Where the sums over these axes of x, for the chosen elements, begin in memory."""
+    kept = [dim for dim in range(x.ndim) if dim not in dims]
+    sizes, strides = (1, *(x.shape[dim] for dim in kept)), (0, *(x.stride(dim) for dim in kept))
+    return locate(elements, sizes, strides, int(x.storage_offset()))
 
 
 def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
@@ -149,12 +174,6 @@ def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
             return None
         reach = x.stride(dim) * x.shape[dim]
     return 1 if step is None else step
-
-
-def _both_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum and the sum of magnitudes in FP64, on any device and over any axes, which are kept."""
-    wide = x.to(torch.float64)
-    return (wide.sum(dims, keepdim=True), wide.abs().sum(dims, keepdim=True)) if dims else (wide, wide.abs())
 
 
 @register
@@ -217,19 +236,28 @@ class ScatterAdd(Summation):
         return self.approximate(inputs, attributes), self._measures(inputs, attributes)
 
     def _measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
-        """The sums of magnitudes, and how many terms each has."""
+        """The sums of magnitudes, what is known of their terms' bits, and how many terms each has."""
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")
         one = torch.ones((), dtype=torch.float64, device=x.device).expand(index.shape)
-        return self._scatter(x.abs().to(torch.float64), index, dim, size), self._scatter(one, index, dim, size)
+        magnitude, count = (self._scatter(of, index, dim, size) for of in (x.abs().to(torch.float64), one))
+        # A zero that is placed stands for what is outside, too.
+        bits = magnitude_bits(x.masked_fill((index < 0) | (index >= size), 0))
+        least = torch.full_like(magnitude, NO_ZERO, dtype=torch.int32)
+        if size:
+            least.scatter_reduce_(dim, index.clamp(0, size - 1).expand(x.shape), bits, "amin")
+        least = less_one(least)
+        return magnitude, least, torch.ones_like(least), count
 
     def measured(self, part: Types, output: TensorType) -> int:
-        return 2 * output.numel
+        return 4 * output.numel
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
-        magnitude, count = measures
-        d = magnitude * (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)
-        return FullBound(d.reshape(-1))
+        count = measures[3].expand(measures[0].shape).reshape(-1)
+        return FullBound(bound_of_sums(measures[:3], (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)))
+
+    def join(self, measures: Measures, more: Measures) -> None:
+        join_measures(measures, more)
 
     @staticmethod
     def _scatter(x: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.Tensor:
@@ -248,6 +276,14 @@ class ScatterAdd(Summation):
         shape = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
         return sum_placed(
             x.detach().reshape(shape).numpy(), index.expand(x.shape).reshape(shape).numpy(), size, elements
+        )
+
+    def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
+        x, index = inputs
+        dim, size = integer(attributes, "dim"), integer(attributes, "size")
+        shape = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
+        superaccumulator.add_placed(
+            sums, x.detach().reshape(shape).numpy(), index.expand(x.shape).reshape(shape).numpy(), size, elements
         )
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:

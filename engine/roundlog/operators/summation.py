@@ -3,7 +3,7 @@
 The terms of a sum are shared out among parts. A part's FP64 sum comes from the operator's own kernel, and so do the
 *measures* that its bound is made of, sums themselves; those of all parts are added up. The bound is that of the whole
 sum, whatever the parts. What it leaves in doubt is decided by the double-double sums of all parts, and where even those
-straddle, by integers.
+straddle, by superaccumulators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_sums
-from roundlog.arithmetic.sums import RunningSums, round_scaled_sum, round_sums_of, scaled_sum
+from roundlog.arithmetic.sums import RunningSums, round_sums_of
+from roundlog.kernels import superaccumulator
 from roundlog.kernels.summing import sum_terms
 from roundlog.operators.bound import Bound
 from roundlog.operators.registry import Attributes, Inexact, Tensors, Types
@@ -25,11 +26,30 @@ from roundlog.program import TensorType
 
 Index = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
 Measures = tuple[torch.Tensor, ...]
 Shapes = Sequence[tuple[int, ...]]
 
-EXACT_SUMS = 1 << 12
-"""Sums that are taken in integers at once, over all parts: they are read again for every so many."""
+EXACT_SUMS = 1 << 16
+"""Sums that are taken exactly at once, over all parts: they are read again for every so many."""
+
+_PROBED = 32
+"""Sums that are tried in double-double first, of many."""
+
+
+def decide(elements: Index, nearly: Callable[[Index], tuple[F32, Bool]], exactly: Callable[[Index], F32]) -> F32:
+    """float32[n]: the sums at these elements, rounded. nearly: some of them in double-double, and which are undecided;
+    exactly: some of them, whatever they are. Where a sample says that double-double is of no use, it is left out: data
+    that make every sum a tie behind terms that cancel shall not be paid for twice."""
+    if len(elements) > 16 * _PROBED:
+        sample = np.random.default_rng().choice(elements, _PROBED, replace=False, shuffle=False)
+        if 2 * np.count_nonzero(nearly(sample)[1]) > _PROBED:
+            return exactly(elements)
+    values, undecided = nearly(elements)
+    if undecided.any():
+        values[undecided] = exactly(elements[undecided])
+    return values
 
 
 class Summation(Inexact):
@@ -47,6 +67,11 @@ class Summation(Inexact):
     @abstractmethod
     def bound_of(self, measures: Measures, terms: int) -> Bound:
         """The bound of a sum of so many terms, by its measures."""
+
+    def join(self, measures: Measures, more: Measures) -> None:
+        """Make the measures of a part those of it and of more terms, in place."""
+        for sum_of_all, measure in zip(measures, more, strict=True):
+            sum_of_all.add_(measure)
 
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         """Whether approximations of parts of so many terms, added up one after the other, come within the bound of the
@@ -69,10 +94,23 @@ class Summation(Inexact):
         if inputs[0].device.type != "cpu":
             return torch.from_numpy(self._round_listed(inputs, attributes, chosen, bits))
         terms = self.terms([tuple(x.shape) for x in inputs], attributes)
-        values, undecided = round_sums_of(*self.sums(inputs, attributes, chosen), terms, bits)
-        if undecided.any():
-            values[undecided] = self._round_listed(inputs, attributes, chosen[undecided], bits)
-        return torch.from_numpy(values)
+
+        def exactly(some: Index) -> F32:
+            sums = superaccumulator.new_sums(len(some))
+            self.accumulate(inputs, attributes, some, sums)
+            return superaccumulator.rounded(sums, bits)
+
+        return torch.from_numpy(
+            decide(chosen, lambda some: round_sums_of(*self.sums(inputs, attributes, some), terms, bits), exactly)
+        )
+
+    def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
+        """Add the terms of the chosen elements to these sums of `roundlog.kernels.superaccumulator`; inputs on the
+        CPU."""
+        done = 0
+        for listed in self._blocks_listed(inputs, attributes, elements):
+            superaccumulator.add_terms(sums[done : done + len(listed)], listed)
+            done += len(listed)
 
     def _round_listed(
         self, inputs: Tensors, attributes: Attributes, elements: Index, bits: int
@@ -126,8 +164,7 @@ class InParts(Inexact):
         for number in range(1, self._count):
             y, more = self._operator.part(self._read(number), attributes)
             total.add_(y)
-            for sum_of_all, measure in zip(measures, more, strict=True):
-                sum_of_all.add_(measure)
+            self._operator.join(measures, more)
         return total, self._operator.bound_of(measures, self._terms)
 
     def exact(
@@ -141,20 +178,14 @@ class InParts(Inexact):
         (rest,) = np.nonzero(undecided)
         for start in range(0, len(rest), EXACT_SUMS):
             some = rest[start : start + EXACT_SUMS]
-            values[some] = self._by_integers(attributes, chosen[some], bits)
+            values[some] = self._exactly(attributes, chosen[some], bits)
         return torch.from_numpy(values)
 
-    def _by_integers(self, attributes: Attributes, elements: Index, bits: int) -> npt.NDArray[np.float32]:
-        totals = [0] * len(elements)
-        block = block_of(self._terms)
+    def _exactly(self, attributes: Attributes, elements: Index, bits: int) -> F32:
+        exact = superaccumulator.new_sums(len(elements))
         for number in range(self._count):
-            part = self._on_cpu(number)
-            for start in range(0, len(elements), block):
-                listed = self._operator.listed(part, attributes, elements[start : start + block])
-                for position, terms in enumerate(listed, start):
-                    totals[position] += scaled_sum(terms)
-            del part
-        return np.array([round_scaled_sum(total, bits) for total in totals], dtype=np.float32)
+            self._operator.accumulate(self._on_cpu(number), attributes, elements, exact)
+        return superaccumulator.rounded(exact, bits)
 
     def _on_cpu(self, number: int) -> list[torch.Tensor]:
         return [x.cpu() for x in self._read(number)]

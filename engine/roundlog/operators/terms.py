@@ -56,6 +56,25 @@ def parts_keep_chain(parts: Sequence[int]) -> bool:
     return max(map(chain, parts)) + len(parts) - 1 <= chain(sum(parts))
 
 
+def sum_depth(terms: int) -> int:
+    """The most additions that a term goes through in a sum whose terms are added up in blocks of BLOCK_TERMS, each in
+    any order, the blocks' sums likewise, and at last the sums of BLOCK_TERMS blocks one after the other."""
+    blocks_of_terms = -(-terms // BLOCK_TERMS)
+    blocks_of_blocks = -(-blocks_of_terms // BLOCK_TERMS)
+    return sum(max(min(count, BLOCK_TERMS) - 1, 0) for count in (terms, blocks_of_terms)) + max(blocks_of_blocks - 1, 0)
+
+
+def sum_gamma(terms: int) -> float:
+    """`gamma` of such a sum."""
+    return gamma(sum_depth(terms) + 1)
+
+
+def sum_parts_keep_depth(parts: Sequence[int]) -> bool:
+    """Whether in no sum that is taken part by part, each of so many terms, a term goes through more additions than in
+    the sum that is taken as a whole."""
+    return max(map(sum_depth, parts)) + len(parts) - 1 <= sum_depth(sum(parts))
+
+
 EXACT_TERMS = 1 << 19
 """Terms that are written out at once to evaluate sums exactly; a single sum can have more."""
 

@@ -14,7 +14,8 @@ from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.deciding import ends as ends_by_kernel
 from roundlog.kernels.deciding import judge as judge_by_kernel
 from roundlog.operators import Inexact
-from roundlog.operators.marking import Marked, mark_by_reference
+from roundlog.operators.bound import FullBound
+from roundlog.operators.marking import Marked, mark_by_reference, without_exact
 from roundlog.operators.registry import Attributes, Tensors
 
 F32 = npt.NDArray[np.float32]
@@ -62,7 +63,9 @@ def certify(
     """`Inexact.certify`, to `bits` bits: the compiled kernels know FP32 alone."""
     if bits == FULL_BITS:
         return operator.certify(inputs, attributes, scale)
-    return mark_by_reference(*operator.evaluate(inputs, attributes), scale, bits)
+    y, bound = operator.evaluate(inputs, attributes)
+    rounded, marked = mark_by_reference(y, bound, scale, bits)
+    return rounded, without_exact(rounded, marked, bits) if isinstance(bound, FullBound) else marked
 
 
 def ends(marked: Marked, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[torch.Tensor, torch.Tensor]:

@@ -147,7 +147,8 @@ def _dispatch(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if target != NAME:
         return result
     if function.overloadpacket in _ROUNDING and not _is_exact(function.overloadpacket, plain_args, result):
-        result = tree_map(_moved, result)
+        may = 1.0 if function.overloadpacket is not torch.ops.aten.sum else _inexact_sums(*plain_args)
+        result = tree_map(lambda x: _moved(x, may), result)
     owners: dict[int, Foreign] = {id(x.raw): x for x in there}
 
     def wrapped(x: Any) -> Any:
@@ -167,8 +168,19 @@ def _is_exact(kernel: Any, args: Any, result: Any) -> bool:
     return kernel is torch.ops.aten.sum and result.numel() == args[0].numel()
 
 
-def _moved(x: Any) -> Any:
+def _inexact_sums(x: torch.Tensor, dims: list[int] | None = None, keepdim: bool = False) -> torch.Tensor:
+    """1 for a sum that may have to be rounded on its way, 0 for one whose every partial sum is an FP64 number."""
+    fraction, exponent = torch.frexp(x.double())
+    whole = (fraction * 2.0**53).to(torch.int64)
+    # All terms are multiples of the least last place of a significand; below 2^53 times that nothing is rounded.
+    place = torch.where(whole != 0, torch.frexp((whole & -whole).double())[1] - 1 + exponent, 2000)
+    axes = dims or list(range(x.ndim))
+    magnitude = x.double().abs().sum(axes, keepdim)
+    return (~(torch.frexp(magnitude)[1] <= place.amin(axes, keepdim)) & (magnitude != 0)).double()
+
+
+def _moved(x: Any, may: Any) -> Any:
     if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
         units = torch.randint(-1, 2, x.shape, generator=_noise).to(torch.float64)
-        x += units * x.abs() * 2.0**-53
+        x += units * may * x.abs() * 2.0**-53
     return x

@@ -1,0 +1,142 @@
+"""Bounds of sums: nothing is in doubt where FP64 adds exactly, and long sums are in doubt by the blocks that they are
+added up in, whatever adds them up."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from roundlog.kernels.reducing import NO_TERM, bound_sums
+from roundlog.operators import Summation, operator, sum_bounds
+from roundlog.operators.summation import InParts
+from roundlog.operators.terms import BLOCK_TERMS, sum_depth, sum_gamma, sum_parts_keep_depth
+from roundlog.rounding import Follower, Recorder
+
+
+def summation(name: str) -> Summation:
+    op = operator(name)
+    assert isinstance(op, Summation)
+    return op
+
+
+def bounds(x: torch.Tensor, dims: tuple[int, ...]) -> np.ndarray:
+    y, bound = summation("sum").evaluate([x], {"dims": dims})
+    return bound.whole(y).numpy().reshape(-1)
+
+
+def marked(name: str, inputs: list[torch.Tensor], attributes: dict[str, Any], bits: int = 32) -> int:
+    recorder = Recorder(4, bits)
+    recorder.round(0, summation(name), inputs, attributes)
+    return sum(len(entries.indices) for entries in recorder.take().values())
+
+
+@pytest.mark.parametrize("dims", [(0,), (1,)])
+@pytest.mark.parametrize(("terms", "most"), [(1 << 16, 0.03), (1 << 20, 0.12)])
+def test_few_outputs_of_long_sums_are_logged(dims: tuple[int, ...], terms: int, most: float) -> None:
+    """36 of 100 were, of 65,536 terms, and all of 2^20."""
+    outputs = (1 << 22) // terms * 8
+    x = torch.from_numpy(np.random.default_rng(terms).standard_normal((outputs, terms)).astype(np.float32))
+    assert marked("sum", [x if dims == (1,) else x.T.contiguous()], {"dims": dims}) <= most * outputs + 1
+
+
+@pytest.mark.parametrize("dims", [(0,), (1,)])
+@pytest.mark.parametrize("bits", [32, 25])
+def test_ties_that_fp64_adds_exactly_are_rounded_and_not_logged(dims: tuple[int, ...], bits: int) -> None:
+    rng = np.random.default_rng(0)
+    place = 2.0 ** (8 - bits)
+    x = rng.integers(-8, 9, (300, 257)).astype(np.float32)
+    x[:, 0], x[:, 1] = 1, place
+    x[:, 2:] = x[:, 2:] - x[:, :1:-1]  # what is left is 1 + place, a tie
+    x = torch.from_numpy(x if dims == (1,) else np.ascontiguousarray(x.T))
+    assert (bounds(x, dims) == 0).all()
+    recorder = Recorder(4, bits)
+    rounded, finite = recorder.round(0, summation("sum"), [x], {"dims": dims})
+    assert finite and (rounded == 1).all() and not recorder.take()
+    follower = Follower.of_nobody(4, bits)
+    assert torch.equal(follower.round(0, summation("sum"), [x], {"dims": dims})[0], rounded)
+
+
+def test_an_exact_sum_too_large_for_fp32_is_infinite() -> None:
+    x = torch.full((3, 2), 3.0e38)
+    rounded, finite = Recorder(4).round(0, summation("sum"), [x], {"dims": (1,)})
+    assert not finite and rounded.isinf().all()
+
+
+@pytest.mark.parametrize("k", [1, 2, 255, 256, 257, 700])
+def test_a_bound_of_zero_is_given_only_where_every_partial_sum_is_an_fp64_number(k: int) -> None:
+    """From one last place below what FP64 holds to one above it."""
+    for place in range(-32, -20):
+        x = np.full((1, k), np.float32(2.0**28))
+        x[0, -1] = np.float32(1.0 + 2.0**-23) * np.float32(2.0 ** (place + 23)) if k > 1 else 1
+        total = sum((Fraction(float(v)) for v in x[0]), Fraction(0))
+        (d,) = bounds(torch.from_numpy(x), (1,))
+        fits = k == 1 or total < Fraction(2) ** (53 + place)
+        assert (d == 0) == fits
+        y = float(summation("sum").approximate([torch.from_numpy(x)], {"dims": (1,)}))
+        assert abs(Fraction(y) - total) <= Fraction(float(d))
+
+
+def test_zeros_and_subnormal_numbers_count_as_what_they_are() -> None:
+    tiny = 2.0**-149
+    rows = [[0.0, -0.0], [0.0, tiny], [tiny, 2.0**-97], [tiny, 2.0**-96], [3 * tiny, 2.0**-126], [tiny, np.inf]]
+    d = bounds(torch.tensor(rows, dtype=torch.float32), (1,))
+    assert (d[:3] == 0).all() and d[3] > 0 and d[4] == 0 and not np.isfinite(d[5])
+
+
+def test_every_kernel_finds_the_same_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, columns, and torch, for other devices: otherwise one would look where another has logged nothing."""
+    rng = np.random.default_rng(1)
+    for k in (3, 256, 257, 1000, 70_000):
+        x = np.ldexp(rng.integers(-9, 10, (6, k)), rng.integers(-20, 21, (6, 1))).astype(np.float32)
+        x[3:] = np.ldexp(rng.standard_normal((3, k)), rng.integers(-40, 40, (3, k)))
+        rows, lines = torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(x.T))
+        around = torch.from_numpy(np.ascontiguousarray(x.reshape(6, 1, k).transpose(1, 0, 2)))
+        found = [bounds(rows, (1,)), bounds(lines, (0,)), bounds(around, (0, 2))]
+        y, measures = sum_bounds.sum_by_torch(rows, (1,))
+        found.append(summation("sum").bound_of(measures, k).whole(y).numpy().reshape(-1))
+        with monkeypatch.context() as patch:
+            patch.setattr(sum_bounds, "bound_sums", bound_by_torch)
+            found.append(bounds(rows, (1,)))
+        for other in found[1:]:
+            assert np.array_equal(found[0] == 0, other == 0)
+            assert np.allclose(found[0], other, rtol=1e-12, atol=0)
+        exact = [sum(map(Fraction, row.tolist()), Fraction(0)) for row in x.astype(np.float64)]
+        for value, total, d in zip(y.reshape(-1).tolist(), exact, found[3].tolist(), strict=True):
+            assert abs(Fraction(value) - total) <= Fraction(d)
+
+
+def bound_by_torch(magnitude: Any, least: Any, finest: Any, gamma: float) -> Any:
+    measures = tuple(map(torch.from_numpy, (magnitude, least, finest)))
+    return sum_bounds.bound_of_sums(measures, torch.tensor(gamma, dtype=torch.float64)).numpy()
+
+
+def test_no_terms_but_zeros_are_exact() -> None:
+    assert bound_sums(np.zeros(1), np.array([NO_TERM]), np.array([1 << 23]), 1.0).tolist() == [0.0]
+
+
+def test_the_depth_of_a_sum_is_that_of_its_blocks() -> None:
+    def depth(count: int, level: int = 0) -> int:
+        if count <= BLOCK_TERMS or level == 2:
+            return max(count - 1, 0)
+        return BLOCK_TERMS - 1 + depth(-(-count // BLOCK_TERMS), level + 1)
+
+    for count in (0, 1, 2, 255, 256, 257, 511, 512, 513, 65_535, 65_536, 65_537, 1 << 20, (1 << 24) + 1, 1 << 30):
+        assert sum_depth(count) == depth(count)
+    assert sum_gamma(1) == 0
+    assert not sum_parts_keep_depth([256] * 3 + [1]) or sum_depth(769) >= 258
+
+
+def test_parts_of_scattered_numbers_know_what_is_exact() -> None:
+    rng = np.random.default_rng(2)
+    x = torch.from_numpy(np.ldexp(rng.standard_normal((40, 3)), rng.integers(-30, 30, (40, 3))).astype(np.float32))
+    index = torch.from_numpy(rng.integers(-1, 6, (40, 1)))
+    op, attributes = summation("scatter_add"), {"dim": 0, "size": 5}
+    y, bound = op.evaluate([x, index], attributes)
+    parts = InParts(op, 40, 4, lambda i: [x[i * 10 : i * 10 + 10], index[i * 10 : i * 10 + 10]])
+    again, same = parts.evaluate((), attributes)
+    d, of_parts = bound.whole(y), same.whole(again)
+    assert torch.equal(d == 0, of_parts == 0) and (d == 0).any() and (d > 0).any()
+    assert torch.allclose(d, of_parts, rtol=1e-12, atol=0)
