@@ -64,8 +64,8 @@ def bound_of_sums(measures: Measures, factor: float | torch.Tensor) -> torch.Ten
     """f64[n]: `roundlog.kernels.reducing.bound_sums`, on any device."""
     magnitude, least, finest = (one.reshape(-1) for one in measures)
     if magnitude.device.type == "cpu" and not isinstance(factor, torch.Tensor):
-        arrays = (one.contiguous().numpy() for one in (magnitude, least, finest))
-        return torch.from_numpy(bound_sums(*arrays, factor))
+        sizes, bits, places = (one.contiguous().numpy() for one in (magnitude, least, finest))
+        return torch.from_numpy(bound_sums(sizes, bits, places, factor))
     place = ((least + 1) >> 23).clamp(min=1) - 150 + torch.frexp(finest.to(torch.float64)).exponent - 1
     # A number is below 2^k if its exponent, of a fraction below 1, is at most k.
     exact = (torch.frexp(magnitude).exponent <= place + 53) & magnitude.isfinite()
