@@ -13,7 +13,9 @@ from typing import Any
 
 MAX_JSON_BYTES = 16 * 1024
 CHUNK_SIZE = 1024
-LOG_VERSION = 1
+LOG_VERSION = 2
+"""Of the logs' format and of what their entries stand for: bounds d that leave less in doubt make other logs of the
+same bits."""
 
 POLICY_CERTIFIED = 0
 POLICY_THRESHOLD = 1
@@ -44,7 +46,7 @@ class TrainingSpec:
     schedule (learning rates and other inputs of each step). seed: of data order and of all randomness.
     chunk_size: bytes in a leaf of a tensor tree. rounding_policy: 0 certified, 1 threshold. rounding_bits:
     b_r, of the results: 23..32, 32 = FP32. log_guard: the log has every element within log_guard * d of a rounding
-    boundary. log_version: of the log format.
+    boundary. log_version: `LOG_VERSION`.
     """
 
     steps: int

@@ -21,7 +21,7 @@ UNFOLLOWABLE: list[dict[str, int]] = [
     {"batch_size": 12},
     {"chunk_size": 8},
     {"chunk_size": 1 << 16},
-    {"log_version": 2},
+    {"log_version": 1},
 ]
 
 

@@ -28,7 +28,7 @@ def test_the_canonical_text_is_on_record() -> None:
     assert SPEC.to_json() == (
         '{"batch_size":32,"chunk_size":1024,'
         f'"data_root":"0x{"03" * 32}","data_rows":1797,"initial_state_root":"0x{"02" * 32}",'
-        '"interval":5,"log_guard":4,"log_version":1,"operator_count":200,'
+        '"interval":5,"log_guard":4,"log_version":2,"operator_count":200,'
         f'"program_root":"0x{"01" * 32}","rounding_bits":32,"rounding_policy":0,'
         f'"schedule_root":"0x{"04" * 32}","seed":18446744073709551615,"state_count":12,"steps":60}}'
     )
@@ -109,7 +109,8 @@ def test_every_field_changes_the_run_id() -> None:
         ({"rounding_policy": 2}, "rounding_policy 2 is neither 0 (certified) nor 1 (threshold)"),
         ({"log_guard": 3}, "log_guard 3 is outside 4..255"),
         ({"log_guard": 256}, "log_guard 256 is outside 4..255"),
-        ({"log_version": 2}, "log_version 2 is not supported by this version; use 1"),
+        ({"log_version": 1}, "log_version 1 is not supported by this version; use 2"),
+        ({"log_version": 3}, "log_version 3 is not supported by this version; use 2"),
         ({"data_root": bytes(31)}, "data_root has to be a root of 32 bytes"),
         ({"data_root": "0x" + "00" * 32}, "data_root has to be a root of 32 bytes"),
     ],

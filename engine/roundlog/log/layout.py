@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from roundlog.commitments import MerkleTree
+from roundlog.spec import LOG_VERSION
 
 MAGIC = b"\x89TBLOG\r\n"
-VERSION = 1
 
 _HEADER = struct.Struct("<8sHBBIQ32s32s")
 _SEGMENT = struct.Struct("<QII32s")
@@ -55,7 +55,7 @@ class LogHeader:
     def pack(self) -> bytes:
         """The 120 bytes that the file starts with."""
         fields = _HEADER.pack(
-            MAGIC, VERSION, self.guard, self.kind, self.steps, self.first_step, self.program_root, self.run_id
+            MAGIC, LOG_VERSION, self.guard, self.kind, self.steps, self.first_step, self.program_root, self.run_id
         )
         return fields + sha256(fields).digest()
 
@@ -67,8 +67,8 @@ class LogHeader:
         if len(raw) < HEADER_SIZE:
             raise LayoutError(len(raw), f"the file ends inside its header of {HEADER_SIZE} bytes")
         _, version, guard, kind, steps, first_step, program_root, run_id = _HEADER.unpack_from(raw)
-        if version != VERSION:
-            raise LayoutError(8, f"log version {version} is not supported by this version; use {VERSION}")
+        if version != LOG_VERSION:
+            raise LayoutError(8, f"log version {version} is not supported by this version; use {LOG_VERSION}")
         if sha256(raw[: _HEADER.size]).digest() != raw[_HEADER.size :]:
             raise LayoutError(_HEADER.size, "the header does not match its checksum")
         if kind not in list(Kind):
