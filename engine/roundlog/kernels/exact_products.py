@@ -13,7 +13,17 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.superaccumulator import FULL_BITS, LIMBS, MASK, NOTE, new_sums, note_of, round_one
+from roundlog.kernels.superaccumulator import (
+    FULL_BITS,
+    LIMBS,
+    MASK,
+    NOTE,
+    new_sums,
+    note_of,
+    of_note,
+    round_lanes,
+    round_one,
+)
 from roundlog.kernels.threads import in_parts, threads_for
 
 F32 = npt.NDArray[np.float32]
@@ -22,6 +32,8 @@ I64 = npt.NDArray[np.int64]
 _BUCKETS = 128
 _TERMS = 512
 """Products that a bucket has room for: they are below 2^54."""
+_LANES = 16
+"""Sums whose buckets lie side by side, a multiple of 4: what they become is vector code."""
 _SLOTS = 512
 """Runs that are in memory at once: 2 MiB, which the second level of the cache holds."""
 _TILE = 64
@@ -136,52 +148,75 @@ def _special(bits: Any) -> Any:
 
 
 @njit(inline="always")
-def _multiply(a: Any, b: Any, bucket: Any) -> None:
-    bucket[np.uint64((a + b) & 127)] += (a >> 8) * (b >> 8)
+def _multiply(a: Any, b: Any, buckets: Any, lane: int) -> None:
+    buckets[np.uint64(((a + b) & 127) * _LANES + lane)] += (a >> 8) * (b >> 8)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _scatter_four(a: Any, b: Any, of_a: Any, of_b: Any, buckets: Any, count: int) -> None:
+def _scatter_four(a: Any, b: Any, of_a: Any, of_b: Any, lane: int, buckets: Any, count: int) -> None:
     """Four sums at a time: terms of one often go to the same bucket, and would wait for each other."""
-    a0, a1, a2, a3 = a[of_a[0]], a[of_a[1]], a[of_a[2]], a[of_a[3]]
-    b0, b1, b2, b3 = b[of_b[0]], b[of_b[1]], b[of_b[2]], b[of_b[3]]
-    c0, c1, c2, c3 = buckets[0], buckets[1], buckets[2], buckets[3]
+    a0, a1, a2, a3 = a[of_a[lane]], a[of_a[lane + 1]], a[of_a[lane + 2]], a[of_a[lane + 3]]
+    b0, b1, b2, b3 = b[of_b[lane]], b[of_b[lane + 1]], b[of_b[lane + 2]], b[of_b[lane + 3]]
+    four = buckets[lane:]
     for k in range(count):
-        _multiply(a0[k], b0[k], c0)
-        _multiply(a1[k], b1[k], c1)
-        _multiply(a2[k], b2[k], c2)
-        _multiply(a3[k], b3[k], c3)
+        _multiply(a0[k], b0[k], four, 0)
+        _multiply(a1[k], b1[k], four, 1)
+        _multiply(a2[k], b2[k], four, 2)
+        _multiply(a3[k], b3[k], four, 3)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _scatter_row(a: Any, b: Any, of_b: Any, buckets: Any, count: int) -> None:
+def _scatter_row(a: Any, b: Any, of_b: Any, lane: int, buckets: Any, count: int) -> None:
     """`_scatter_four` where all have the same run of a."""
-    b0, b1, b2, b3 = b[of_b[0]], b[of_b[1]], b[of_b[2]], b[of_b[3]]
-    c0, c1, c2, c3 = buckets[0], buckets[1], buckets[2], buckets[3]
+    b0, b1, b2, b3 = b[of_b[lane]], b[of_b[lane + 1]], b[of_b[lane + 2]], b[of_b[lane + 3]]
+    four = buckets[lane:]
     for k in range(count):
         word = a[k]
-        _multiply(word, b0[k], c0)
-        _multiply(word, b1[k], c1)
-        _multiply(word, b2[k], c2)
-        _multiply(word, b3[k], c3)
+        _multiply(word, b0[k], four, 0)
+        _multiply(word, b1[k], four, 1)
+        _multiply(word, b2[k], four, 2)
+        _multiply(word, b3[k], four, 3)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fold(buckets: Any, sums: Any) -> None:
-    """Empty the buckets, which are 4 bits apart, into the limbs."""
-    high = np.int64(0)
+def _fold(buckets: Any, lanes: int, scratch: Any, digits: Any) -> None:
+    """Empty the buckets, which are 4 bits apart, into limbs: two's complement, limb i of sum r at digits[i * lanes + r].
+    scratch: int64[2, lanes]. lanes is _LANES; that it might be another number makes loops over it vector code."""
+    highs, carries = scratch[0], scratch[1]
+    for r in range(lanes):
+        highs[r] = carries[r] = 0
+    for limb in range(_BUCKETS // 8):
+        line = digits[limb * lanes : (limb + 1) * lanes]
+        at = limb * 8 * lanes
+        eight = buckets[at : at + 8 * lanes]
+        b0, b1, b2, b3 = eight[:lanes], eight[lanes:], eight[2 * lanes :], eight[3 * lanes :]
+        b4, b5, b6, b7 = eight[4 * lanes :], eight[5 * lanes :], eight[6 * lanes :], eight[7 * lanes :]
+        for r in range(lanes):
+            v0, v1, v2, v3, v4, v5, v6, v7 = b0[r], b1[r], b2[r], b3[r], b4[r], b5[r], b6[r], b7[r]
+            low = (v0 & MASK) + ((v1 & MASK) << 4) + ((v2 & MASK) << 8) + ((v3 & MASK) << 12)
+            low += ((v4 & MASK) << 16) + ((v5 & MASK) << 20) + ((v6 & MASK) << 24) + ((v7 & MASK) << 28)
+            high = (v0 >> 32) + ((v1 >> 32) << 4) + ((v2 >> 32) << 8) + ((v3 >> 32) << 12)
+            high += ((v4 >> 32) << 16) + ((v5 >> 32) << 20) + ((v6 >> 32) << 24) + ((v7 >> 32) << 28)
+            v = low + highs[r] + carries[r]
+            highs[r] = high
+            line[r] = v & MASK
+            carries[r] = v >> 32
+        eight[:] = 0
+    for limb in range(_BUCKETS // 8, LIMBS):
+        line = digits[limb * lanes : (limb + 1) * lanes]
+        for r in range(lanes):
+            v = highs[r] + carries[r]
+            highs[r] = 0
+            line[r] = v if limb == LIMBS - 1 else v & MASK
+            carries[r] = v >> 32
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add_lane(digits: Any, lane: int, lanes: int, sums: Any) -> None:
+    """Add one of the sums that `_fold` has made."""
     carry = np.int64(0)
     for limb in range(LIMBS):
-        low = np.int64(0)
-        following = np.int64(0)
-        if limb * 8 < _BUCKETS:
-            for i in range(8):
-                v = buckets[limb * 8 + i]
-                low += (v & MASK) << (4 * i)
-                following += (v >> 32) << (4 * i)
-                buckets[limb * 8 + i] = 0
-        v = sums[limb] + low + high + carry
-        high = following
+        v = sums[limb] + digits[limb * lanes + lane] + carry
         sums[limb] = v if limb == LIMBS - 1 else v & MASK
         carry = v >> 32
 
@@ -200,11 +235,13 @@ def _value(word: Any) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _note_products(a: Any, b: Any, count: int, sums: Any) -> None:
+def _note_products(a: Any, b: Any, count: int) -> int:
+    note = 0
     for k in range(count):
         of_a, of_b = a[k] & 0xFF, b[k] & 0xFF
         if of_a != _PADDING and of_b != _PADDING and (of_a > _PADDING or of_b > _PADDING):
-            sums[NOTE] |= note_of(_value(a[k]) * _value(b[k]))
+            note |= note_of(_value(a[k]) * _value(b[k]))
+    return note
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -245,19 +282,21 @@ def _add_blocks(
     sums: Any,
     bits: int,
     out: Any,
+    lanes: int,
     start: int,
     stop: int,
 ) -> None:
     """Adds to `sums` or, if there are none, rounds what becomes of zeros to `out`."""
-    own = np.zeros((0 if len(sums) else 1 if terms <= _TERMS else _SUMS, LIMBS + 1), np.int64)
-    at_once = len(own) == 1
-    digits, spare = np.empty(LIMBS, np.int64), np.empty(1)
+    at_once = terms <= _TERMS and not len(sums)
+    own = np.zeros((0 if len(sums) or at_once else _SUMS, LIMBS + 1), np.int64)
+    digits, spare, scratch = np.empty(LIMBS * lanes, np.int64), np.empty(1), np.empty((4, lanes), np.int64)
+    results = np.empty(lanes, np.float32)
     words = spare.view(np.int64)
     words_a, words_b = np.empty((_SLOTS, _PITCH), np.int64), np.empty((_SLOTS, _PITCH), np.int64)
     finite_a, finite_b = np.empty(_SLOTS, np.bool_), np.empty(_SLOTS, np.bool_)
     slot_a, slot_b = np.full(len(origins_a), -1, np.int64), np.full(len(origins_b), -1, np.int64)
-    buckets = np.zeros((4, _BUCKETS), np.int64)
-    four_a, four_b = np.empty(4, np.int64), np.empty(4, np.int64)
+    buckets = np.zeros(_BUCKETS * lanes, np.int64)
+    lane_a, lane_b = np.empty(lanes, np.int64), np.empty(lanes, np.int64)
     for block in range(start, stop):
         first, last = cuts[block], cuts[block + 1]
         own[:] = 0
@@ -275,31 +314,34 @@ def _add_blocks(
                     slot_b[b] = taken_b
                     finite_b[taken_b] = _read(memory_b, origins_b[b], layout_b, begin, end, words_b[taken_b])
                     taken_b += 1
-            for r in range(first, last, 4):
-                some = min(4, last - r)
-                for i in range(4):
-                    four_a[i], four_b[i] = slot_a[of_a[r + min(i, some - 1)]], slot_b[of_b[r + min(i, some - 1)]]
-                if four_a[0] == four_a[1] == four_a[2] == four_a[3]:
-                    _scatter_row(words_a[four_a[0]], words_b, four_b, buckets, count)
-                elif four_b[0] == four_b[1] == four_b[2] == four_b[3]:
-                    _scatter_row(words_b[four_b[0]], words_a, four_a, buckets, count)
-                else:
-                    _scatter_four(words_a, words_b, four_a, four_b, buckets, count)
-                for i in range(4):
-                    if i < some:
-                        at = r + i
-                        target = own[0] if at_once else own[at - first] if len(own) else sums[order[at]]
-                        _fold(buckets[i], target)
-                        if not (finite_a[four_a[i]] and finite_b[four_b[i]]):
-                            _note_products(words_a[four_a[i]], words_b[four_b[i]], count, target)
-                        if at_once:
-                            out[order[at]] = round_one(target, bits, digits, spare, words)
-                            target[:] = 0
+            for r in range(first, last, _LANES):
+                some = min(_LANES, last - r)
+                for i in range(_LANES):
+                    at = r + min(i, some - 1)
+                    lane_a[i], lane_b[i] = slot_a[of_a[at]], slot_b[of_b[at]]
+                for i in range(0, some, 4):
+                    if lane_a[i] == lane_a[i + 1] == lane_a[i + 2] == lane_a[i + 3]:
+                        _scatter_row(words_a[lane_a[i]], words_b, lane_b, i, buckets, count)
+                    elif lane_b[i] == lane_b[i + 1] == lane_b[i + 2] == lane_b[i + 3]:
+                        _scatter_row(words_b[lane_b[i]], words_a, lane_a, i, buckets, count)
                     else:
-                        buckets[i] = 0
+                        _scatter_four(words_a, words_b, lane_a, lane_b, i, buckets, count)
+                _fold(buckets, lanes, scratch, digits)
+                if at_once:
+                    round_lanes(digits, scratch, lanes, bits, spare, words, results)
+                for i in range(some):
+                    note = 0
+                    if not (finite_a[lane_a[i]] and finite_b[lane_b[i]]):
+                        note = _note_products(words_a[lane_a[i]], words_b[lane_b[i]], count)
+                    if at_once:
+                        out[order[r + i]] = of_note(note) if note else results[i]
+                    else:
+                        target = own[r + i - first] if len(own) else sums[order[r + i]]
+                        _add_lane(digits, i, lanes, target)
+                        target[NOTE] |= note
             for r in range(first, last):
                 slot_a[of_a[r]] = slot_b[of_b[r]] = -1
-        if len(own) > 1:
+        if len(own):
             for r in range(first, last):
                 out[order[r]] = round_one(own[r - first], bits, digits, spare, words)
 
@@ -337,7 +379,7 @@ def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, bits: int, o
     reads_a, reads_b = ((runs.memory.view(np.uint32), runs.origins, runs.layout) for runs in (a, b))
     in_parts(
         lambda start, stop: _add_blocks(
-            *reads_a, *reads_b, a.terms, order, of_a, of_b, cuts, sums, bits, out, start, stop
+            *reads_a, *reads_b, a.terms, order, of_a, of_b, cuts, sums, bits, out, _LANES, start, stop
         ),
         count,
         len(order) * a.terms * 4,

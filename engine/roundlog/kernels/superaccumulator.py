@@ -62,14 +62,46 @@ def note_of(value: float) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def of_note(note: int) -> float:
+    """What becomes of a sum with such terms."""
+    return np.float32(np.nan if note > 2 else np.inf if note == 1 else -np.inf)
+
+
+@njit(inline="always")
+def _round_digits(
+    digits: Any, first: int, step: int, top: int, bottom: int, negative: bool, bits: int, spare: Any, words: Any
+) -> Any:
+    """The magnitude digits[first], digits[first + step], ..., rounded, with its sign. top, bottom: its highest and its
+    lowest limb that is not zero. No branch depends on what is rounded."""
+    # The exponent of the limb as an FP64 number, which holds it exactly.
+    spare[0] = digits[first + top * step]
+    highest = 32 * top + (words[0] >> 52) - 1023
+    # The result's last place: 24 significant bits, but never below 2^-149, for all 32 bits.
+    place = max(highest + LAST_PLACE - (bits - 9), 32 - bits - 149)
+    cut = place - LAST_PLACE
+    limb, shift = cut >> 5, cut & 31
+    # Limbs above the last one are zero.
+    following = digits[first + min(limb + 1, LIMBS - 1) * step]
+    quotient = (digits[first + limb * step] | (following & 0x7FFFFFFF) << 32) >> shift
+    below = cut - 1
+    limb, shift = below >> 5, below & 31
+    digit = digits[first + limb * step]
+    more = ((digit & ((np.int64(1) << shift) - 1)) != 0) | (bottom < limb)
+    quotient += ((digit >> shift) & 1) & (np.int64(more) | quotient)
+    # At most 2^24 times a power of two no smaller than 2^-149: exact, and the conversion overflows as it has to.
+    value = np.float64(quotient) * _POWERS[place + 149]
+    return np.float32(-value if negative and quotient else value)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def round_one(sums: Any, bits: int, digits: Any, spare: Any, words: Any) -> Any:
     """`rounded` for one sum; the rest is memory: int64[LIMBS], float64[1] and its bits as int64[1]."""
     note = sums[NOTE]
     if note:
-        return np.float32(np.nan if note > 2 else np.inf if note == 1 else -np.inf)
+        return of_note(note)
     negative = sums[LIMBS - 1] < 0
     carry = np.int64(1)
-    top = -1
+    top, bottom = -1, LIMBS
     for limb in range(LIMBS):
         v = sums[limb]
         if negative:
@@ -79,29 +111,35 @@ def round_one(sums: Any, bits: int, digits: Any, spare: Any, words: Any) -> Any:
         digits[limb] = v
         if v:
             top = limb
+            bottom = min(bottom, limb)
     if top < 0:
         return np.float32(0.0)
-    # The exponent of the limb as an FP64 number, which holds it exactly.
-    spare[0] = digits[top]
-    highest = 32 * top + (words[0] >> 52) - 1023
-    # The result's last place: 24 significant bits, but never below 2^-149, for all 32 bits.
-    place = max(highest + LAST_PLACE - (bits - 9), 32 - bits - 149)
-    cut = place - LAST_PLACE
-    limb, shift = cut >> 5, cut & 31
-    following = digits[limb + 1] if limb + 1 < LIMBS else np.int64(0)
-    quotient = (digits[limb] | (following & 0x7FFFFFFF) << 32) >> shift
-    below = cut - 1
-    limb, shift = below >> 5, below & 31
-    half = (digits[limb] >> shift) & 1
-    if half:
-        rest = digits[limb] & ((np.int64(1) << shift) - 1)
-        for i in range(limb):
-            rest |= digits[i]
-        if rest or quotient & 1:
-            quotient += 1
-    # At most 2^24 times a power of two no smaller than 2^-149: exact, and the conversion overflows as it has to.
-    value = np.float64(quotient) * _POWERS[place + 149]
-    return np.float32(-value if negative and quotient else value)
+    return _round_digits(digits, 0, 1, top, bottom, negative, bits, spare, words)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def round_lanes(digits: Any, scratch: Any, lanes: int, bits: int, spare: Any, words: Any, out: Any) -> None:
+    """`rounded` for as many sums as there are lanes, all finite: limb i of sum r is digits[i * lanes + r], and is lost.
+    scratch: int64[4, lanes]; out: float32[lanes]."""
+    signs, carries, tops, bottoms = scratch[0], scratch[1], scratch[2], scratch[3]
+    for r in range(lanes):
+        # All ones, or zero.
+        signs[r] = digits[(LIMBS - 1) * lanes + r] >> 63
+        carries[r] = signs[r] & 1
+        tops[r] = -1
+        bottoms[r] = LIMBS
+    for limb in range(LIMBS):
+        line = digits[limb * lanes : (limb + 1) * lanes]
+        for r in range(lanes):
+            v = ((line[r] ^ signs[r]) & MASK) + carries[r]
+            carries[r] = v >> 32
+            v &= MASK
+            line[r] = v
+            tops[r] = limb if v else tops[r]
+            bottoms[r] = min(bottoms[r], limb if v else LIMBS)
+    for r in range(lanes):
+        # With top 0, a zero is rounded to zero.
+        out[r] = _round_digits(digits, r, lanes, max(tops[r], 0), bottoms[r], signs[r] != 0, bits, spare, words)
 
 
 @njit(inline="always")
