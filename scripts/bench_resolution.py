@@ -1,10 +1,11 @@
 """How much slower data can make an operator whose every output has to be decided exactly.
 
-    OMP_NUM_THREADS=1 .venv/bin/python scripts/bench_resolution.py [--rounds 9] [--only WORD]
+    OMP_NUM_THREADS=1 .venv/bin/python scripts/bench_resolution.py [--rounds 9] [--only WORD] [--most 20]
 
 Every case is one operator on random numbers and, in the same round, on numbers made to be as slow as they can be: each
 output is a midpoint between two FP32 numbers behind terms of all sizes that cancel in pairs, or behind 2^60 - 2^60.
 Printed are medians of the ratios within a round, and of the processor times. Every hostile result is checked.
+The last line is the worst of them, and the exit code 1 if it is above --most.
 """
 
 from __future__ import annotations
@@ -139,11 +140,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="", help="cases whose name has this word")
+    parser.add_argument("--most", type=float, help="the ratio that none may exceed")
     options = parser.parse_args()
     print("| operator | random | hostile | ratio |\n|---|---|---|---|", flush=True)
     chosen = [case for case in cases() if options.only in case.name]
     worst = max(measure(case, options.rounds, lambda line: print(line, flush=True)) for case in chosen)
-    print(f"\nAt worst {worst:.0f} times as long.")
+    print(f"\nworst: {worst:.0f}")
+    if options.most is not None and worst > options.most:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

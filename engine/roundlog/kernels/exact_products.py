@@ -34,6 +34,7 @@ _TERMS = 512
 """Products that a bucket has room for: they are below 2^54."""
 _LANES = 16
 """Sums whose buckets lie side by side, a multiple of 4: what they become is vector code."""
+_TWO, _THREE, _FOUR = np.uint64(2), np.uint64(3), np.uint64(4)
 _SLOTS = 512
 """Runs that are in memory at once: 2 MiB, which the second level of the cache holds."""
 _TILE = 64
@@ -180,34 +181,38 @@ def _scatter_row(a: Any, b: Any, of_b: Any, lane: int, buckets: Any, count: int)
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _fold(buckets: Any, lanes: int, scratch: Any, digits: Any) -> None:
-    """Empty the buckets, which are 4 bits apart, into limbs: two's complement, limb i of sum r at digits[i * lanes + r].
-    scratch: int64[2, lanes]. lanes is _LANES; that it might be another number makes loops over it vector code."""
+    """Empty the buckets, which are 4 bits apart, into limbs: a number in two's complement whose limb i, of sum r, is
+    digits[i * lanes + r]. scratch: int64[4, lanes]. lanes: _LANES. Unsigned indices, and slices of nothing, make
+    the loops vector code."""
     highs, carries = scratch[0], scratch[1]
+    width = np.uint64(lanes)
     for r in range(lanes):
         highs[r] = carries[r] = 0
     for limb in range(_BUCKETS // 8):
-        line = digits[limb * lanes : (limb + 1) * lanes]
-        at = limb * 8 * lanes
-        eight = buckets[at : at + 8 * lanes]
-        b0, b1, b2, b3 = eight[:lanes], eight[lanes:], eight[2 * lanes :], eight[3 * lanes :]
-        b4, b5, b6, b7 = eight[4 * lanes :], eight[5 * lanes :], eight[6 * lanes :], eight[7 * lanes :]
-        for r in range(lanes):
-            v0, v1, v2, v3, v4, v5, v6, v7 = b0[r], b1[r], b2[r], b3[r], b4[r], b5[r], b6[r], b7[r]
-            low = (v0 & MASK) + ((v1 & MASK) << 4) + ((v2 & MASK) << 8) + ((v3 & MASK) << 12)
-            low += ((v4 & MASK) << 16) + ((v5 & MASK) << 20) + ((v6 & MASK) << 24) + ((v7 & MASK) << 28)
-            high = (v0 >> 32) + ((v1 >> 32) << 4) + ((v2 >> 32) << 8) + ((v3 >> 32) << 12)
-            high += ((v4 >> 32) << 16) + ((v5 >> 32) << 20) + ((v6 >> 32) << 24) + ((v7 >> 32) << 28)
-            v = low + highs[r] + carries[r]
+        to, at = np.uint64(limb) * width, np.uint64(8 * limb) * width
+        at1, at2, at3, at4 = at + width, at + _TWO * width, at + _THREE * width, at + _FOUR * width
+        at5, at6, at7 = at4 + width, at4 + _TWO * width, at4 + _THREE * width
+        for lane in range(lanes):
+            r = np.uint64(lane)
+            v0, v1, v2, v3 = buckets[at + r], buckets[at1 + r], buckets[at2 + r], buckets[at3 + r]
+            v4, v5, v6, v7 = buckets[at4 + r], buckets[at5 + r], buckets[at6 + r], buckets[at7 + r]
+            # The sum's last 64 bits, and what is above its last 32, but for what the cut bits carry: at most 7.
+            low = v0 + (v1 << 4) + (v2 << 8) + (v3 << 12) + (v4 << 16) + (v5 << 20) + (v6 << 24) + (v7 << 28)
+            high = (v0 >> 32) + (v1 >> 28) + (v2 >> 24) + (v3 >> 20)
+            high += (v4 >> 16) + (v5 >> 12) + (v6 >> 8) + (v7 >> 4)
+            high += ((low >> 32) - high) & MASK
+            v = (low & MASK) + highs[r] + carries[r]
             highs[r] = high
-            line[r] = v & MASK
+            digits[to + r] = v & MASK
             carries[r] = v >> 32
-        eight[:] = 0
+    buckets[:] = 0
     for limb in range(_BUCKETS // 8, LIMBS):
-        line = digits[limb * lanes : (limb + 1) * lanes]
-        for r in range(lanes):
+        to = np.uint64(limb) * width
+        for lane in range(lanes):
+            r = np.uint64(lane)
             v = highs[r] + carries[r]
             highs[r] = 0
-            line[r] = v if limb == LIMBS - 1 else v & MASK
+            digits[to + r] = v if limb == LIMBS - 1 else v & MASK
             carries[r] = v >> 32
 
 

@@ -129,12 +129,13 @@ def round_lanes(digits: Any, scratch: Any, lanes: int, bits: int, spare: Any, wo
         tops[r] = -1
         bottoms[r] = LIMBS
     for limb in range(LIMBS):
-        line = digits[limb * lanes : (limb + 1) * lanes]
-        for r in range(lanes):
-            v = ((line[r] ^ signs[r]) & MASK) + carries[r]
+        first = np.uint64(limb) * np.uint64(lanes)
+        for lane in range(lanes):
+            r = np.uint64(lane)
+            v = ((digits[first + r] ^ signs[r]) & MASK) + carries[r]
             carries[r] = v >> 32
             v &= MASK
-            line[r] = v
+            digits[first + r] = v
             tops[r] = limb if v else tops[r]
             bottoms[r] = min(bottoms[r], limb if v else LIMBS)
     for r in range(lanes):
