@@ -17,6 +17,7 @@ from roundlog.dispute.trace import first_store
 from roundlog.executor import Executor
 from roundlog.log import LogReader, LogWriter
 from roundlog.log.entries import Decision, Entries
+from roundlog.operators import Inexact, operator
 from roundlog.trainer import log_header, log_path
 
 from tiebreak.chain.errors import ContractError
@@ -75,13 +76,19 @@ class FabricatingTrainer(TrainerRole):
 
 
 class LogForgingTrainer(TrainerRole):
-    """Trains honestly, but publishes a log in which every decision between up and down is turned round."""
+    """Trains honestly, but publishes a log in which every decision between up and down is turned round, and which has
+    one for the first element of every inexact operator that has none: a small step may have nothing in doubt."""
 
     def log_to_publish(self, log_dir: Path) -> Path:
         forged = log_dir.with_name("forged-log")
         forged.mkdir(exist_ok=True)
         job = engine.Job.read(log_dir.parent.parent / "job")
         sizes = [node.type.numel for node in job.program.nodes]
+        invented = {
+            index: Entries(np.zeros(1, np.int64), np.full(1, Decision.UP, np.uint8), np.zeros(0, np.uint32))
+            for index, node in enumerate(job.program.nodes)
+            if sizes[index] and isinstance(operator(node.op), Inexact)
+        }
         for interval in range(job.spec.intervals):
             header = log_header(job, interval)
             with (
@@ -89,7 +96,8 @@ class LogForgingTrainer(TrainerRole):
                 LogWriter(log_path(forged, interval), header) as writer,
             ):
                 for step in range(header.first_step, header.first_step + header.steps):
-                    writer.append(step, {index: _turned(entries) for index, entries in reader.step(step).items()})
+                    turned = {index: _turned(entries) for index, entries in reader.step(step).items()}
+                    writer.append(step, {**invented, **turned})
         return forged
 
 
