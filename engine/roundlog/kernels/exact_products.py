@@ -186,8 +186,8 @@ def _fold(buckets: Any, lanes: int, scratch: Any, digits: Any) -> None:
     the loops vector code."""
     highs, carries = scratch[0], scratch[1]
     width = np.uint64(lanes)
-    for r in range(lanes):
-        highs[r] = carries[r] = 0
+    for lane in range(lanes):
+        highs[lane] = carries[lane] = 0
     for limb in range(_BUCKETS // 8):
         to, at = np.uint64(limb) * width, np.uint64(8 * limb) * width
         at1, at2, at3, at4 = at + width, at + _TWO * width, at + _THREE * width, at + _FOUR * width

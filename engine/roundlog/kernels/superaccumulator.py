@@ -131,13 +131,13 @@ def round_lanes(digits: Any, scratch: Any, lanes: int, bits: int, spare: Any, wo
     for limb in range(LIMBS):
         first = np.uint64(limb) * np.uint64(lanes)
         for lane in range(lanes):
-            r = np.uint64(lane)
-            v = ((digits[first + r] ^ signs[r]) & MASK) + carries[r]
-            carries[r] = v >> 32
+            at = np.uint64(lane)
+            v = ((digits[first + at] ^ signs[at]) & MASK) + carries[at]
+            carries[at] = v >> 32
             v &= MASK
-            digits[first + r] = v
-            tops[r] = limb if v else tops[r]
-            bottoms[r] = min(bottoms[r], limb if v else LIMBS)
+            digits[first + at] = v
+            tops[at] = limb if v else tops[at]
+            bottoms[at] = min(bottoms[at], limb if v else LIMBS)
     for r in range(lanes):
         # With top 0, a zero is rounded to zero.
         out[r] = _round_digits(digits, r, lanes, max(tops[r], 0), bottoms[r], signs[r] != 0, bits, spare, words)
