@@ -62,7 +62,7 @@ def note_of(value: float) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def of_note(note: int) -> float:
+def of_note(note: int) -> Any:
     """What becomes of a sum with such terms."""
     return np.float32(np.nan if note > 2 else np.inf if note == 1 else -np.inf)
 
