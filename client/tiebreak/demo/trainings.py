@@ -22,6 +22,17 @@ _VERSE = (
     "so let there be one right answer to every sum and let whoever gives another lose "
 )
 _LENGTH = 16
+_CODE = 8
+"""Numbers in the fixed code of a position."""
+
+
+def _short_numbers(rows: int, columns: int, *, bits: int) -> torch.Tensor:
+    """f32[rows, columns] of numbers in (-1, 1) that have `bits` significant bits at most.
+
+    A product of 12 and 13 bits has 25, one more than FP32 keeps. So many sums of such products lie halfway between two
+    FP32 numbers, on every machine and at every step, and a rounding log has decisions that somebody can turn."""
+    generator = torch.Generator().manual_seed(bits)
+    return torch.randint(1 - 2**bits, 2**bits, (rows, columns), generator=generator).float() / 2**bits
 
 
 class Block(nn.Module):
@@ -51,18 +62,24 @@ class Block(nn.Module):
 
 
 class Letters(nn.Module):
-    """A language model of one block whose last layer is its embedding. Letters i64[B, T] -> logits f32[B, T, V]."""
+    """A language model of one block whose last layer is its embedding, with a fixed code of positions beside the trained
+    one. Letters i64[B, T] -> logits f32[B, T, V]."""
+
+    places: torch.Tensor
+    mix: torch.Tensor
 
     def __init__(self, vocabulary: int, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(_LENGTH, width)
+        self.register_buffer("places", _short_numbers(_LENGTH, _CODE, bits=12))
+        self.register_buffer("mix", _short_numbers(_CODE, width, bits=13))
         self.block = Block(width, heads, dropout)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
 
     def forward(self, letters_BT: torch.Tensor) -> torch.Tensor:
-        x_BTC = self.tokens(letters_BT) + self.positions.weight
+        x_BTC = self.tokens(letters_BT) + self.positions.weight + self.places @ self.mix
         logits_BTV: torch.Tensor = self.head(self.norm(self.block(x_BTC)))
         return logits_BTV
 
