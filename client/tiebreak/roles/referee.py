@@ -6,15 +6,19 @@ from __future__ import annotations
 from eth_hash.auto import keccak
 from roundlog import job as engine
 from roundlog.adjudication import Descriptor, Family, Function, describe, encode_descriptor
+from roundlog.adjudication.adjudicate import Step
 from roundlog.adjudication.binary32 import is_finite
-from roundlog.adjudication.exactly import function_value
+from roundlog.adjudication.exactly import data_value, function_value
 from roundlog.program import Program
 
-from tiebreak.chain.records import Game, Job, Level, Phase
+from tiebreak.chain.events import ElementProven
+from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Phase
+from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused
-from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.role import Role
+from tiebreak.roles.notices import Progress, What, together
+from tiebreak.roles.role import JobRole, Role
 from tiebreak.roles.station import Station
+from tiebreak.roles.workshop import Lane
 
 
 class RefereeRole(Role):
