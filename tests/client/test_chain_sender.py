@@ -90,11 +90,11 @@ def test_a_process_killed_after_sending_does_no_harm_when_it_sends_again(line: U
 
     line.once("eth_sendRawTransaction", deliver_and_die)
     with pytest.raises(ChainUnavailable):
-        cast.auditor.attest(job, run.checkpoints.root)
+        cast.attest(job, run.checkpoints.root)
     before = Node(line).balance(devnet_account(2).address)
     reborn = VerificationGame.at(Node(line), cast.auditor.address, Sender(Node(line), devnet_account(2)))
     with pytest.raises(ContractError) as caught:
-        reborn.attest(job, run.checkpoints.root)
+        reborn.attest(job, spec_hash=cast.spec().hash, checkpoint_root=run.checkpoints.root)
     assert caught.value.name == "AlreadyAttested"
     assert Node(line).balance(devnet_account(2).address) == before
     assert reborn.job(job).attestations == 1
