@@ -110,7 +110,12 @@ class AuditorRole(JobRole):
             return Progress(finished=True, state=state)
         if root == claimed:
             return Progress(
-                acted=self.send("attest", lambda: contract.attest(self.job, root), job=self.job), state="attesting"
+                acted=self.send(
+                    "attest",
+                    lambda: contract.attest(self.job, spec_hash=posted.spec_hash, checkpoint_root=root),
+                    job=self.job,
+                ),
+                state="attesting",
             )
         return self._challenge(posted, evidence)
 
@@ -128,7 +133,15 @@ class AuditorRole(JobRole):
         bond = posted.terms.challenger_bond
         self.notify_job(What.STAKED, stakes(posted, bond))
         sent = self.send(
-            "challenge the claim", lambda: self.station.contract.challenge(self.job, root, bond=bond)[1], job=self.job
+            "challenge the claim",
+            lambda: self.station.contract.challenge(
+                self.job,
+                spec_hash=posted.spec_hash,
+                claimed_root=posted.claim.checkpoint_root,
+                checkpoint_root=root,
+                bond=bond,
+            )[1],
+            job=self.job,
         )
         return Progress(acted=sent, state="challenging")
 

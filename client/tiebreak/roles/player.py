@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import get_args
 
@@ -185,7 +186,7 @@ class Games:
                 waits.append(decision)
         if not waits:
             return Progress(acted=acted)
-        first = min(waits, key=lambda wait: wait.until)
+        first = min(waits, key=lambda wait: math.inf if wait.until is None else wait.until)
         return Progress(acted=acted, state=f"waiting for {first.what}", until=first.until)
 
     def _tell(self, what: What, text: str, game_id: int) -> None:

@@ -146,6 +146,7 @@ class TrainerRole(JobRole):
             f"commit to checkpoint root 0x{root.hex()}",
             lambda: self.station.contract.commit(
                 self.job,
+                spec_hash=posted.spec_hash,
                 checkpoint_root=root,
                 final_state_root=final,
                 proof=proof,
