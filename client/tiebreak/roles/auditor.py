@@ -24,6 +24,7 @@ from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
+from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.workshop import Errand, Lane
 
 _FINDINGS_TOLD = 5

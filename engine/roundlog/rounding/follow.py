@@ -20,7 +20,7 @@ from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
-from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, certify, give_up, pieces, put, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, pieces, put, resolve, settle
 from roundlog.rounding.verdicts import Verdict, weigh
 from roundlog.rounding.window import Window
 
@@ -80,9 +80,11 @@ class Follower:
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
-        if not np.isfinite(near.y.numpy()).all():
-            give_up(operator, inputs, attributes, rounded, near, self.bits)
-            return rounded, False
+        if not bounded(near):
+            others = settle(operator, inputs, attributes, rounded, near, self.bits)
+            if others is None:
+                return rounded, False
+            near = others
         parts = pieces(near)
         logs: Iterable[Entries | None] = [None] * len(parts)
         if self._log is not None and not self.given_up:
