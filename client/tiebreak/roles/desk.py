@@ -12,10 +12,15 @@ from hashlib import sha256
 
 from tiebreak.chain.batch import Batches, Move
 from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
-from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import Receipt
+from tiebreak.chain.pace import block_time
 from tiebreak.chain.sender import Sender, Sent
 from tiebreak.chain.watch import News, Watch
+
+SLOWEST_BLOCKS = 30.0
+"""Seconds; more time than that passes between two blocks only where they are made on demand."""
+_RANGES = (4, 16, 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,8 @@ class Desk:
         self.contract = contract
         self.watch = Watch(contract)
         self._sender = sender
-        self._batches = Batches(contract.address, sender, contract.abi)
+        self._batches = Batches(contract.address, sender, contract._abi)
+        self._block_seconds: float | None = None
         self._orders: dict[str, tuple[Order, bytes]] = {}
         self._under_way: list[tuple[Sent, list[tuple[str, Order]]]] = []
 
@@ -58,6 +64,15 @@ class Desk:
         """Jobs ever posted."""
         return self.contract.job_count()
 
+    def block_seconds(self) -> float:
+        """Seconds between two blocks; measured once.
+
+        The least of several ranges, because a development chain whose clock was moved has no slow blocks for that."""
+        if self._block_seconds is None:
+            measured = [block_time(self.contract.node, blocks) for blocks in _RANGES]
+            self._block_seconds = min(SLOWEST_BLOCKS, *measured)
+        return self._block_seconds
+
     def put(self, order: Order) -> bool:
         """Takes an order for the next `flush`. False if the same is under way already."""
         data = self.encode(order)
@@ -69,7 +84,7 @@ class Desk:
 
     def encode(self, order: Order) -> bytes:
         """The call data."""
-        return self.contract.encode(order.function, *order.arguments)
+        return self.contract.encode(Call.of(order.function, *order.arguments))
 
     def flush(self) -> bool:
         """Sends all orders. Whether a block has taken one of them at once, so that it is worth to look again."""
@@ -88,7 +103,7 @@ class Desk:
                     self._sender.submit(self.contract.address, data, value=order.value, purpose=purpose), purpose, order
                 )
             except RpcRefused as error:
-                order.failed(self.contract.typed(error))
+                order.failed(self.contract._typed(error))
             except ChainError as error:
                 order.failed(error)
         if moves:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import get_args
 
@@ -76,7 +77,7 @@ class Games:
         deadline = min(deadlines, default=None)
         if not waits:
             return Progress(working=working, state=f"plays {len(games)} games", deadline=deadline)
-        first = min(waits, key=lambda wait: wait.until)
+        first = min(waits, key=lambda wait: math.inf if wait.until is None else wait.until)
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
 
     def help_along(self, game_id: int, game: Game, evidence: Evidence) -> None:
@@ -158,7 +159,7 @@ def computed_move(game: Game, side: Side, evidence: Evidence, chunk: bytes | Non
 
 def posted_chunk(contract: VerificationGame, game_id: int, wanted: bytes) -> bytes | None:
     """The chunk that was posted in a game, whose leaf hash is `wanted`; None if the node does not show it."""
-    for event in contract.search_back(game=game_id):
+    for event in reversed(contract.events(game=game_id, to_block=contract.node.head().number)):
         if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == wanted:
             return event.chunk
     return None

@@ -113,7 +113,9 @@ class RefereesJob(JobRole):
     def _argument(self, game_id: int) -> int | None:
         """The function's argument, as the contract has read it from the agreed operand."""
         if game_id not in self._arguments:
-            for event in self.station.contract.search_back(game=game_id):
+            for event in reversed(
+                self.station.contract.events(game=game_id, to_block=self.station.contract.node.head().number)
+            ):
                 if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:
                     self._arguments[game_id] = event.bits
                     break
