@@ -18,6 +18,7 @@ from roundlog.log import LogReader, LogWriter
 from roundlog.log.entries import Decision, Entries
 from roundlog.trainer import log_header, log_path
 
+from tiebreak.chain.game import Call
 from tiebreak.chain.records import Children, Side
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.roles.auditor import AuditorRole
@@ -143,7 +144,7 @@ class SilentDesk(Desk):
     moves = 0
 
     def put(self, order: Order) -> bool:
-        if order.function in _MOVES:
+        if order.call.function in _MOVES:
             if self.moves == 0:
                 return False
             self.moves -= 1
@@ -159,12 +160,13 @@ _MOVES = {
 class CheatingDesk(Desk):
     """Sends bisection moves with the halves swapped, which no hash supports."""
 
-    def encode(self, order: Order) -> bytes:
-        if order.function == "bisect":
-            game, opened, below = order.arguments
+    def put(self, order: Order) -> bool:
+        if order.call.function == "bisect":
+            game, opened, below = order.call.arguments
             assert isinstance(opened, Children)
-            order = replace(order, arguments=(game, Children(left=opened.right, right=opened.left), below))
-        return super().encode(order)
+            swapped = Children(left=opened.right, right=opened.left)
+            order = replace(order, call=Call.of("bisect", game, swapped, below))
+        return super().put(order)
 
 
 def silenced(station: Station, *, moves: int = 0) -> Station:

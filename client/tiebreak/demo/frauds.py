@@ -171,7 +171,7 @@ class RememberingDesk(Desk):
         return with_desk(station, desk), desk
 
     def put(self, order: Order) -> bool:
-        if order.function != "proveElement":
+        if order.call.function != "proveElement":
             return super().put(order)
 
         def failed(error: ChainError) -> None:

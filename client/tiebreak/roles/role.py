@@ -14,6 +14,7 @@ from roundlog.run import StepEvent
 
 from tiebreak.chain.errors import AccountError, ChainError, ContractError
 from tiebreak.chain.funds import funds
+from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.records import Game, Job
 from tiebreak.roles.agenda import Duty
@@ -137,7 +138,7 @@ class Role(ABC):
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
         self.station.desk.put(
-            Order(function=function, arguments=arguments, sent=sent, failed=failed, value=value, purpose=purpose)
+            Order(call=Call.of(function, *arguments), sent=sent, failed=failed, value=value, purpose=purpose)
         )
 
     def withdraw(self) -> bool:
@@ -175,6 +176,7 @@ class JobRole(Role):
     # Looking.
 
     def look(self) -> Progress:
+        self.station.desk.watch.follow(self.job)
         posted = self.posted()
         if posted is None:
             # A node that lags behind says the same of a job that there is, and a number can be posted yet.
@@ -212,9 +214,15 @@ class JobRole(Role):
         """Ends the role: once it has seen the same reason often enough, deep enough, and has all that is its own."""
         if self.station.desk.is_busy or self.withdraw():
             return Progress(working=True, state=why)
-        if not self._ending.seen(why, self.station.desk.watch.head.number):
+        if not self._ending.seen(why, self.newest_block()):
             return Progress(working=True, state=f"{why}; looks once more")
         return Progress(finished=True, state=why)
+
+    def newest_block(self) -> int:
+        """Number of the newest block that was seen."""
+        head = self.station.desk.watch.head
+        assert head is not None, "look first"
+        return head.number
 
     def stay(self) -> None:
         """There is something to do after all, whatever an earlier look has shown."""
@@ -361,8 +369,7 @@ class JobRole(Role):
 
     def games(self, wanted: Callable[[Game], bool]) -> dict[int, Game]:
         """The games of this job that are wanted, by their numbers."""
-        watch = self.station.desk.watch
-        found = {number: watch.game(number) for number in watch.games_of(self.job)}
+        found = self.station.desk.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
