@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node
-from tiebreak.chain.records import Game, JobStatus, Terms
+from tiebreak.chain.records import Game, JobStatus, Outcome, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.customer import CustomerRole, post_job
@@ -105,6 +105,14 @@ def wide_task(steps: int = 4, interval: int = 2) -> Task:
     )
 
 
+@dataclass(frozen=True)
+class Shares:
+    """Wei of a lost bond; the rest is burnt."""
+
+    winner: int
+    customer: int
+
+
 class World:
     """`job` is the id of the posted job once `post` has been called."""
 
@@ -177,8 +185,18 @@ class World:
         gains = {name: self.balance(name) + self.senders[name].fees - self.before[name] for name in NAMES}
         return {name: gain for name, gain in gains.items() if gain}
 
+    def shares(self, game: int = 1) -> Shares:
+        """How the bond that was lost in a game has to be divided."""
+        over = self.game(game)
+        won = Side.TRAINER if over.outcome is Outcome.TRAINER_WON else Side.CHALLENGER
+        bond = over.challenger_bond if won is Side.TRAINER else over.trainer_bond
+        gas = min(over.spent[won], bond // 4)
+        left = bond - gas
+        return Shares(winner=gas + left // 2, customer=left // 4)
+
     def contract_balance(self) -> int:
-        return self.node.balance(self.contract.address)
+        """What the contract has but for what it has burnt; nothing once all have withdrawn."""
+        return self.node.balance(self.contract.address) - self.contract.burnt()
 
     def said(self, text: str) -> list[Notice]:
         return [notice for notice in self.notices if text in notice.text]
