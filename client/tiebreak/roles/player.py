@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import get_args
 
-from roundlog.commitments import leaf_hash
-
-from tiebreak.chain.events import ChunkPosted
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Receipt
+from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Game, Level, Phase, Side
 from tiebreak.game import (
     Bisect,
@@ -83,17 +81,8 @@ def _provide(role: Role, game_id: int, game: Game, known: Known, need: Need | Ne
     if isinstance(need, Need):
         known.trees[need.place] = evidence.tree(need.place)
         return True
-    known.chunk = posted_chunk(role.station.contract, game_id, game)
+    known.chunk = find_chunk(role.station.contract, game_id, game)
     return known.chunk is not None
-
-
-def posted_chunk(contract: VerificationGame, game_id: int, game: Game) -> bytes | None:
-    """The chunk that was posted in a game; None if the node does not show it. Its hash is known, so that it need not
-    lie under any number of blocks."""
-    for event in contract.events(game=game_id, to_block=contract.node.head().number):
-        if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == game.search.nodes[Side.TRAINER]:
-            return event.chunk
-    return None
 
 
 def _send(role: Role, game_id: int, game: Game, move: Move) -> bool:

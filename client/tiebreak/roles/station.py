@@ -10,6 +10,7 @@ from eth_typing import ChecksumAddress
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import Job
 from tiebreak.chain.sender import Sender
+from tiebreak.memory import usable_memory
 from tiebreak.roles.notices import Notify, ignore
 from tiebreak.roles.policy import Policy
 from tiebreak.store import ContentStore
@@ -23,7 +24,7 @@ class Limits:
     """Training steps of one job."""
     job_bytes: int = 16 << 30
     log_bytes: int = 16 << 30
-    memory_bytes: int = 16 << 30
+    memory_bytes: int = field(default_factory=usable_memory)
     """States, data and intermediate values of one job."""
     micro_batches: int = 1
     """Into how many parts an auditor cuts every batch; where there are fewer samples, into so many."""
