@@ -126,7 +126,7 @@ def create(
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
@@ -226,7 +226,7 @@ def show(
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Check a job and show what it asks for."""
@@ -254,7 +254,7 @@ def list_jobs(
     ] = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """List the posted jobs."""
@@ -281,7 +281,7 @@ def collect(
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""
