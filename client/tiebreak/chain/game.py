@@ -17,7 +17,6 @@ from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_g
 from tiebreak.chain.errors import (
     AccountError,
     ChainError,
-    ContractError,
     DeploymentError,
     InvalidAnswer,
     RpcRefused,
