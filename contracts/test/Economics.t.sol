@@ -146,6 +146,19 @@ contract EconomicsTest is Players {
         vm.assertEq(lost, (TRAINER_BOND - gas) - (TRAINER_BOND - gas) / 2, "half of what is left after gas that it has paid");
     }
 
+    /// @dev What remains possible: who sees a challenge on its way may stand before it, with the same root.
+    function test_aCopierThatStandsFirst_keepsTheHalf() public {
+        JobId job = wrongClaim();
+        GameId copiers = challengeRun(job, trainer, _honest);
+        GameId honest = challengeRun(job, auditor, _honest);
+        play(honest, _wrong, _honest);
+        game.releaseBond(copiers);
+        uint256 gas = spent(honest, Side.CHALLENGER);
+        vm.assertEq(credit(auditor), CHALLENGER_BOND + gas, "the auditor: its bond, and its gas");
+        vm.assertEq(credit(trainer), CHALLENGER_BOND + (TRAINER_BOND - gas) / 2, "the copier: the half");
+        assertConserved();
+    }
+
     function test_trainerPuppetAndCustomerInOne_stillLoseAQuarter() public {
         JobId job = wrongClaim();
         GameId id = challengeRun(job, trainer, _honest);
