@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIRMATIONS = 12
 """Blocks: two and a half minutes on Ethereum, deeper than its reorganisations go."""
-_DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
-"""Ids of anvil and hardhat, of ganache, and of the embedded chain, where nobody takes blocks back."""
 
 DEFAULT_CHAIN = "http://127.0.0.1:8545"
 _PANEL = "Network"
@@ -120,9 +118,10 @@ def open_game(
     from tiebreak.chain.game import VerificationGame
     from tiebreak.chain.node import connect
     from tiebreak.chain.sender import Sender
+    from tiebreak.roles.desk import DEVELOPMENT_CHAINS
 
     node = connect(chain, confirmations=confirmations or 0, stop=stop)
-    if confirmations is None and node.chain_id not in _DEVELOPMENT_CHAINS:
+    if confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
         node.confirmations = DEFAULT_CONFIRMATIONS
     return VerificationGame.at(node, where, Sender(node, signer) if signer is not None else None)
 
