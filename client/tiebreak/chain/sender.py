@@ -8,6 +8,7 @@ process with the same key) has used this one.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -245,7 +246,7 @@ class Sender:
         self._flights = {}
         for entry in entries:
             twin = next((one for one in self._flights.values() if one.purpose == entry.purpose), None)
-            if twin is not None and not entry.heard and not twin.entry.heard:
+            if twin is not None and (twin.named or not (entry.heard or twin.entry.heard)):
                 # A foreign transaction had taken the first nonce; the process died before it could forget it.
                 del self._flights[twin.nonce]
                 journal.remove(twin.entry)
@@ -396,7 +397,9 @@ class Sender:
             count = self._node.nonce(self.address)
             for nonce, sent in sorted(self._flights.items()):
                 if sent.error is None:
-                    self._look_at(sent, nonce < count)
+                    # What cannot be seen of one is no reason to leave the others alone; the next look comes soon.
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                        self._look_at(sent, nonce < count)
             lowest = next((sent for _, sent in sorted(self._flights.items()) if not sent.done), None)
             if lowest is not None and lowest.nonce == count:
                 self._push(lowest)
@@ -428,11 +431,14 @@ class Sender:
         reorganisation the servers behind one address may show two chains at once."""
         assert self._head is not None
         depth = self._node.confirmations if sent.entry.value else 0
-        if who_used(self._node, self.address, sent.entry, self._head.number, depth) is not Use.FOREIGN:
+        use = who_used(self._node, self.address, sent, self._head.number, depth)
+        if use is Use.OURS:
             sent.suspected = None
+        if use is not Use.FOREIGN:
             return False
         if sent.suspected is None:
             sent.suspected = self._head.number, self._clock()
+            sent.between = None  # the second look finds the block again
             return False
         block, since = sent.suspected
         return self._head.number > block or self._clock() - since >= _SECOND_LOOK
@@ -487,25 +493,26 @@ class Sender:
     def _evade(self, sent: Sent) -> None:
         """A foreign transaction has used the nonce: the same intention with another one, if it is still possible."""
         old = sent.entry
+        assert self._head is not None and self._journal is not None
         try:
             gas = self._gas(old.to, old.data, old.value)
         except (RpcRefused, InsufficientFunds) as error:
             sent.error = error
             return
-        del self._flights[old.nonce]
-        self._next = max(self._next, self._node.nonce(self.address, pending=True))
-        assert self._head is not None
-        sent.suspected = None
-        sent.entry = replace(old, nonce=self._next, gas=gas, since=self._head.number, signed=[])
+        # Everything that may fail comes before anything is changed.
+        nonce = max(self._next, self._node.nonce(self.address, pending=True))
+        fees = capped(self._fees(self._head), self._max_fee)
+        new = replace(old, nonce=nonce, gas=gas, since=self._head.number, signed=[])
+        sent.entry = new
         try:
-            self._sign(sent, capped(self._fees(self._head), self._max_fee))
+            self._sign(sent, fees)
         except JournalError:
             sent.entry = old
-            self._flights[old.nonce] = sent
             raise
-        self._flights[self._next] = sent
-        self._next += 1
-        assert self._journal is not None
+        sent.suspected = sent.between = sent.offered_at = None
+        del self._flights[old.nonce]
+        self._flights[nonce] = sent
+        self._next = nonce + 1
         self._journal.remove(old)
         self._offer_again(sent)
 
