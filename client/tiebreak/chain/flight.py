@@ -16,6 +16,9 @@ from tiebreak.chain.node import Fees, Node, Receipt
 MOST_SCANNED = 20_000
 """Blocks that are looked through for a hash, where a node does not know older states."""
 
+_REFUSALS = 8
+"""In a row, after which a node is taken for one without old states."""
+
 
 @dataclass(eq=False, slots=True)
 class Sent:
@@ -38,6 +41,10 @@ class Sent:
     """The newest block and the time when a foreign transaction was seen first at this nonce."""
     between: tuple[int, int] | None = None
     """Blocks between which the nonce was used, as far as a search has come."""
+    taken: bytes | None = None
+    """Which of its transactions a block has, where a search has shown it before a receipt did."""
+    refusals: int = 0
+    """Requests of that search that the node has refused."""
 
     @property
     def purpose(self) -> str:
@@ -123,9 +130,15 @@ def who_used(node: Node, account: ChecksumAddress, sent: Sent, newest: int, dept
             # One lower than what was found: the loop above looks at it again.
             sent.between = max(0, low - 1), high
     except RpcRefused:
-        return _scanned(node, ours, entry, newest, depth)
+        # Mostly a node that has too much to do; one that has no old states refuses every time.
+        sent.refusals += 1
+        if sent.refusals < _REFUSALS:
+            raise
+        return _scanned(node, ours, sent, newest, depth)
+    sent.between, sent.refusals = (max(0, high - 1), high), 0
     taken = node.transactions_of(high)
     if taken is not None and not ours.isdisjoint(taken):
+        (sent.taken,) = ours & taken
         return Use.OURS
     # The account's own transaction has to stand in the block that raised its count; a block without it is another one.
     if not taken:
@@ -134,13 +147,15 @@ def who_used(node: Node, account: ChecksumAddress, sent: Sent, newest: int, dept
     return Use.FOREIGN if newest - high >= depth else Use.UNKNOWN
 
 
-def _scanned(node: Node, ours: set[bytes], entry: Entry, newest: int, depth: int) -> Use:
+def _scanned(node: Node, ours: set[bytes], sent: Sent, newest: int, depth: int) -> Use:
     """The same, where a node has no old states."""
+    entry = sent.entry
     for number in range(max(0, entry.since - 1, newest - MOST_SCANNED), newest + 1):
         taken = node.transactions_of(number)
         if taken is None:
             return Use.UNKNOWN
         if not ours.isdisjoint(taken):
+            (sent.taken,) = ours & taken
             return Use.OURS
     # Which block it was is unknown, so the whole range has to be as deep.
     return Use.FOREIGN if newest - entry.since >= depth + 1 else Use.UNKNOWN

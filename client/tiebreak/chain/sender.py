@@ -48,6 +48,8 @@ MOST_GAS = 16_777_216
 MAX_FEE = 1_000 * 10**9
 """Wei per gas that are offered at most by default: ten times what a busy day costs."""
 
+REVERTED = 3  # the error code that nodes give to a reverted call
+
 _TRIES = 8
 _PAUSE = 1.0  # seconds between questions, a fraction of a block's time on public chains
 _KEPT_TIP = 100  # blocks for which a priority fee is taken as known
@@ -421,7 +423,9 @@ class Sender:
                 self._evade(sent)
         elif not used:
             if sent.receipt is not None and self._head.number >= sent.receipt.block:
-                sent.receipt = None  # a reorganisation has dropped it; the node may have forgotten it as well
+                sent.receipt = sent.taken = (
+                    None  # a reorganisation has dropped it; the node may have forgotten it as well
+                )
                 sent.offered_at = None
             if sent.receipt is None and sent.offered_at is None:
                 self._offer_again(sent)
@@ -434,17 +438,18 @@ class Sender:
         use = who_used(self._node, self.address, sent, self._head.number, depth)
         if use is Use.OURS:
             sent.suspected = None
+            self._find_receipt(sent)
         if use is not Use.FOREIGN:
             return False
         if sent.suspected is None:
             sent.suspected = self._head.number, self._clock()
-            sent.between = None  # the second look finds the block again
             return False
         block, since = sent.suspected
         return self._head.number > block or self._clock() - since >= _SECOND_LOOK
 
     def _find_receipt(self, sent: Sent) -> None:
-        for name in sent.hashes:
+        # The newest are the likeliest; which of many it was is told by the block that has it.
+        for name in sent.hashes[:2] if sent.taken is None else (sent.taken,):
             receipt = self._node.receipt(name)
             if receipt is not None:
                 sent.receipt = receipt
@@ -496,7 +501,12 @@ class Sender:
         assert self._head is not None and self._journal is not None
         try:
             gas = self._gas(old.to, old.data, old.value)
-        except (RpcRefused, InsufficientFunds) as error:
+        except RpcRefused as error:
+            if error.data is None and error.code != REVERTED:
+                raise
+            sent.error = error
+            return
+        except InsufficientFunds as error:
             sent.error = error
             return
         # Everything that may fail comes before anything is changed.
@@ -509,7 +519,7 @@ class Sender:
         except JournalError:
             sent.entry = old
             raise
-        sent.suspected = sent.between = sent.offered_at = None
+        sent.suspected = sent.between = sent.taken = sent.offered_at = None
         del self._flights[old.nonce]
         self._flights[nonce] = sent
         self._next = nonce + 1
