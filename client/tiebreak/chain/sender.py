@@ -269,13 +269,17 @@ class Sender:
                     self._forget(nonce)
                     return None
                 return sent
-            if sent.entry.heard and not sent.named:
-                # A repetition on purpose, unless a reorganisation has dropped it: then it comes back by itself.
-                if sent.receipt is not None and self._node.receipt(sent.receipt.transaction) is not None:
-                    return None
-                sent.receipt = None
-                sent.entry.heard = False
-                self._remember(sent)
+            if sent.receipt is not None and sent.entry.heard:
+                shown = self._node.receipt(sent.receipt.transaction)
+                if shown is None:
+                    # A reorganisation has dropped it, and the node may have forgotten it as well.
+                    sent.receipt = sent.taken = sent.offered_at = None
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                        self._offer_again(sent)
+                elif not sent.named:
+                    return None  # a repetition on purpose
+                else:
+                    sent.receipt = shown
             return sent
         return None
 
