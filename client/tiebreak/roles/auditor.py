@@ -17,7 +17,7 @@ from roundlog.run import StepEvent
 
 from tiebreak.chain.records import Game, Job, JobStatus, Outcome, Phase, Side
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import fetch_log, require_decidable
+from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games
@@ -250,6 +250,8 @@ class AuditorRole(JobRole):
         job = self.fetched(posted, duty)
         if job is None:
             return None
+        if not duty.bonded:
+            require_small_rows(self.station, job)
         log = self._log(posted, duty) if self._use_log else None
         return self.work(
             Lane.RUNS, "audit", lambda errand: self.alter(self._audit(posted, job, log, errand)), duty, "the audit"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
 from roundlog import job as engine
+from roundlog.policies import alone
+from roundlog.run import Run
 from roundlog.storage import read_record, write_record
 
 from tiebreak.chain.code import is_adjudicator
@@ -15,11 +18,12 @@ from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import timeout_is_due
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
+from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.contents import fetch_state
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
+from tiebreak.roles.time_to_answer import Pace, least_clock
 from tiebreak.roles.workshop import Errand, Lane
 
 
@@ -29,10 +33,14 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
 
     If this is interrupted at any instant, the same call made again with the same station carries on and does not pay
     twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job, or
-    one whose disputes could not be decided, StoreError, ChainError."""
+    one whose disputes could not be decided, or only by the referee (unless the station's policy accepts that), or by
+    the clock for this machine, StoreError, ChainError."""
     job = engine.Job.read(job_dir, engine.Limits(memory_bytes=station.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
         raise engine.JobError(why)
+    if not station.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
+        raise engine.JobError(why)
+    require_time(station, job, terms)
     adjudicator = station.contract.adjudicator()
     if not is_adjudicator(station.contract.node, adjudicator):
         raise engine.JobError(
@@ -57,6 +65,31 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
     station.notify(notice)
     return job_id
+
+
+def require_time(station: Station, job: engine.Job, terms: Terms) -> None:
+    """Measures blocks and a step of the job here, and holds the clocks against that. Raises JobError if they are too
+    short for whoever is right, be it on a machine like this one."""
+    policy = station.policy
+    needed = policy.least_clock
+    if needed is None:
+        pace = Pace(block=station.desk.block_seconds(), step=step_seconds(job))
+        needed = least_clock(job.program, job.spec, pace, terms.concurrent_games)
+    if terms.clock_allowance < needed:
+        raise engine.JobError(
+            f"its clocks would run {terms.clock_allowance} seconds, and whoever is right needs {needed} here: give them "
+            "that much, or save checkpoints more often"
+        )
+
+
+def step_seconds(job: engine.Job) -> float:
+    """What the first step of a job takes here; the quicker of two executions, because the first one compiles."""
+    seen: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
+        run = Run(job, Path(name), on_step=lambda event: seen.append(event.seconds), go_on=True)
+        for _ in range(2):
+            run.step(0, list(job.initial.values()), alone(job.spec))
+    return min(seen)
 
 
 def _posted_since(station: Station, record: dict[str, object]) -> int | None:

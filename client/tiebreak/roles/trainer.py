@@ -14,7 +14,7 @@ from roundlog.executor import Executor, StoppedError
 from tiebreak.chain.records import ANYONE, Job, JobStatus, Phase, Side
 from tiebreak.game import Leaves
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused, require_decidable
+from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games
@@ -94,6 +94,7 @@ class TrainerRole(JobRole):
         job = self.fetched(posted, duty)
         if job is None:
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
+        require_small_rows(self.station, job)
         done = self._trained(posted, job, duty)
         if done is None:
             return Progress(working=True, state="trains", until=posted.commit_deadline)
