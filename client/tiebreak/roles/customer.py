@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -55,12 +56,14 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
     station.sender.settle()
     name = {"job_cid": cid, "spec_hash": spec.hash.hex()}
     record = read_record(record_path) if record_path.exists() else {}
-    if {key: record.get(key) for key in name} == name and (found := _posted_since(station, record)) is not None:
+    if _is_about(record, name) and (found := _posted_since(station, record)) is not None:
         record_path.unlink()
         return found
     station.directory.mkdir(parents=True, exist_ok=True)
-    write_record(record_path, {**name, "from_block": station.contract.node.head().number + 1})
-    job_id, receipt = station.contract.post_job(spec, terms, cid)
+    # The same intention has the same name after a kill, so that it is paid for once.
+    token = str(record.get("token") or os.urandom(8).hex()) if _is_about(record, name) else os.urandom(8).hex()
+    write_record(record_path, {**name, "token": token, "from_block": station.contract.node.head().number + 1})
+    job_id, receipt = station.contract.post_job(spec, terms, cid, purpose=f"post a job: {token}")
     record_path.unlink()
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
     station.notify(notice)
@@ -77,8 +80,8 @@ def require_time(station: Station, job: engine.Job, terms: Terms) -> None:
         needed = least_clock(job.program, job.spec, pace, terms.concurrent_games)
     if terms.clock_allowance < needed:
         raise engine.JobError(
-            f"its clocks would run {terms.clock_allowance} seconds, and whoever is right needs {needed} here: give them "
-            "that much, or save checkpoints more often"
+            f"its clocks would run {terms.clock_allowance} seconds, and whoever is right needs {needed} here: give "
+            "them that much, or make intervals shorter"
         )
 
 
@@ -90,6 +93,10 @@ def step_seconds(job: engine.Job) -> float:
         for _ in range(2):
             run.step(0, list(job.initial.values()), alone(job.spec))
     return min(seen)
+
+
+def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:
+    return {key: record.get(key) for key in name} == name
 
 
 def _posted_since(station: Station, record: dict[str, object]) -> int | None:
