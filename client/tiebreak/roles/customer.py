@@ -133,13 +133,11 @@ class CustomerRole(JobRole):
     def consider(self, posted: Job) -> Progress:
         match posted.status:
             case JobStatus.OPEN:
-                self.stay()
                 if self.station.now() <= posted.commit_deadline:
                     return Progress(state="waits for a trainer", until=posted.commit_deadline + 1)
                 self.order("take the reward back", "reclaim", self.job, job=self.job)
                 return Progress(state="reclaims")
             case JobStatus.CLAIMED:
-                self.stay()
                 return self._watch(posted)
             case JobStatus.FINAL:
                 return self._collect(posted)

@@ -83,7 +83,6 @@ class TrainerRole(JobRole):
         if self.station.now() > posted.commit_deadline:
             return self.leave(f"nobody has committed to job {self.job} in time")
         require_decidable(self.station, posted)
-        self.stay()
         if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
             return Progress(state=missing)
         if not self._told_stakes:
@@ -105,7 +104,6 @@ class TrainerRole(JobRole):
             return self.leave(f"job {self.job} was not claimed by this trainer")
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
-        self.stay()
         return self._defend(posted)
 
     def _trained(self, posted: Job, job: engine.Job, duty: Duty) -> Claimed | None:
