@@ -107,7 +107,9 @@ class AuditorRole(JobRole):
         if mine:
             return self.leave("the game is over and the claim stands")
         contract, now = self.station.contract, self.station.now()
-        if contract.has_attested(self.job, self.station.address):
+        # Asked for before the work, and after it.
+        asks = "audit" not in self._errands or self._is_audited()
+        if asks and contract.has_attested(self.job, self.station.address):
             return self.leave(f"the claim on job {self.job} is right, and this account has said so")
         if now > posted.claim.challenge_deadline and not posted.live_games:
             return self.leave(f"the window for challenges to job {self.job} is closed")
@@ -208,22 +210,21 @@ class AuditorRole(JobRole):
 
     def _evidence(self, posted: Job, duty: Duty, challenged: bytes) -> Evidence | None:
         """What games are played with; None as long as it takes to have it."""
-        job = self.fetched(posted, duty)
-        if job is None:
+        if not self.files_are_here(posted, duty):
             return None
-        recalled = self._recalled(posted, job, duty, challenged)
+        recalled = self._recalled(posted, duty, challenged)
         if recalled is None:
             return None
         return recalled[0] if recalled else self._audited(posted, duty)
 
-    def _recalled(self, posted: Job, job: engine.Job, duty: Duty, challenged: bytes) -> list[Evidence] | None:
+    def _recalled(self, posted: Job, duty: Duty, challenged: bytes) -> list[Evidence] | None:
         """The audit behind a game that runs already, read again without executing anything; empty if it cannot be, None
         as long as that takes."""
-        known = self._errands.get("audit")
-        if known is not None and known.done and known.error is None:
+        if self._is_audited():
             return []
 
         def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
+            job = self.read_job(posted)
             found = Evidence.recall(
                 job,
                 self.station.room(self.job, posted) / "alone",
@@ -238,17 +239,19 @@ class AuditorRole(JobRole):
 
         return self.work(Lane.GAMES, "recalling", recall, duty, "reading the audit again")
 
+    def _is_audited(self) -> bool:
+        known = self._errands.get("audit")
+        return known is not None and known.done and known.error is None
+
     def _audited(self, posted: Job, duty: Duty) -> Evidence | None:
         """The audit, resumed or read again from its directory; None as long as it takes."""
         require_decidable(self.station, posted)
-        job = self.fetched(posted, duty)
-        if job is None:
+        if not self.files_are_here(posted, duty):
             return None
-        if not duty.bonded:
-            require_small_rows(self.station, job)
         log = self._log(posted, duty) if self._use_log else None
+        bonded = duty.bonded
         return self.work(
-            Lane.RUNS, "audit", lambda errand: self.alter(self._audit(posted, job, log, errand)), duty, "the audit"
+            Lane.RUNS, "audit", lambda errand: self.alter(self._audit(posted, log, errand, bonded)), duty, "the audit"
         )
 
     def _log(self, posted: Job, duty: Duty) -> Errand[list[Path]]:
@@ -263,10 +266,11 @@ class AuditorRole(JobRole):
 
         return self.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
 
-    def _audit(
-        self, posted: Job, job: engine.Job, log: Errand[list[Path]] | None, errand: Errand[Evidence]
-    ) -> Evidence:
+    def _audit(self, posted: Job, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool) -> Evidence:
         """The audit behind everything that is said or bonded. The log is a hint: if it comes late it is left out."""
+        job = self.read_job(posted)
+        if not bonded:
+            require_small_rows(self.station, job)
 
         def arrived() -> list[Path]:
             return log.result() if log is not None and log.done and log.error is None else []

@@ -12,7 +12,6 @@ from roundlog.program import Program
 from roundlog.spec import SpecError
 from roundlog.storage import StorageError, load_tensors
 
-from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.confirmed import NotConfirmed
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job
@@ -45,7 +44,7 @@ def require_decidable(station: Station, posted: Job) -> None:
     if posted.spec.training.steps > limits.steps:
         raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
     adjudicator = posted.spec.adjudicator
-    if not is_adjudicator(station.contract.node, adjudicator):
+    if not station.desk.is_adjudicator(adjudicator):
         if not station.contract.node.code(adjudicator):
             # No code at all is what a node says that lags behind.
             raise NotConfirmed(f"the node shows no code of the adjudicator {adjudicator}: looks again later")

@@ -7,12 +7,16 @@ them is seen at a later look.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from eth_typing import ChecksumAddress
 
 from tiebreak.chain.batch import Batches, Move
+from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.errors import ChainError, RpcRefused
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.flight import Sent, purpose_of
+from tiebreak.chain.funds import Funds, funds
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.pace import block_time
@@ -32,6 +36,7 @@ MOST_UNDER_WAY = 12
 """Transactions that wait for a block; with as many, orders wait for the next look instead."""
 
 _RANGES = (4, 16, 64)
+_SECONDS_BETWEEN_BALANCES = 30.0
 _ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, whatever the events say
 
 
@@ -66,6 +71,9 @@ class Desk:
         self._sender = sender
         self._batches = Batches(contract, sender)
         self._block_seconds: float | None = None
+        self._funds: Funds | None = None
+        self._funds_at = 0.0
+        self._adjudicators: set[ChecksumAddress] = set()
         self._orders: dict[str, Order] = {}
         self._under_way: list[_Parcel] = []
         self._jobs = 0
@@ -110,6 +118,18 @@ class Desk:
             on_demand = self.contract.node.chain_id in DEVELOPMENT_CHAINS
             self._block_seconds = min(_SLOWEST_ON_DEMAND if on_demand else SLOWEST_BLOCKS, *measured)
         return self._block_seconds
+
+    def funds(self, bond: int, clock: float) -> Funds:
+        """What the account has, and needs for a bond and a dispute; asked for twice a minute, whatever the bonds."""
+        if self._funds is None or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
+            self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
+        return replace(self._funds, bond=bond)
+
+    def is_adjudicator(self, address: ChecksumAddress) -> bool:
+        """Whether the code there is this version's adjudicator; asked for until it is."""
+        if address not in self._adjudicators and is_adjudicator(self.contract.node, address):
+            self._adjudicators.add(address)
+        return address in self._adjudicators
 
     # Sending.
 

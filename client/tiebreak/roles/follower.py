@@ -34,7 +34,7 @@ class Follower(Role):
             progress = self._guarded(role)
             found.append(progress)
             if progress.finished:
-                del self._roles[number]
+                self._roles.pop(number).close()
                 self.tell(What.COMPUTED, progress.state, job=number)
         return together(found, f"follows {len(self._roles)} jobs")
 

@@ -43,7 +43,7 @@ class RefereeRole(Role):
         for number, desk in list(self._desks.items()):
             progress = desk.look()
             if progress.finished:
-                del self._desks[number]
+                self._desks.pop(number).close()
             found.append(progress)
         return together(found, f"watches {len(self._desks)} jobs")
 
@@ -80,7 +80,11 @@ class RefereesJob(JobRole):
 
     def _rule(self, posted: Job, game_id: int, game: Game) -> None:
         duty = Duty(deadline=game.referee_deadline, stake=game.trainer_bond, bonded=True)
-        job = self.fetched(posted, duty)
+        if not self.files_are_here(posted, duty):
+            return
+        job = self.work(
+            Lane.GAMES, "job", lambda errand: self.read_job(posted), duty, "reading the files", about=posted.spec_hash
+        )
         if job is None:
             return
         operator = game.levels[Level.OPERATOR].index

@@ -13,7 +13,6 @@ from roundlog.arithmetic import MachineError
 from roundlog.run import StepEvent
 
 from tiebreak.chain.errors import AccountError, ChainError, ContractError
-from tiebreak.chain.funds import funds
 from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.records import Game, Job
@@ -38,7 +37,6 @@ FOR_GOOD = (Refused, MachineError, AccountError)
 """What no second attempt would change."""
 
 
-_SECONDS_BETWEEN_BALANCES = 30.0
 _MEASURED_STEPS = 3
 """Steps after which it is known what one takes."""
 
@@ -171,8 +169,6 @@ class JobRole(Role):
         self._spec_hash: bytes | None = None
         self._leaves = False
         self._block_seconds = 0.0
-        self._funds_at = float("-inf")
-        self._missing_funds: str | None = None
 
     # Looking.
 
@@ -314,16 +310,21 @@ class JobRole(Role):
                 found.append(f"{errand.doing} of job {self.job}{steps}")
         return found
 
-    def fetched(self, posted: Job, duty: Duty) -> engine.Job | None:
-        """The job's files, read and checked; None as long as it takes to have them. Raises Refused."""
+    def files_are_here(self, posted: Job, duty: Duty) -> bool:
+        """Whether the job's files are in its room, and were found to be what they have to be. They are not kept in
+        memory: whoever works with them reads them again. Raises Refused."""
         self._block_seconds = self.station.desk.block_seconds()
-        room = self.station.room(self.job, posted)
         patience = self._patience.setdefault("files", Pauses(first=60.0, most=3600.0))
 
-        def fetch(errand: Errand[engine.Job]) -> engine.Job:
-            return fetch_job(self.station, posted, room, within=patience.next())
+        def fetch(errand: Errand[bool]) -> bool:
+            fetch_job(self.station, posted, self.station.room(self.job, posted), within=patience.next())
+            return True
 
-        return self.work(Lane.FILES, "files", fetch, duty, "fetching the files")
+        return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
+
+    def read_job(self, posted: Job) -> engine.Job:
+        """The job's files, from its room; for work that runs apart from the games. Raises Refused, StoreError."""
+        return fetch_job(self.station, posted, self.station.room(self.job, posted))
 
     def on_step(self, errand: Errand[T], posted: Job, job: engine.Job, doing: str) -> Callable[[StepEvent], None]:
         """A callback for the engine: reports progress, holds the clocks of games against what a step takes here, gives
@@ -361,14 +362,17 @@ class JobRole(Role):
             raise Refused(objection)
 
     def missing_funds(self, bond: int) -> str | None:
-        """What this account lacks for a bond and the gas of a whole dispute, in one clause; None if nothing."""
-        if self.station.clock() - self._funds_at > _SECONDS_BETWEEN_BALANCES:
-            found = funds(self.station.contract.node, self.station.address, bond)
-            self._funds_at = self.station.clock()
-            self._missing_funds = found.sentence if found.missing else None
-        if self._missing_funds is not None:
-            self.notify_job(What.WARNING, self._missing_funds)
-        return self._missing_funds
+        """What this account lacks for a bond and the gas of a whole dispute, in one sentence; None if nothing."""
+        found = self.station.desk.funds(bond, self.station.clock())
+        if not found.missing:
+            return None
+        self.notify_job(What.WARNING, found.sentence)
+        return found.sentence
+
+    def close(self) -> None:
+        """Gives back what the role keeps in memory, once it has finished."""
+        self.drop_work()
+        self.station.desk.watch.unfollow(self.job)
 
     def games(self, wanted: Callable[[Game], bool]) -> dict[int, Game]:
         """The games of this job that are wanted, by their numbers."""
