@@ -12,7 +12,7 @@ from roundlog import job as engine
 from roundlog.arithmetic import MachineError
 from roundlog.run import StepEvent
 
-from tiebreak.chain.errors import AccountError, ChainError, ContractError
+from tiebreak.chain.errors import AccountError, ChainError, ContractError, NotConfirmed
 from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.records import Game, Job
@@ -209,7 +209,10 @@ class JobRole(Role):
 
     def confirmed(self, posted: Job) -> bool:
         """Whether the job, and the claim on it, lie as deep as asked: only then a bond is put on them."""
-        deep = self.station.desk.watch.confirmed_job(self.job)
+        try:
+            deep = self.station.desk.watch.confirmed_job(self.job)
+        except NotConfirmed:
+            return False
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
 
     def leave(self, why: str) -> Progress:
