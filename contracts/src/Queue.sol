@@ -34,7 +34,7 @@ library Queue {
     }
 
     /// @notice Starts the game whose turn it is, if there is one and a place for it.
-    function start(Job storage job, mapping(GameId => Game) storage games) internal {
+    function startNext(Job storage job, mapping(GameId => Game) storage games) internal {
         uint64 started = job.started;
         if (started == job.games.length || job.liveGames >= job.terms.concurrentGames) return;
         GameId id = job.games[started];
@@ -44,7 +44,7 @@ library Queue {
     }
 
     /// @notice Takes a game that its challenger has lost out of the live ones and out of those with its root.
-    function leave(Job storage job, mapping(GameId => Game) storage games, Game storage game) internal {
+    function remove(Job storage job, mapping(GameId => Game) storage games, Game storage game) internal {
         --job.liveGames;
         Ends storage same = ends(job, game);
         (GameId previous, GameId next) = (game.previous, game.next);

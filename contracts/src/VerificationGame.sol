@@ -9,17 +9,7 @@ import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {Course} from "./Course.sol";
 import {Descent} from "./Descent.sol";
 import {Display} from "./Display.sol";
-import {
-    Answer,
-    GameId,
-    IVerificationGame,
-    JobId,
-    JobStatus,
-    Outcome,
-    Phase,
-    Reason,
-    Terms
-} from "./IVerificationGame.sol";
+import {Answer, GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Limits} from "./Limits.sol";
 import {Merkle, Node} from "./Merkle.sol";
@@ -166,14 +156,10 @@ contract VerificationGame is IVerificationGame {
     }
 
     /// @return atLeaf whether the search has found its leaf
-    function descend(
-        Game storage game,
-        GameId gameId,
-        Level level,
-        Side mover,
-        Children calldata opened,
-        Children calldata next
-    ) private returns (bool atLeaf) {
+    function descend(Game storage game, GameId gameId, Level level, Side mover, Children calldata opened, Children calldata next)
+        private
+        returns (bool atLeaf)
+    {
         Search storage search = game.search;
         (uint64 index, uint8 height) = (search.index, search.height);
         game.stopClock(gameId, mover);
@@ -301,6 +287,7 @@ contract VerificationGame is IVerificationGame {
         for (uint256 i = 0; i < calls.length; ++i) {
             // INVARIANT: calls go to this contract's own code, keep the sender, and bring no money: this function takes none.
             if (bytes4(calls[i]) == this.batch.selector) answers[i].data = abi.encodeWithSelector(NestedBatch.selector);
+            // slither-disable-next-line calls-loop,low-level-calls
             else (answers[i].success, answers[i].data) = address(this).delegatecall(calls[i]);
         }
     }
@@ -365,6 +352,7 @@ contract VerificationGame is IVerificationGame {
 
     /// @dev Returns from the contract with what a library has encoded, so that its code is not here a second time.
     function answerWith(bytes memory encoded) private pure {
+        // slither-disable-next-line assembly
         assembly ("memory-safe") {
             return(add(encoded, 32), mload(encoded))
         }

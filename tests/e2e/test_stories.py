@@ -36,15 +36,10 @@ from world import TERMS, World, conv_task, linear_task, wide_task
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 
 
-def half(bond: int) -> int:
-    return bond // 2
-
-
-def rest(bond: int) -> int:
-    return bond - bond // 2
-
-
-REJECTED_GAINS = {"customer": rest(TRAINER_BOND), "trainer": -TRAINER_BOND, "auditor": half(TRAINER_BOND)}
+def rejected_gains(world: World, game: int = 1) -> dict[str, int]:
+    """What a wrong trainer pays to the auditor that beats it in a game, and to the customer."""
+    winner, customer = world.shares(game)
+    return {"customer": customer, "trainer": -TRAINER_BOND, "auditor": winner}
 
 
 def disputed(world: World, game: int = 1) -> tuple[int, ...]:
@@ -123,7 +118,7 @@ def poisoned_batch(world: World, step: int) -> None:
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.status is JobStatus.REJECTED
     assert all(role.step().finished for role in (trainer, auditor, customer))
-    assert world.gains() == REJECTED_GAINS
+    assert world.gains() == rejected_gains(world)
     assert world.contract_balance() == 0
 
 
@@ -138,9 +133,10 @@ def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(
     world.pass_challenge_window()
     world.run(trainer, customer)
     assert world.status is JobStatus.FINAL
+    winner, customers = world.shares()
     assert world.gains() == {
-        "customer": -REWARD + rest(CHALLENGER_BOND),
-        "trainer": REWARD + half(CHALLENGER_BOND),
+        "customer": -REWARD + customers,
+        "trainer": REWARD + winner,
         "auditor": -CHALLENGER_BOND,
     }
     assert world.contract_balance() == 0
@@ -170,9 +166,10 @@ def silent_challenger(world: World, moves: int) -> None:
     assert (world.game().outcome, world.game().reason) == (Outcome.TRAINER_WON, Reason.TIMEOUT)
     world.pass_challenge_window()
     world.run(trainer, world.customer())
+    winner, customers = world.shares()
     assert world.gains() == {
-        "customer": -REWARD + rest(CHALLENGER_BOND),
-        "trainer": REWARD + half(CHALLENGER_BOND),
+        "customer": -REWARD + customers,
+        "trainer": REWARD + winner,
         "auditor": -CHALLENGER_BOND,
     }
 
@@ -195,7 +192,7 @@ def silent_trainer(world: World, moves: int) -> None:
     world.run(trainer, auditor, world.customer())
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.TIMEOUT)
     assert world.status is JobStatus.REJECTED
-    assert world.gains() == REJECTED_GAINS
+    assert world.gains() == rejected_gains(world)
 
 
 def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: World) -> None:
@@ -207,11 +204,7 @@ def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: Wo
     quick_world.pass_time(quick_world.game().deadlines[Side.TRAINER])
     quick_world.run(auditor, trainer, quick_world.customer())
     assert quick_world.game().outcome is Outcome.CHALLENGER_WON
-    assert quick_world.gains() == {
-        "customer": rest(TRAINER_BOND),
-        "trainer": -TRAINER_BOND,
-        "auditor": half(TRAINER_BOND),
-    }
+    assert quick_world.gains() == rejected_gains(quick_world)
 
 
 def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quick_world: World) -> None:
@@ -275,10 +268,11 @@ def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_
     assert disputed(world, 2) == (3, 1)
     assert world.game(2).outcome is Outcome.CHALLENGER_WON
     world.run(wrong, right, trainer, customer)
+    (trainers, customers), (auditors, customers_too) = world.shares(1), world.shares(2)
     assert world.gains() == {
-        "customer": rest(TRAINER_BOND) + rest(CHALLENGER_BOND),
-        "trainer": -TRAINER_BOND + half(CHALLENGER_BOND),
-        "auditor": half(TRAINER_BOND),
+        "customer": customers + customers_too,
+        "trainer": -TRAINER_BOND + trainers,
+        "auditor": auditors,
         "second": -CHALLENGER_BOND,
     }
     assert world.contract_balance() == 0
@@ -294,10 +288,15 @@ def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quic
     assert quick_world.game(1).outcome is Outcome.VOID
     assert quick_world.game(2).outcome is Outcome.CHALLENGER_WON
     quick_world.run(slow, fast, trainer, quick_world.customer())
+    # The silent one was the first with the root that has won, so the half is its; the winner gets the gas of its moves.
+    won = quick_world.game(2)
+    gas = min(won.spent[Side.CHALLENGER], TRAINER_BOND // 4)
+    _, customers = quick_world.shares(2)
     assert quick_world.gains() == {
-        "customer": rest(TRAINER_BOND),
+        "customer": customers,
         "trainer": -TRAINER_BOND,
-        "auditor": half(TRAINER_BOND),
+        "auditor": gas,
+        "second": (TRAINER_BOND - gas) // 2,
     }
     assert quick_world.contract_balance() == 0
 

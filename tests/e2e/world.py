@@ -13,7 +13,7 @@ from roundlog.spec import TrainingSpec
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node, Receipt
-from tiebreak.chain.records import Game, JobStatus, Terms
+from tiebreak.chain.records import Game, JobStatus, Outcome, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.customer import CustomerRole, post_job
@@ -159,16 +159,27 @@ class World:
     def game(self, game: int = 1) -> Game:
         return self.contract.game(game)
 
+    def shares(self, game: int = 1) -> tuple[int, int]:
+        """What the winner and the customer get of the bond that was lost in a game: the winner's gas up to a quarter,
+        and half and a quarter of the rest."""
+        seen = self.game(game)
+        winner = Side.TRAINER if seen.outcome is Outcome.TRAINER_WON else Side.CHALLENGER
+        bond = seen.challenger_bond if winner is Side.TRAINER else seen.trainer_bond
+        gas = min(seen.spent[winner], bond // 4)
+        return gas + (bond - gas) // 2, (bond - gas) // 4
+
     def balance(self, name: str) -> int:
         return self.node.balance(self.senders[name].address)
 
     def gains(self) -> dict[str, int]:
-        """What everybody has won or lost, fees aside. Nothing is left in the contract once all have withdrawn."""
+        """What everybody has won or lost, fees aside. Only what is burnt is left in the contract once all have
+        withdrawn."""
         gains = {name: self.balance(name) + self.senders[name].fees - self.before[name] for name in NAMES}
         return {name: gain for name, gain in gains.items() if gain}
 
     def contract_balance(self) -> int:
-        return self.node.balance(self.contract.address)
+        """Without what is burnt."""
+        return self.node.balance(self.contract.address) - self.contract.burnt()
 
     def said(self, text: str) -> list[Notice]:
         return [notice for notice in self.notices if text in notice.text]

@@ -103,7 +103,7 @@ def create(
         typer.Option(
             parser=quantities.wei,
             metavar="AMOUNT",
-            help="What a wrong challenger loses. [default: the reward]",
+            help="What a wrong challenger loses. [default: the trainer's bond]",
             rich_help_panel=_TERMS,
         ),
     ] = None,
@@ -160,8 +160,8 @@ def create(
 
         terms = Terms(
             reward=reward,
-            trainer_bond=reward if trainer_bond is None else trainer_bond,
-            challenger_bond=reward if challenger_bond is None else challenger_bond,
+            trainer_bond=(bond := reward if trainer_bond is None else trainer_bond),
+            challenger_bond=bond if challenger_bond is None else challenger_bond,
             commit_window=commit_window,
             challenge_window=challenge_window,
             clock_allowance=clock,

@@ -13,6 +13,7 @@ from roundlog.spec import SpecError
 from roundlog.storage import StorageError, load_tensors
 
 from tiebreak.chain.code import is_adjudicator
+from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
@@ -46,6 +47,8 @@ def fetch_job(station: Station, posted: Job, room: Path) -> engine.Job:
             f"the posted adjudicator {posted.spec.adjudicator} is not this version's, so that nobody knows what it "
             "would compute"
         )
+    if (why := why_broken("Adjudicator", station.contract.node.chain_id, posted.spec.adjudicator)) is not None:
+        raise Refused(f"the posted adjudicator {posted.spec.adjudicator} is known to be broken ({why})")
     if posted.spec.training.steps > limits.steps:
         raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
     directory = room / "job"
