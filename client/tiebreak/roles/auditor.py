@@ -83,6 +83,10 @@ class AuditorRole(JobRole):
     def refusal(self, why: str) -> str:
         return f"job {self.job} cannot be audited: {why}"
 
+    def bond_held(self, posted: Job) -> int:
+        mine = self.games(lambda game: game.challenger == self.station.address)
+        return sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
+
     def consider(self, posted: Job) -> Progress:
         if posted.status is JobStatus.EXPIRED:
             return self.leave(f"nobody has committed to job {self.job} in time")
@@ -90,7 +94,7 @@ class AuditorRole(JobRole):
             return Progress(state="waits for a claim")
         mine = self.games(lambda game: game.challenger == self.station.address)
         self._games.tell_ended(mine)
-        held = sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
+        held = self.bond_held(posted)
         void = [number for number, game in mine.items() if game.outcome is Outcome.VOID and game.bond_held]
         for number in void:
             self.order("fetch the bond of a void game back", "releaseBond", number, job=self.job, game=number)
@@ -245,7 +249,8 @@ class AuditorRole(JobRole):
 
     def _audited(self, posted: Job, duty: Duty) -> Evidence | None:
         """The audit, resumed or read again from its directory; None as long as it takes."""
-        require_decidable(self.station, posted)
+        if not duty.bonded:
+            require_decidable(self.station, posted)
         if not self.files_are_here(posted, duty):
             return None
         log = self._log(posted, duty) if self._use_log else None
@@ -284,8 +289,8 @@ class AuditorRole(JobRole):
                 text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
                 self.notify_job(What.WARNING, text)
             with suppress(_LogArrived):
-                return self._execute(posted, job, None, errand, look_for_log)
-        return self._execute(posted, job, arrived()[0], errand, lambda event: None)
+                return self._execute(posted, job, None, errand, look_for_log, bonded)
+        return self._execute(posted, job, arrived()[0], errand, lambda event: None, bonded)
 
     def _execute(
         self,
@@ -294,8 +299,9 @@ class AuditorRole(JobRole):
         log_dir: Path | None,
         errand: Errand[Evidence],
         also: Callable[[StepEvent], None],
+        bonded: bool,
     ) -> Evidence:
-        on_step = self.on_step(errand, posted, job, "auditing")
+        on_step = self.on_step(errand, posted, job, "auditing", bonded=bonded)
 
         def told(event: StepEvent) -> None:
             also(event)

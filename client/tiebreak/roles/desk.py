@@ -6,21 +6,21 @@ them is seen at a later look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain.batch import Batches, Move
 from tiebreak.chain.code import is_adjudicator
-from tiebreak.chain.errors import ChainError, RpcRefused
+from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.flight import Sent, purpose_of
 from tiebreak.chain.funds import Funds, funds
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.pace import block_time
-from tiebreak.chain.records import Game
+from tiebreak.chain.records import Game, Job
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import News, Watch
 
@@ -93,6 +93,8 @@ class Desk:
         if news is not None:
             posted = [event.job for event in news.events if isinstance(event, JobPosted)]
             self._jobs = max(self._jobs, *posted, 0)
+            if any(isinstance(event, JobPosted) for event in news.taken_back):
+                self._jobs_asked_at = None
         return news
 
     def job_count(self) -> int:
@@ -102,6 +104,19 @@ class Desk:
         if self._jobs_asked_at is None or head.number >= self._jobs_asked_at + _ALL_JOBS_AFTER:
             self._jobs, self._jobs_asked_at = self.contract.job_count(), head.number
         return self._jobs
+
+    def jobs_after(self, seen: int) -> Iterator[tuple[int, Job]]:
+        """The jobs with numbers above `seen`, read together; they are followed from now on."""
+        new = range(seen + 1, self.job_count() + 1)
+        for number in new:
+            self.watch.follow(number)
+        if new:
+            self.watch.read_games(())  # reads all that is followed and not at hand
+        for number in new:
+            try:
+                yield number, self.watch.job(number)
+            except ContractError:
+                return  # taken back, or not shown yet: the next look asks again
 
     def games_of(self, job: int) -> dict[int, Game]:
         """All games of a job, read together."""

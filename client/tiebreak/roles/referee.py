@@ -33,11 +33,11 @@ class RefereeRole(Role):
         self._desks: dict[int, RefereesJob] = {}
 
     def look(self) -> Progress:
-        watch = self.station.desk.watch
-        count = self.station.desk.job_count()
-        for number in range(self._seen + 1, count + 1):
-            if watch.job(number).spec.referee == self.station.address:
+        for number, posted in self.station.desk.jobs_after(self._seen):
+            if posted.spec.referee == self.station.address:
                 self._desks[number] = RefereesJob(self.station, number)
+            else:
+                self.station.desk.watch.unfollow(number)
             self._seen = number
         found = []
         for number, desk in list(self._desks.items()):

@@ -37,6 +37,7 @@ FOR_GOOD = (Refused, MachineError, AccountError)
 """What no second attempt would change."""
 
 
+_SECONDS_TO_ANOTHER_ATTEMPT = 30.0
 _MEASURED_STEPS = 3
 """Steps after which it is known what one takes."""
 
@@ -184,7 +185,10 @@ class JobRole(Role):
         try:
             progress = self.consider(posted)
         except Refused as error:
-            progress = self.leave(self.refusal(str(error)))
+            if held := self.bond_held(posted):
+                progress = self._try_again(self.refusal(str(error)), held)
+            else:
+                progress = self.leave(self.refusal(str(error)))
         if not self._leaves:
             # There is something to do after all, whatever an earlier look has shown.
             self._ending.clear()
@@ -197,6 +201,20 @@ class JobRole(Role):
     @abstractmethod
     def refusal(self, why: str) -> str:
         """The clause with which a role leaves a job that it cannot work on."""
+
+    def bond_held(self, posted: Job) -> int:
+        """Wei of this account that the job holds as a bond: who has one at stake never leaves because of what it
+        cannot do at present."""
+        return 0
+
+    def _try_again(self, why: str, held: int) -> Progress:
+        """Memory may be short, or a limit lower than it was when the bond was paid: works on it again after a pause."""
+        self.notify_job(What.WARNING, why)
+        for what, errand in list(self._errands.items()):
+            if isinstance(errand.error, Refused):
+                self.forget(what)
+                self._again[what] = self.station.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
+        return Progress(state=why, stake=held)
 
     def posted(self) -> Job | None:
         """The job as the chain shows it now; None if it shows none."""
@@ -329,9 +347,11 @@ class JobRole(Role):
         """The job's files, from its room; for work that runs apart from the games. Raises Refused, StoreError."""
         return fetch_job(self.station, posted, self.station.room(self.job, posted))
 
-    def on_step(self, errand: Errand[T], posted: Job, job: engine.Job, doing: str) -> Callable[[StepEvent], None]:
-        """A callback for the engine: reports progress, holds the clocks of games against what a step takes here, gives
-        way to more urgent work, and obeys `stop`."""
+    def on_step(
+        self, errand: Errand[T], posted: Job, job: engine.Job, doing: str, *, bonded: bool
+    ) -> Callable[[StepEvent], None]:
+        """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
+        is paid it holds the clocks of games against what a step takes here."""
         spec, seen = job.spec, [float("inf")]
 
         def told(event: StepEvent) -> None:
@@ -350,7 +370,7 @@ class JobRole(Role):
                 raise Interrupted
             # The first step may have compiled its kernels.
             seen.append(event.seconds)
-            if len(seen) == _MEASURED_STEPS + 1:
+            if len(seen) == _MEASURED_STEPS + 1 and not bonded:
                 self.require_time(posted, job, min(seen))
             # At the first step of an interval only that step is lost.
             errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)

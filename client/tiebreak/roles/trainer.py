@@ -73,6 +73,10 @@ class TrainerRole(JobRole):
     def refusal(self, why: str) -> str:
         return f"job {self.job} cannot be trained: {why}"
 
+    def bond_held(self, posted: Job) -> int:
+        mine = posted.status is JobStatus.CLAIMED and posted.claim.trainer == self.station.address
+        return posted.terms.trainer_bond if mine else 0
+
     def consider(self, posted: Job) -> Progress:
         if posted.status is not JobStatus.OPEN:
             return self._after_commit(posted)
@@ -111,7 +115,8 @@ class TrainerRole(JobRole):
     def _train(self, posted: Job, errand: Errand[Claimed]) -> Claimed:
         """Raises Refused for a run that has no end, or whose clocks are too short for this machine."""
         room, job = self.station.room(self.job, posted), self.read_job(posted)
-        if posted.status is JobStatus.OPEN:
+        bonded = posted.status is not JobStatus.OPEN
+        if not bonded:
             require_small_rows(self.station, job)
         trainer = training.Trainer(
             job,
@@ -120,7 +125,7 @@ class TrainerRole(JobRole):
             executor=self.executor(job),
             keep_every=self._keep_every,
             device=self._device,
-            on_step=self.on_step(errand, posted, job, "training"),
+            on_step=self.on_step(errand, posted, job, "training", bonded=bonded),
         )
         try:
             result = trainer.run()
