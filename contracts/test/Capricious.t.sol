@@ -99,6 +99,7 @@ contract CapriciousTest is Players {
         adjudicator = IAdjudicator(address(_capricious));
         (JobId job, GameId id) = dispute(_wrong, _honest);
         GameId waiting = challengeRun(job, stranger, _honest);
+        assertPhase(waiting, Phase.QUEUED);
         adjudicator = _real;
         for (uint256 moves = 0; moves < after_ && oneMove(id); ++moves) {}
         _capricious.set(selector, answer);
@@ -107,7 +108,6 @@ contract CapriciousTest is Players {
         playOut(good, _wrong, _honest);
         assertOver(good, Outcome.CHALLENGER_WON, Reason.PROOF);
         assertJob(other, JobStatus.REJECTED);
-        assertPhase(waiting, Phase.QUEUED);
         ends(id);
         // The next game starts, or has nothing to wait for any more.
         if (game.getJob(job).status == JobStatus.CLAIMED) ends(waiting);
