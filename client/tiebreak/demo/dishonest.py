@@ -147,12 +147,12 @@ class SilentContract(VerificationGame):
 
     moves = 0
 
-    def _send(self, function: str, *arguments: object, value: int = 0) -> Receipt:
+    def _send(self, function: str, *arguments: object, value: int = 0, purpose: str | None = None) -> Receipt:
         if function in _MOVES:
             if self.moves == 0:
                 raise ContractError("FellSilentOnPurpose", {})
             self.moves -= 1
-        return super()._send(function, *arguments, value=value)
+        return super()._send(function, *arguments, value=value, purpose=purpose)
 
 
 _MOVES = {
