@@ -1,0 +1,48 @@
+"""Small jobs for the campaign, of which one trains in a fraction of a second."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+from roundlog.capture import Task
+from roundlog.job import Job
+from roundlog.trainer import Trainer
+from torch import nn
+
+KINDS = 2
+STEPS, INTERVAL = 12, 3
+
+
+def small_job(kind: int) -> Job:
+    """0: a linear classifier with momentum; 1: a convolution with batch norm."""
+    torch.manual_seed(5 + kind)
+    if kind == 0:
+        model: nn.Module = nn.Linear(4, 3)
+        inputs = torch.randn(11, 4)
+    else:
+        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+        inputs = torch.randn(11, 1, 4, 4)
+    task = Task(
+        model=model,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        dataset={"x": inputs, "y": torch.randint(0, 3, (11,))},
+        batch_size=4,
+        steps=STEPS,
+        interval=INTERVAL,
+        seed=9,
+    )
+    return Job.from_task(task)
+
+
+def write_jobs(directory: Path) -> list[bytes]:
+    """Writes all kinds below `directory`, as `job-0` and so on; returns the checkpoint roots of honest runs."""
+    roots = []
+    for kind in range(KINDS):
+        job = small_job(kind)
+        job.write(directory / f"job-{kind}")
+        with tempfile.TemporaryDirectory() as name:
+            roots.append(Trainer(job, Path(name) / "run").run().checkpoint_root)
+    return roots
