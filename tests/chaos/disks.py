@@ -43,12 +43,12 @@ class Disk:
         if not self._mounted:
             self._say("full")
             return
-        with (self.directory / "filler").open("wb", buffering=0) as file:
-            try:
+        try:
+            with (self.directory / "filler").open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(1 << 20))
-            except OSError:
-                pass
+        except OSError:
+            pass  # full now, or read-only before
 
     def make_read_only(self) -> None:
         remount = ["mount", "-o", "remount,ro", str(self.directory)]

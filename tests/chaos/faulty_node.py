@@ -176,7 +176,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault is Fault.DELAY:
             time.sleep(line.random.uniform(*_DELAY_SECONDS))
-        request = json.loads(body)
+        try:
+            request = json.loads(body)
+        except ValueError:
+            raise _Broken from None  # its sender was killed in the middle of it
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": request.get("id")}
         try:
             answer["result"] = self._result(line, fault, str(request.get("method")), list(request.get("params", [])))

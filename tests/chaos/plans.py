@@ -89,14 +89,14 @@ def plan(seed: int) -> Plan:
     challengers = tuple(draw.choice(AUDITORS) for _ in range(draw.choice((1, 1, 2)) if honest_claim else 0))
     auditors = draw.choice((1, 1, 2) if honest_claim else (1, 2, 2))
     honest = _honest(trainer, auditors)
-    storm = draw.uniform(8, 20)
+    storm = draw.uniform(8, 30)
     twins = [name for name in honest if name != "referee"]
     troubles, weights = list(_WEIGHTS), list(_WEIGHTS.values())
     confirmations = draw.choice((1, 2, 3))
     # Whoever has most to do is hit most.
     targets = [*[name for name in honest if name != "referee"] * 3, "referee"]
     events = []
-    for _ in range(draw.randint(4, 12)):
+    for _ in range(draw.randint(4, 16)):
         trouble = draw.choices(troubles, weights)[0]
         size = draw.uniform(0.5, 3.0)
         if trouble is Trouble.REORGANISATION:

@@ -72,6 +72,7 @@ class Round:
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._seen: dict[int, tuple[object, float]] = {}
         self._accused: set[str] = set()
+        self._claimed_at = 0.0
 
     def post(self) -> int | None:
         """Has the customer post the job, in bad weather, killed now and then; returns the job's number."""
@@ -231,9 +232,13 @@ class Round:
             live = [(n, g) for n in self.stage.contract.games_of(job) if (g := self.stage.contract.game(n))]
         except NodeError:
             return
+        if posted.status is JobStatus.OPEN and self.plan.trainer is None:
+            if calm_since and time.monotonic() - calm_since > 2 * _IDLE_SECONDS:
+                self._accuse("trainer", "the trainer has not committed")
         if posted.status is not JobStatus.CLAIMED:
             return
         chain, now = self.stage.chain, time.monotonic()
+        self._claimed_at = self._claimed_at or now
         live = [(number, game) for number, game in live if game.phase is not Phase.OVER]
         for number, game in live:
             state = (game.phase, game.search, game.levels, game.deadlines)
@@ -261,11 +266,11 @@ class Round:
             address = self.stage.accounts[f"auditor-{i}"].address
             if contract.has_attested(job, address) or address in challengers:
                 continue
-            if not calm_since or time.monotonic() - calm_since < 2 * _IDLE_SECONDS:
+            if not calm_since or time.monotonic() - max(calm_since, self._claimed_at) < 2 * _IDLE_SECONDS:
                 return False
             self._accuse(f"auditor-{i}", f"auditor-{i} has neither attested nor challenged")
         # Dishonest challengers would come late, or not at all.
-        return calm_since > 0 and time.monotonic() - calm_since > 3
+        return calm_since > 0 and time.monotonic() - max(calm_since, self._claimed_at) > 3
 
     def _is_honest(self, game: Game, side: Side) -> bool:
         address = game.party(side)
