@@ -29,7 +29,8 @@ import torch
 from roundlog.batches import Batches, BatchSource
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.dispute.made_up import MadeUp
-from roundlog.dispute.trace import first_store, state_after_stop
+from roundlog.dispute.stops import note_stop
+from roundlog.dispute.trace import Stop, first_store, state_after_stop
 from roundlog.executor import Executor, StoppedError
 from roundlog.job import Job
 from roundlog.microbatch import MicrobatchExecutor, micro_batches_of
@@ -292,6 +293,7 @@ class Run:
             if not self.go_on:
                 raise
             self.stopped = self.stopped or error
+            note_stop(self.directory, step, Stop(error.operator, error.element))
             after, loss = self._beyond(inputs, error), math.nan
         if self.on_step is not None:
             self.on_step(StepEvent(step, loss, time.perf_counter() - started))

@@ -92,7 +92,7 @@ def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Node
     job = cast.post()
     run = Run.of()
     cast.commit(job, run)
-    cast.auditor.attest(job, run.checkpoints.root)
+    cast.attest(job, run.checkpoints.root)
     assert cast.auditor.has_attested(job, devnet_account(2).address)
     assert not cast.auditor.has_attested(job, devnet_account(1).address)
 
@@ -127,7 +127,7 @@ def test_whoever_falls_silent_loses_the_bond(node: Node) -> None:
     cast = Cast.on(node)
     job = cast.post()
     cast.commit(job, Run.of())
-    game, _ = cast.auditor.challenge(job, Run.of(40).checkpoints.root, bond=TERMS.challenger_bond)
+    game = cast.challenge(job, Run.of(40).checkpoints.root)
     with pytest.raises(ContractError) as caught:
         cast.trainer.claim_timeout(game)
     assert caught.value.name == "TooEarly"
@@ -149,10 +149,10 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
     cast.commit(job, Run.of())
     before = cast.auditor.node.balance(devnet_account(2).address)
     cases = {
-        "AnotherRootWasCommitted": lambda: cast.auditor.attest(job, root("other")),
-        "RootIsTheTrainers": lambda: cast.auditor.challenge(job, Run.of().checkpoints.root, bond=ETHER),
-        "WrongPayment": lambda: cast.auditor.challenge(job, root("other"), bond=ETHER - 1),
-        "WrongJobStatus": lambda: cast.auditor.attest(job + 1, root("other")),
+        "AnotherRootWasCommitted": lambda: cast.attest(job, root("other")),
+        "RootIsTheTrainers": lambda: cast.challenge(job, Run.of().checkpoints.root),
+        "WrongPayment": lambda: cast.challenge(job, root("other"), bond=ETHER - 1),
+        "WrongJobStatus": lambda: cast.attest(job + 1, root("other")),
         "WrongPhase": lambda: cast.auditor.bisect(1, NO_CHILDREN, NO_CHILDREN),
     }
     for name, action in cases.items():

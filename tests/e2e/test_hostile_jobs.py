@@ -75,7 +75,7 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
     job.write(world.root / "files")
     cid = world.store.add_directory(world.root / "files")
     sender = world.senders["customer"]
-    stranger = Code.load("Limits").deploy(sender).contract
+    stranger = Code.load("Claims").deploy(sender).contract
     assert stranger is not None
     other = Code.load("Adjudicator").deploy(sender, argument=bytes(12) + bytes.fromhex(stranger[2:])).contract
     assert other is not None
@@ -86,7 +86,14 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
     root = bytes([7]) * 32
     claimed = MerkleTree([root] * 5)
     claim = {"checkpoint_root": claimed.root, "final_state_root": root, "proof": claimed.proof(4)}
-    liar.commit(world.job, **claim, log_cid=cid, model_cid=cid, bond=TERMS.trainer_bond)
+    liar.commit(
+        world.job,
+        spec_hash=world.contract.job(world.job).spec_hash,
+        **claim,
+        log_cid=cid,
+        model_cid=cid,
+        bond=TERMS.trainer_bond,
+    )
     progress = AuditorRole(world.station("auditor"), world.job).step()
     assert progress.finished and "nobody knows what it would compute" in progress.state
     assert world.contract.job(world.job).game_count == 0

@@ -49,7 +49,14 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
 
     root = bytes([7]) * 32
     claim = {"checkpoint_root": MerkleTree([root]).root, "final_state_root": root, "proof": ()}
-    liar.commit(world.job, **claim, log_cid=cid, model_cid=cid, bond=TERMS.trainer_bond)
+    liar.commit(
+        world.job,
+        spec_hash=world.contract.job(world.job).spec_hash,
+        **claim,
+        log_cid=cid,
+        model_cid=cid,
+        bond=TERMS.trainer_bond,
+    )
     progress = AuditorRole(world.station("auditor"), world.job).step()
     assert progress.finished and progress.state.startswith(
         f"job {world.job} cannot be audited: the posted spec cannot be followed: {next(iter(change))} "

@@ -34,6 +34,7 @@ TERMS = Terms(
     challenge_window=50_000,
     clock_allowance=5_000,
     referee_allowance=7_000,
+    concurrent_games=4,
 )
 """Odd bonds, so that halves are not equal."""
 

@@ -6,16 +6,18 @@ the contract's own error, before anything is spent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain.abi import ContractAbi
-from tiebreak.chain.code import deploy_adjudicator, deploy_game, is_game
+from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
 from tiebreak.chain.errors import (
     AccountError,
     ChainError,
+    ContractError,
     DeploymentError,
     InvalidAnswer,
     RpcRefused,
@@ -24,6 +26,7 @@ from tiebreak.chain.errors import (
 from tiebreak.chain.events import Challenged, Event, JobPosted, Withdrawn
 from tiebreak.chain.node import Log, Node, Receipt, Topic
 from tiebreak.chain.records import (
+    Answer,
     Children,
     ElementProof,
     Game,
@@ -45,6 +48,18 @@ _REVERTED = 3  # the error code that nodes give to a reverted call
 E = TypeVar("E", bound=Event)
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a batch: the contract's function by its name in Solidity, and its arguments."""
+
+    function: str
+    arguments: tuple[object, ...]
+
+    @staticmethod
+    def of(function: str, *arguments: object) -> Call:
+        return Call(function, arguments)
+
+
 class VerificationGame:
     """The contract at `address`; with a `sender` it can also be written to.
 
@@ -58,7 +73,7 @@ class VerificationGame:
         self.address = address
         self.first_block = first_block
         self._sender = sender
-        self._abi = ContractAbi.load("VerificationGame", "Limits", "Descent", "Proofs", "Adjudicator", "Functions")
+        self._abi = ContractAbi.load("VerificationGame", *LIBRARIES, "Adjudicator", "Functions")
 
     @classmethod
     def at(
@@ -128,6 +143,33 @@ class VerificationGame:
         found: ChecksumAddress = self._view("adjudicator")
         return found
 
+    def burnt(self) -> int:
+        """Wei of lost bonds that stay in the contract for good."""
+        return int(self._view("burnt"))
+
+    def views(self, calls: Sequence[Call]) -> list[Any]:
+        """Many views in one request: of each what it returned, or the ContractError that it raised, in their order."""
+        answers = self._view("batch", [self.encode(call) for call in calls])
+        return self.answers(calls, answers)
+
+    def encode(self, call: Call) -> bytes:
+        """Selector and arguments. Raises ValueError when an argument does not fit its type."""
+        return self._abi.encode_call(call.function, *call.arguments)
+
+    def answers(self, calls: Sequence[Call], answers: Sequence[Answer]) -> list[Any]:
+        """What came of each call of a batch: its result (None where it has none), or a ContractError. Raises
+        InvalidAnswer when the node gave another number of answers."""
+        if len(answers) != len(calls):
+            raise InvalidAnswer(
+                f"{self.node.name} gave {len(answers)} answers to {len(calls)} calls: use another node."
+            )
+        return [
+            self._abi.decode_result(call.function, answer.data)
+            if answer.success
+            else self._abi.decode_error(answer.data)
+            for call, answer in zip(calls, answers, strict=True)
+        ]
+
     # the claim
 
     def post_job(self, spec: PostedSpec, terms: Terms, job_cid: str) -> tuple[int, Receipt]:
@@ -143,6 +185,7 @@ class VerificationGame:
         self,
         job: int,
         *,
+        spec_hash: bytes,
         checkpoint_root: bytes,
         final_state_root: bytes,
         proof: Iterable[bytes],
@@ -150,20 +193,24 @@ class VerificationGame:
         model_cid: str,
         bond: int,
     ) -> Receipt:
-        """Claims a result. `proof`: siblings of the last leaf, from the leaf upwards; `bond`: the job's
-        trainer_bond.
+        """Claims a result. `spec_hash`: of the job that was trained; `proof`: siblings of the last leaf, from the leaf
+        upwards; `bond`: the job's trainer_bond.
         """
-        arguments = (checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid)
+        arguments = (spec_hash, checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid)
         return self._send("commit", job, *arguments, value=bond)
 
-    def attest(self, job: int, checkpoint_root: bytes) -> Receipt:
-        return self._send("attest", job, checkpoint_root)
+    def attest(self, job: int, *, spec_hash: bytes, checkpoint_root: bytes) -> Receipt:
+        """States in public that an audit of this spec gave the committed root."""
+        return self._send("attest", job, spec_hash, checkpoint_root)
 
-    def challenge(self, job: int, checkpoint_root: bytes, *, bond: int) -> tuple[int, Receipt]:
-        """Starts a game with the root that the challenger computed; returns the game's id. `bond`: the job's
+    def challenge(
+        self, job: int, *, spec_hash: bytes, claimed_root: bytes, checkpoint_root: bytes, bond: int
+    ) -> tuple[int, Receipt]:
+        """Challenges a claim with the root that the challenger computed; returns the game's id. The game may have to
+        wait for its turn (phase QUEUED). `claimed_root`: what the trainer committed to; `bond`: the job's
         challenger_bond.
         """
-        receipt = self._send("challenge", job, checkpoint_root, value=bond)
+        receipt = self._send("challenge", job, spec_hash, claimed_root, checkpoint_root, value=bond)
         return self._one(receipt, Challenged).game, receipt
 
     def finalize(self, job: int) -> Receipt:
@@ -213,6 +260,21 @@ class VerificationGame:
         """Pays out everything credited to the sender; returns how many wei that was."""
         receipt = self._send("withdraw")
         return self._one(receipt, Withdrawn).amount, receipt
+
+    def batch(self, calls: Sequence[Call]) -> Receipt:
+        """Makes several calls in one transaction, each as if it had been sent alone. One that fails undoes only itself:
+        look at the events of the receipt, or at the contract, for what came of each."""
+        return self._send("batch", [self.encode(call) for call in calls])
+
+    def try_batch(self, calls: Sequence[Call]) -> list[Any]:
+        """What would come of each call of a batch of the sender's, now; as `answers`. Nothing is sent."""
+        sender = None if self._sender is None else self._sender.address
+        call = self._abi.encode_call("batch", [self.encode(call) for call in calls])
+        try:
+            answer = self.node.call(self.address, call, sender=sender)
+        except RpcRefused as error:
+            raise self._typed(error) from error
+        return self.answers(calls, self._abi.decode_result("batch", answer))
 
     # events
 

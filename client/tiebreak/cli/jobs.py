@@ -117,6 +117,10 @@ def create(
     challenge_window: Annotated[int, _time("For auditors to challenge the claim.")] = "7d",  # type: ignore[assignment]  # parsed by typer
     clock: Annotated[int, _time("For each side's moves in one game.")] = "1d",  # type: ignore[assignment]  # parsed by typer
     referee_clock: Annotated[int, _time("For one verdict.")] = "1d",  # type: ignore[assignment]  # parsed by typer
+    concurrent_games: Annotated[
+        int,
+        typer.Option(min=1, max=1024, metavar="N", help="Games played at a time; others wait.", rich_help_panel=_TERMS),
+    ] = 16,
     directory: roles.Directory = None,
     keystore: network.Keystore = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
@@ -162,6 +166,7 @@ def create(
             challenge_window=challenge_window,
             clock_allowance=clock,
             referee_allowance=referee_clock,
+            concurrent_games=concurrent_games,
             trainer=only or ANYONE,
         )
         with Teller(as_json=False) as teller:

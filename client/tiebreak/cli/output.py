@@ -86,6 +86,11 @@ def show_line(text: str) -> None:
     results().print(escape(printable(text)), soft_wrap=True)
 
 
+def warn(text: str) -> None:
+    """For people, on standard error: one line, never wrapped."""
+    errors().print(escape(printable(text)), soft_wrap=True)
+
+
 def show(renderable: RenderableType) -> None:
     """Anything of rich, on standard output."""
     results().print(renderable)

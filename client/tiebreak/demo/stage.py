@@ -28,6 +28,7 @@ TERMS = Terms(
     challenge_window=7 * 86400,
     clock_allowance=3600,
     referee_allowance=3600,
+    concurrent_games=16,
 )
 
 

@@ -27,7 +27,7 @@ def honest(stage: Stage, job_dir: Path) -> None:
     stage.collect()
 
     job = scene.contract.job(stage.job)
-    trained, audited = (_roots(stage, *of) for of in ((scene.trainer, "run"), (scene.auditor, "audit")))
+    trained, audited = (_roots(stage, *of) for of in ((scene.trainer, "run"), (scene.auditor, "alone")))
     stage.expect(
         "machine B has computed the claimed checkpoint root", job.claim.checkpoint_root, MerkleTree(audited).root
     )

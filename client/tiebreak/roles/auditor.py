@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from roundlog import auditor as auditing
 from roundlog import job as engine
+from roundlog import verdict as verdicts
 from roundlog.batches import BatchSource
 from roundlog.executor import Executor
 from roundlog.microbatch import samples_of
+from roundlog.run import StepEvent
 
-from tiebreak.chain.records import Job, JobStatus, Outcome, Phase, Side
-from tiebreak.roles.contents import Refused, fetch_job, fetch_log
+from tiebreak.chain.records import Game, Job, JobStatus, Outcome, Phase, Side
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import fetch_log, require_decidable
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import Games, help_along
+from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
+from tiebreak.roles.stops import confirm_stop
+from tiebreak.roles.workshop import Errand, Lane
 
 _FINDINGS_TOLD = 5
 """The log of a wrong training is wrong almost everywhere after its first wrong step: hundreds of thousands of times."""
+
+_LOG_SHARE = 8
+"""A log that takes more than this part of the time that is left is done without."""
+_MOST_LOG_SECONDS = 3600.0
+
+
+class _LogArrived(Exception):
+    """The log is there, while the audit without it has hardly begun."""
 
 
 class AuditorRole(JobRole):
@@ -35,7 +49,7 @@ class AuditorRole(JobRole):
         station: Station,
         job: int,
         *,
-        verify_log: float = 0.05,
+        verify_log: float = 1.0,
         use_log: bool = True,
         device: torch.device | str = "cpu",
         keep_every: int = 1,
@@ -47,8 +61,8 @@ class AuditorRole(JobRole):
         self._use_log = use_log
         self._device = device
         self._keep_every = keep_every
-        self._evidence: Evidence | None = None
-        self._games: Games | None = None
+        self._games = Games(self, Side.CHALLENGER)
+        self._told_stakes = False
 
     # What a dishonest auditor does otherwise.
 
@@ -66,71 +80,89 @@ class AuditorRole(JobRole):
 
     # The work.
 
-    def step(self) -> Progress:
-        return self._step(may_audit=True)
+    def refusal(self, why: str) -> str:
+        return f"job {self.job} cannot be audited: {why}"
 
-    def attend(self) -> Progress:
-        return self._step(may_audit=False)
-
-    def _step(self, *, may_audit: bool) -> Progress:
-        posted = self.posted()
-        if posted is None:
-            return self.no_job()
+    def consider(self, posted: Job) -> Progress:
         if posted.status is JobStatus.EXPIRED:
-            return Progress(finished=True, state=f"nobody has committed to job {self.job} in time")
+            return self.leave(f"nobody has committed to job {self.job} in time")
         if posted.status is JobStatus.OPEN:
-            return Progress(state="waiting for a claim")
-        mine = self._my_games()
+            self.stay()
+            return Progress(state="waits for a claim")
+        mine = self.games(lambda game: game.challenger == self.station.address)
+        held = sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
+        void = [number for number, game in mine.items() if game.outcome is Outcome.VOID and game.bond_held]
+        for number in void:
+            self.order("fetch the bond of a void game back", "releaseBond", number, job=self.job, game=number)
+        if void:
+            self.stay()
+            return Progress(state="fetches its bond back", stake=held)
         if posted.status is not JobStatus.CLAIMED:
-            return self._leave(posted, mine)
-        try:
-            if not may_audit and self._evidence is None and not self._recall(posted, mine):
-                return Progress(state="not audited yet")
-            return self._during_claim(posted, mine)
-        except Refused as error:
-            return Progress(finished=True, state=f"job {self.job} cannot be audited: {error}")
+            return self.leave(f"job {self.job} is {posted.status.name}")
+        return replace(self._during_claim(posted, mine), stake=held)
 
-    def _during_claim(self, posted: Job, mine: list[int]) -> Progress:
-        contract = self.station.contract
+    def _during_claim(self, posted: Job, mine: dict[int, Game]) -> Progress:
+        live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
+        if live:
+            self.stay()
+            return self._play(posted, live)
         if mine:
-            progress = self._play(posted, mine)
-            if progress.acted or any(contract.game(game).phase is not Phase.OVER for game in mine):
-                return progress
-            return Progress(acted=self.withdraw(), finished=True, state="the game is over and the claim stands")
+            return self.leave("the game is over and the claim stands")
+        contract, now = self.station.contract, self.station.now()
         if contract.has_attested(self.job, self.station.address):
-            return Progress(finished=True, state=f"the claim on job {self.job} is right, and this account has said so")
-        if self.station.now() > posted.claim.challenge_deadline and not posted.live_games:
-            return Progress(finished=True, state=f"the window for challenges to job {self.job} is closed")
-        evidence = self._audited(posted)
+            return self.leave(f"the claim on job {self.job} is right, and this account has said so")
+        if now > posted.claim.challenge_deadline and not posted.live_games:
+            return self.leave(f"the window for challenges to job {self.job} is closed")
+        if (why := self.station.policy.not_worth_it(posted)) is not None:
+            return self.leave(f"job {self.job} is left alone: {why}")
+        if (missing := self.missing_funds(posted.terms.challenger_bond)) is not None:
+            return Progress(state=missing)
+        evidence = self._audited(posted, self._duty(posted))
+        if evidence is None:
+            return Progress(working=True, state="audits", until=posted.claim.challenge_deadline)
+        return self._conclude(posted, evidence)
+
+    def _duty(self, posted: Job) -> Duty:
+        return Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond)
+
+    def _conclude(self, posted: Job, evidence: Evidence) -> Progress:
         root, claimed = evidence.claim.root, posted.claim.checkpoint_root
         if self.station.now() > posted.claim.challenge_deadline:
             return self._help_others(root == claimed, evidence)
         if root == claimed and evidence.made_up.needed:
-            state = f"the claim on job {self.job} is about a run that has no end, and nothing in it shows that"
-            return Progress(finished=True, state=state)
-        if root == claimed:
-            return Progress(
-                acted=self.send("attest", lambda: contract.attest(self.job, root), job=self.job), state="attesting"
+            return self.leave(
+                f"the claim on job {self.job} is about a run that has no end, and nothing in it shows that"
             )
-        return self._challenge(posted, evidence)
+        if root != claimed:
+            return self._challenge(posted, evidence)
+        self.stay()
+        self.order("attest", "attest", self.job, posted.spec_hash, root, job=self.job)
+        return Progress(state="attests")
 
     def _challenge(self, posted: Job, evidence: Evidence) -> Progress:
-        root = evidence.claim.root
-        objection = self.station.policy.objection(posted, posted.terms.challenger_bond)
+        root, bond = evidence.claim.root, posted.terms.challenger_bond
+        objection = self.station.policy.objection(posted, bond)
         if (objection := objection or self._too_large(evidence.job)) is not None:
-            state = f"the claim on job {self.job} is wrong (root 0x{root.hex()}), but not challenged: {objection}"
-            return Progress(finished=True, state=state)
-        # A challenge of a former life of this process may still be on its way; two would cost two bonds.
-        self.station.sender.settle()
-        if self._my_games():
-            return Progress(acted=True)
-        self.notify_job(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
-        bond = posted.terms.challenger_bond
-        self.notify_job(What.STAKED, stakes(posted, bond))
-        sent = self.send(
-            "challenge the claim", lambda: self.station.contract.challenge(self.job, root, bond=bond)[1], job=self.job
+            return self.leave(
+                f"the claim on job {self.job} is wrong (root 0x{root.hex()}), but not challenged: {objection}"
+            )
+        self.stay()
+        if not self.confirmed(posted):
+            return Progress(working=True, state="waits until the claim lies deep enough")
+        if not self._told_stakes:
+            self._told_stakes = True
+            self.notify_job(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
+            self.notify_job(What.STAKED, stakes(posted, bond))
+        claimed = posted.claim.checkpoint_root
+        self.order(
+            "challenge the claim",
+            "challenge",
+            *(self.job, posted.spec_hash, claimed, root),
+            value=bond,
+            purpose=f"challenge 0x{claimed.hex()} on job {self.job} 0x{posted.spec_hash.hex()}",
+            job=self.job,
         )
-        return Progress(acted=sent, state="challenging")
+        return Progress(state="challenges")
 
     def _too_large(self, job: engine.Job) -> str | None:
         """Why a disputed step could not be executed here: audits cut batches, but a step that is disputed is whole."""
@@ -139,115 +171,160 @@ class AuditorRole(JobRole):
             return None
         return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
 
-    def _play(self, posted: Job, mine: list[int]) -> Progress:
-        evidence = self._audited(posted)
-        if self._games is None:
-            self._games = Games(self, self.job, Side.CHALLENGER)
-        return self._games.play(mine, lambda: evidence)
+    def _play(self, posted: Job, mine: dict[int, Game]) -> Progress:
+        running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
+        due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None
+        duty = Duty(
+            deadline=due or self.station.now() + posted.terms.clock_allowance,
+            stake=posted.terms.challenger_bond + posted.terms.trainer_bond,
+            bonded=True,
+        )
+        challenged = next(iter(mine.values())).levels[0].roots[Side.CHALLENGER]
+        evidence = self._evidence(posted, duty, challenged)
+        if evidence is None:
+            return Progress(working=True, state="gets its audit ready for a game", deadline=due)
+        if not running:
+            return Progress(state="waits until its game begins")
+        return self._games.play(running, evidence)
 
     def _help_others(self, claim_is_right: bool, evidence: Evidence) -> Progress:
         """Too late for a game of one's own: all that is left is to move for others who hold the right root."""
         if claim_is_right:
-            return Progress(finished=True, state=f"the claim on job {self.job} is right")
-        contract = self.station.contract
-        helped = False
-        for game_id in contract.games_of(self.job):
-            if contract.game(game_id).levels[0].roots[Side.CHALLENGER] == evidence.claim.root:
-                helped |= help_along(self, game_id, Side.CHALLENGER, evidence)
-        return Progress(acted=helped, state="the claim is wrong, but only the games of others can still show it")
+            return self.leave(f"the claim on job {self.job} is right")
+        self.stay()
+        root = evidence.claim.root
+        for number, game in self.games(lambda game: game.phase is not Phase.OVER).items():
+            if game.levels[0].roots[Side.CHALLENGER] == root:
+                self._games.help_along(number, game, evidence)
+        return Progress(state="the claim is wrong, but only the games of others can still show it")
 
-    def _leave(self, posted: Job, mine: list[int]) -> Progress:
-        contract = self.station.contract
-        for game_id in mine:
-            game = contract.game(game_id)
-            if game.outcome is Outcome.VOID and game.bond_held:
-                self.send("fetch the bond back", partial(contract.release_bond, game_id), job=self.job)
-        acted = bool(mine) and self.withdraw()
-        return Progress(acted=acted, finished=True, state=f"job {self.job} is {posted.status.name}")
+    # The audit.
 
-    def _my_games(self) -> list[int]:
-        contract = self.station.contract
-        return [game for game in contract.games_of(self.job) if contract.game(game).challenger == self.station.address]
+    def _evidence(self, posted: Job, duty: Duty, challenged: bytes) -> Evidence | None:
+        """What games are played with; None as long as it takes to have it."""
+        job = self.fetched(posted, duty)
+        if job is None:
+            return None
+        recalled = self._recalled(posted, job, duty, challenged)
+        if recalled is None:
+            return None
+        return recalled[0] if recalled else self._audited(posted, duty)
 
-    def _audited(self, posted: Job) -> Evidence:
-        """The audit, resumed or read again from its directory."""
-        if self._evidence is None:
-            self._evidence = self.alter(self._audit(posted))
-        return self._evidence
+    def _recalled(self, posted: Job, job: engine.Job, duty: Duty, challenged: bytes) -> list[Evidence] | None:
+        """The audit behind a game that runs already, read again without executing anything; empty if it cannot be, None
+        as long as that takes."""
+        known = self._errands.get("audit")
+        if known is not None and known.done and known.error is None:
+            return []
 
-    def _recall(self, posted: Job, mine: list[int]) -> bool:
-        """Whether the audit behind a game that runs already could be read again, without executing anything."""
-        if not mine:
-            return False
-        room = self.station.room(self.job, posted)
-        job = fetch_job(self.station, posted, room)
-        challenged = self.station.contract.game(mine[0]).levels[0].roots[Side.CHALLENGER]
-        for run_dir in (room / "alone", room / "audit"):
+        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
             found = Evidence.recall(
                 job,
-                run_dir,
+                self.station.room(self.job, posted) / "alone",
                 batches=self.batches(job),
                 executor=self.executor(job),
                 device=self._device,
                 micro_batches=self._micro_batches(job),
+                cache_bytes=self.station.limits.cache_bytes,
             )
-            if found is not None and (evidence := self.alter(found)).claim.root == challenged:
-                self._evidence = evidence
-        return self._evidence is not None
+            evidence = None if found is None else self.alter(found)
+            return [evidence] if evidence is not None and evidence.claim.root == challenged else []
 
-    def _audit(self, posted: Job) -> Evidence:
+        return self.work(Lane.GAMES, "recalling", recall, duty, "reading the audit again")
+
+    def _audited(self, posted: Job, duty: Duty) -> Evidence | None:
+        """The audit, resumed or read again from its directory; None as long as it takes."""
+        require_decidable(self.station, posted)
+        job = self.fetched(posted, duty)
+        if job is None:
+            return None
+        log = self._log(posted, duty) if self._use_log else None
+        return self.work(
+            Lane.RUNS, "audit", lambda errand: self.alter(self._audit(posted, job, log, errand)), duty, "the audit"
+        )
+
+    def _log(self, posted: Job, duty: Duty) -> Errand[list[Path]]:
+        """The fetching of the log, for which the audit does not wait; of an empty list if it cannot be had."""
+        left = max(0.0, posted.claim.challenge_deadline - self.station.now())
+        within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
         room = self.station.room(self.job, posted)
-        job = fetch_job(self.station, posted, room)
-        log_dir = fetch_log(self.station, posted, room) if self._use_log else None
-        if log_dir is None:
-            if self._use_log:
-                self.notify_job(
-                    What.WARNING, f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
-                )
-            return self._execute(job, room / "alone", None)
-        evidence = self._execute(job, room / "audit", log_dir)
-        if evidence.claim.root == posted.claim.checkpoint_root or self._verify_log == 1.0:
-            return evidence
-        # Decisions that the sample has missed may be bent, and would make this root wrong as well. Only what was found
-        # without the trainer's help can be defended in a game.
-        self.notify_job(What.COMPUTED, "the claim seems wrong: auditing again without the trainer's log")
-        return self._execute(job, room / "alone", None)
 
-    def _micro_batches(self, job: engine.Job) -> int:
-        return min(self.station.limits.micro_batches, samples_of(job.program))
+        def fetch(errand: Errand[list[Path]]) -> list[Path]:
+            found = fetch_log(self.station, posted, room, within=within)
+            return [] if found is None else [found]
 
-    def _execute(self, job: engine.Job, run_dir: Path, log_dir: Path | None) -> Evidence:
-        auditor = auditing.Auditor(
+        return self.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
+
+    def _audit(
+        self, posted: Job, job: engine.Job, log: Errand[list[Path]] | None, errand: Errand[Evidence]
+    ) -> Evidence:
+        """The audit behind everything that is said or bonded. The log is a hint: if it comes late it is left out."""
+
+        def arrived() -> list[Path]:
+            return log.result() if log is not None and log.done and log.error is None else []
+
+        def look_for_log(event: StepEvent) -> None:
+            if event.step < job.spec.interval and arrived():
+                raise _LogArrived
+
+        if not arrived():
+            if log is not None and log.done:
+                text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
+                self.notify_job(What.WARNING, text)
+            with suppress(_LogArrived):
+                return self._execute(posted, job, None, errand, look_for_log)
+        return self._execute(posted, job, arrived()[0], errand, lambda event: None)
+
+    def _execute(
+        self,
+        posted: Job,
+        job: engine.Job,
+        log_dir: Path | None,
+        errand: Errand[Evidence],
+        also: Callable[[StepEvent], None],
+    ) -> Evidence:
+        on_step = self.on_step(errand, posted, job, "auditing")
+
+        def told(event: StepEvent) -> None:
+            also(event)
+            on_step(event)
+
+        verdict = verdicts.audit(
             job,
-            run_dir,
+            self.station.room(self.job, posted) / "alone",
+            claim=posted.claim.checkpoint_root,
             log_dir=log_dir,
             verify_log=self._verify_log,
             batches=self.batches(job),
             keep_every=self._keep_every,
             device=self._device,
-            on_step=self.on_step(self.job, job.spec.steps, "auditing" if log_dir else "auditing without a log"),
+            on_step=told,
+            on_distrust=lambda why: self.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
             micro_batches=self._micro_batches(job),
             go_on=True,
             executor=self.executor(job),
         )
-        result = auditor.run()
-        for finding in result.findings[:_FINDINGS_TOLD]:
+        for finding in verdict.findings[:_FINDINGS_TOLD]:
             where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
             self.notify_job(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
-        if (more := len(result.findings) - _FINDINGS_TOLD) > 0:
+        if (more := len(verdict.findings) - _FINDINGS_TOLD) > 0:
             self.notify_job(What.COMPUTED, f"the log has {more} more wrong entries")
-        for unreadable in result.unreadable:
+        for unreadable in verdict.unreadable:
             self.notify_job(What.WARNING, f"goes on without the log: {unreadable}")
-        if result.stopped is not None:
-            self.notify_job(What.COMPUTED, f"the run has no end: {result.stopped}")
+        if verdict.stopped is not None:
+            self.notify_job(What.COMPUTED, f"the run has no end: {verdict.stopped}")
         evidence = Evidence(
             job,
-            run_dir,
-            result.state_roots,
+            verdict.run_dir,
+            verdict.state_roots,
             batches=self.batches(job),
             executor=self.executor(job),
             device=self._device,
             micro_batches=self._micro_batches(job),
+            cache_bytes=self.station.limits.cache_bytes,
         )
         self.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{evidence.claim.root.hex()}")
         return evidence
+
+    def _micro_batches(self, job: engine.Job) -> int:
+        return min(self.station.limits.micro_batches, samples_of(job.program))

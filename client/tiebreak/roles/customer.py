@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
@@ -14,11 +13,13 @@ from tiebreak.chain.events import JobPosted
 from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import timeout_is_due
+from tiebreak.roles.agenda import Duty
 from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
-from tiebreak.roles.contents import Refused, fetch_job, fetch_state
+from tiebreak.roles.contents import fetch_state
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
+from tiebreak.roles.workshop import Errand, Lane
 
 
 def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAddress) -> int:
@@ -83,65 +84,54 @@ class CustomerRole(JobRole):
         super().__init__(station, job)
         self._model = model
 
-    def step(self) -> Progress:
-        return self._step(may_fetch=True)
+    def refusal(self, why: str) -> str:
+        return f"the claim is final, but the trainer has not published its model: {why}"
 
-    def attend(self) -> Progress:
-        return self._step(may_fetch=False)
-
-    def _step(self, *, may_fetch: bool) -> Progress:
-        contract = self.station.contract
-        posted = self.posted()
-        if posted is None:
-            return self.no_job()
+    def consider(self, posted: Job) -> Progress:
         match posted.status:
             case JobStatus.OPEN:
+                self.stay()
                 if self.station.now() <= posted.commit_deadline:
-                    return Progress(state="waiting for a trainer", until=posted.commit_deadline + 1)
-                return Progress(
-                    acted=self.send("take the reward back", lambda: contract.reclaim(self.job), job=self.job),
-                    state="reclaiming",
-                )
+                    return Progress(state="waits for a trainer", until=posted.commit_deadline + 1)
+                self.order("take the reward back", "reclaim", self.job, job=self.job)
+                return Progress(state="reclaims")
             case JobStatus.CLAIMED:
+                self.stay()
                 return self._watch(posted)
             case JobStatus.FINAL:
-                if not may_fetch:
-                    return Progress(state="the model waits to be fetched")
-                acted = self.withdraw()
-                return Progress(acted=acted, finished=True, state=self._fetch_model(posted))
-        return Progress(acted=self.withdraw(), finished=True, state=f"job {self.job} is {posted.status.name}: refunded")
+                return self._collect(posted)
+        return self.leave(f"job {self.job} is {posted.status.name}: refunded")
 
     def _watch(self, posted: Job) -> Progress:
-        contract = self.station.contract
         if posted.live_games:
-            acted = False
-            for game_id in contract.games_of(self.job):
-                if timeout_is_due(contract.game(game_id), self.station.now()):
-                    acted |= self.send(
-                        "end a game whose clock ran out",
-                        partial(contract.claim_timeout, game_id),
-                        job=self.job,
-                        game=game_id,
-                    )
-            return Progress(acted=acted, state=f"waiting for {posted.live_games} games")
+            due = self.games(lambda game: timeout_is_due(game, self.station.now()))
+            for game_id in due:
+                text = "end a game whose clock ran out"
+                self.order(text, "claimTimeout", game_id, job=self.job, game=game_id)
+            return Progress(state=f"waits for {posted.live_games} games")
         deadline = posted.claim.challenge_deadline
         if self.station.now() <= deadline:
-            return Progress(state="waiting for the challenge window to close", until=deadline + 1)
-        return Progress(
-            acted=self.send("finalize", lambda: contract.finalize(self.job), job=self.job), state="finalizing"
-        )
+            return Progress(state="waits for the challenge window to close", until=deadline + 1)
+        self.order("finalize", "finalize", self.job, job=self.job)
+        return Progress(state="finalizes")
 
-    def _fetch_model(self, posted: Job) -> str:
-        """Raises StoreError if the model cannot be had at present."""
+    def _collect(self, posted: Job) -> Progress:
+        duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
         if self._model.exists():
-            return f"the model is in {self._model}"
-        try:
-            job = fetch_job(self.station, posted, self.station.room(self.job, posted))
+            return self.leave(f"the model is in {self._model}")
+        job = self.fetched(posted, duty)
+        if job is None:
+            return Progress(working=True, state="fetches the job's files")
+
+        def fetch(errand: Errand[Path]) -> Path:
             self._model.parent.mkdir(parents=True, exist_ok=True)
             part = self._model.with_name(f".{self._model.name}.partial")
-            fetch_state(self.station, posted.claim.model_cid, job.program, posted.claim.final_state_root, part)
-        except Refused as error:
-            return f"the claim is final, but the trainer has not published its model: {error}"
-        part.replace(self._model)
-        self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
-        return f"the model is in {self._model}"
+            claim = posted.claim
+            fetch_state(self.station, claim.model_cid, job.program, claim.final_state_root, part)
+            part.replace(self._model)
+            self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
+            return self._model
+
+        if self.work(Lane.FILES, "model", fetch, duty, "fetching the model") is None:
+            return Progress(working=True, state="fetches the model")
+        return self.leave(f"the model is in {self._model}")

@@ -260,8 +260,9 @@ contract World is Players {
         }
         if (kind == 6) return (abi.encodeCall(game.adjudicate, (id, uint64(uint256(junk)))), liar);
         // Without their bonds.
-        if (kind == 7) return (abi.encodeCall(game.challenge, (shown.job, Node.wrap(junk))), stranger);
-        return (abi.encodeCall(game.commit, (shown.job, Node.wrap(junk), junk, leaf.agreedProof, "l", "m")), stranger);
+        bytes32 hash = hashOf(shown.job);
+        if (kind == 7) return (abi.encodeCall(game.challenge, (shown.job, hash, claimedIn(shown.job), Node.wrap(junk))), stranger);
+        return (abi.encodeCall(game.commit, (shown.job, hash, Node.wrap(junk), junk, leaf.agreedProof, "l", "m")), stranger);
     }
 
     function nextRoot0(GameView memory shown, Run memory run) private pure returns (NextRoot memory next) {
@@ -357,6 +358,10 @@ contract World is Players {
         for (uint256 i = 0; i < all.length; ++i) {
             sum += game.creditOf(all[i]);
         }
+    }
+
+    function burnt() external view returns (uint256) {
+        return game.burnt();
     }
 
     function funds() external view returns (uint256) {

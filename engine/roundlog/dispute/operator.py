@@ -9,13 +9,24 @@ from functools import cached_property
 
 import torch
 
-from roundlog.adjudication import describe, encode_descriptor, program_tree
-from roundlog.adjudication.adjudicate import Answer, Step, Tree, decode, run_segment, segments
+from roundlog.adjudication import Family, describe, encode_descriptor, program_tree
+from roundlog.adjudication.adjudicate import (
+    Answer,
+    Outcome,
+    Step,
+    Tree,
+    adjudicate,
+    decode,
+    finish,
+    run_segment,
+    segments,
+)
 from roundlog.adjudication.openings import Material, Opening, Recorder, openings, prove
 from roundlog.adjudication.partial import NoValueError, start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tree
 from roundlog.dispute.made_up import MadeUp
 from roundlog.dispute.running import RunningResults, running_results
+from roundlog.dispute.sums import running_sums
 from roundlog.dispute.trace import Stop, claimed_tree, right_bytes
 from roundlog.job import Job
 
@@ -115,6 +126,15 @@ class DisputedOperator:
         """What decides an element that needs one opening."""
         answer, chunks = openings(self.descriptor, element, self._step, self._material)
         return ElementMaterial(prove(chunks, self._material), answer)
+
+    def answer(self, element: int) -> Answer:
+        """What the adjudicator finds there, of a long reduction, too: by `roundlog.adjudication`, which computes as the
+        contract does and shares nothing with the kernels."""
+        d = self.descriptor
+        if d.family is Family.SUM and d.terms:
+            totals = running_sums(d, element, self._material)
+            return Outcome.NO_VALUE if totals is None else finish(d, totals[-1], self._step.rounding_bits)
+        return adjudicate(d, element, self._step, self._material)
 
     def running(self, element: int, claimed: int) -> RunningResults:
         """The running results of an element, of which the trainer's bits are `claimed`."""

@@ -48,7 +48,9 @@ class _Convolution(Contraction):
     """What the three convolutions share. x[N, C, H, W], w[O, C/groups, I, J], g[N, O, P, Q] with
     P = (H + 2 padding - dilation (I - 1) - 1) // stride + 1, Q likewise; the product of g[n, o, p, q],
     w[o, c, i, j] and x[n, c', p stride + i dilation - padding, q stride + j dilation - padding], c' = c + the
-    group's first channel, belongs together."""
+    group's first channel, belongs together. Products with padding are left out, also where the other factor is
+    infinite: kernels that write the padding out as zeros make NaN of those, which `roundlog.rounding.resolve.settle`
+    computes again."""
 
     def geometry(self, x: tuple[int, ...], w: tuple[int, ...], attributes: Attributes, **more: type) -> tuple[int, int]:
         """(P, Q), everything checked."""
@@ -157,7 +159,7 @@ def _flat(valid: npt.NDArray[np.bool_], shape: tuple[int, ...], *where: Index) -
 @register
 class Conv2d(_Convolution):
     """conv2d(x, w; stride, padding, dilation, groups): output g[n, o, p, q] = the sum over (c, i, j) of the products
-    of x and w that belong together (zero padding). FP32."""
+    of x and w that belong together; what meets padding is left out, even if it is infinite. FP32."""
 
     name = "conv2d"
 

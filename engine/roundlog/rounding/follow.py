@@ -1,8 +1,10 @@
 """The auditor's side: read the decisions from a trainer's log, and trust none of them further than it must.
 
-The log is a hint. What it says about elements that are not ambiguous here is checked against the value that is
-certain here; what it says about ambiguous ones must be one of the candidates, and a secret random share is resolved
-exactly. Whatever is found wrong is reported, and the right value used.
+The log is a hint. Who verifies all of it takes no value from it: every ambiguous element is resolved exactly, as
+without a log, and what the log says is compared with that. Who verifies a share takes the rest on trust: what the log
+says about elements that are not ambiguous here is checked against the value that is certain here; what it says about
+ambiguous ones must be one of the candidates, and a secret random share is resolved exactly. Whatever is found wrong is
+reported, and the right value used.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from roundlog.operators import Inexact
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
-from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, certify, give_up, pieces, put, resolve
+from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, pieces, put, resolve, settle
 from roundlog.rounding.verdicts import Verdict, weigh
 from roundlog.rounding.window import Window
 
@@ -30,7 +32,8 @@ class Follower:
 
     After MAX_FINDINGS wrong entries the log is given up, and everything is resolved here.
 
-    `share`: the probability with which a decision inside the ambiguous set is verified (1.0: all of them).
+    `share`: the probability with which a decision inside the ambiguous set is verified. With 1.0 all of them are, and
+    the values are those of a run without a log, whatever the log says.
     `generator`: the auditor's secret randomness for that sample; whoever can predict it can bend unsampled entries.
     `bits`: of the results.
     """
@@ -77,9 +80,11 @@ class Follower:
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
-        if not np.isfinite(near.y.numpy()).all():
-            give_up(operator, inputs, attributes, rounded, near, self.bits)
-            return rounded, False
+        if not bounded(near):
+            others = settle(operator, inputs, attributes, rounded, near, self.bits)
+            if others is None:
+                return rounded, False
+            near = others
         parts = pieces(near)
         logs: Iterable[Entries | None] = [None] * len(parts)
         if self._log is not None and not self.given_up:
@@ -100,7 +105,12 @@ class Follower:
     def _decide(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, entries: Entries
     ) -> F32:
-        """The values of the marked elements: logged where the log may be believed, resolved elsewhere."""
+        """The values of the marked elements: all resolved where everything is verified; else logged where the log may
+        be believed."""
+        if self.share >= 1.0:
+            values = resolve(operator, inputs, attributes, marked, self.bits)
+            self._compare(index, marked, entries, values)
+            return values
         sampled = self.generator.random(len(marked.indices)) < self.share
         weighed = weigh(marked, entries, sampled, self.guard + AUDITOR_REACH, self.bits)
         values, verdicts = weighed.values, weighed.verdicts
@@ -118,6 +128,19 @@ class Follower:
         self._report(index, elements[missing], FindingKind.MISSING, "the log has no decision for it")
         values[rest] = right
         return values
+
+    def _compare(self, index: int, marked: Marked, entries: Entries, right: F32) -> None:
+        """Reports what a log says otherwise than the right values (float32[n]) of the marked elements."""
+        everything = np.ones(len(marked.indices), np.bool_)
+        weighed = weigh(marked, entries, everything, self.guard + AUDITOR_REACH, self.bits)
+        if not (weighed.verdicts > Verdict.FOLLOWED).any():
+            return
+        elements, verdicts = marked.indices.numpy(), weighed.verdicts
+        missing = verdicts == Verdict.MISSING
+        wrong = (verdicts == Verdict.SAMPLED) & (weighed.values != right)
+        wrong |= (verdicts == Verdict.CONTRADICTED) | (verdicts == Verdict.IMPOSSIBLE)
+        self._report(index, elements[wrong], FindingKind.FORGED, _NOT_CORRECT)
+        self._report(index, elements[missing], FindingKind.MISSING, "the log has no decision for it")
 
     def _report_astray(self, index: int, near: Marked, entries: Entries) -> None:
         """Entries for elements that are nowhere near a boundary must not be."""

@@ -14,7 +14,7 @@ from roundlog.kernels.deciding import write_down
 from roundlog.log import Entries, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.resolve import certify, give_up, judge, pieces, put, resolved
+from roundlog.rounding.resolve import bounded, certify, judge, pieces, put, resolved, settle
 
 T = TypeVar("T", bound=np.generic)
 
@@ -46,12 +46,15 @@ class Recorder:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
     ) -> tuple[torch.Tensor, bool]:
         rounded, marked = certify(operator, inputs, attributes, self.guard, self.bits)
+        if not bounded(marked):
+            others = settle(operator, inputs, attributes, rounded, marked, self.bits)
+            if others is None:
+                return rounded, False
+            marked = others
         decisions, by_value, finite = [], [], True
         for some in pieces(marked):
             judged = judge(some, self.guard, self.bits)
-            if judged is None:
-                give_up(operator, inputs, attributes, rounded, marked, self.bits)
-                return rounded, False
+            assert judged is not None
             right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, self.bits)
             put(rounded, some.indices, right)
             decision, values, all_finite = write_down(right, judged.upper, judged.two)

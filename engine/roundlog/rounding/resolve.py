@@ -120,21 +120,52 @@ def resolved(
     return low
 
 
-def give_up(
+def bounded(marked: Marked) -> bool:
+    """Whether all approximations and all their bounds are finite, as they are unless a factor is infinite."""
+    return bool(np.isfinite(marked.y.numpy()).all() and np.isfinite(marked.d.numpy()).all())
+
+
+def settle(
     operator: Inexact,
     inputs: Tensors,
     attributes: Attributes,
     rounded: torch.Tensor,
     marked: Marked,
     bits: int = FULL_BITS,
-) -> None:
-    """Where approximations are NaN or infinite there is nothing to write down; NaN is put there, and what comes before
-    the first of them is made right."""
-    finite = marked.y.isfinite()
-    first = marked.indices[~finite][0]
-    before = marked.of(marked.indices < first)
-    put(rounded, before.indices, resolve(operator, inputs, attributes, before, bits))
-    put(rounded, marked.indices[~finite], np.full(1, np.nan, np.float32))
+) -> Marked | None:
+    """Put the values of all elements whose approximation or bound is not finite, and return the others.
+
+    A product with padding is left out of a sum (docs/operators.md), but a kernel that writes the zeros out makes
+    0 * inf = NaN of it, and the norms in a bound know nothing of padding. So these elements are computed from their own
+    terms. Every machine finds the same ones, because infinities and NaN spread alike in every order of summation: they
+    are never logged.
+
+    Returns None if one of them has no value. It is then the first in `rounded` that is not finite, and all before it
+    are right."""
+    sound = marked.y.isfinite() & marked.d.isfinite()
+    for some in pieces(marked.of(~sound)):
+        values = operator.exact(inputs, attributes, some.indices, bits).numpy()
+        put(rounded, some.indices, values)
+        lost = np.flatnonzero(~np.isfinite(values))
+        if len(lost):
+            before = marked.of(sound & (marked.indices < some.indices[int(lost[0])]))
+            put(rounded, before.indices, resolve(operator, inputs, attributes, before, bits))
+            return None
+    return marked.of(sound)
+
+
+def fill_in(
+    operator: Inexact, inputs: Tensors, attributes: Attributes, y: torch.Tensor, bits: int = FULL_BITS
+) -> torch.Tensor:
+    """y (f64, any device) with the values of its elements that are not finite, rounded to `bits` bits, up to and with
+    the first that has none: what `settle` does, for a policy that rounds nothing else exactly."""
+    filled = y.clone()
+    for some in (~y.isfinite()).reshape(-1).nonzero().squeeze(1).split(AT_ONCE):
+        values = operator.exact(inputs, attributes, some.cpu(), bits)
+        filled.view(-1)[some] = values.to(torch.float64).to(y.device)
+        if not values.isfinite().all():
+            break
+    return filled
 
 
 def put(rounded: torch.Tensor, indices: torch.Tensor, values: F32) -> None:

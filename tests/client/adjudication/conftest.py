@@ -14,6 +14,8 @@ from web3 import HTTPProvider, Web3
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
+# What attacks the engine attacks the contract, too.
+sys.path += [str(ROOT / "tests" / "engine" / room) for room in ("", "operators", "adjudication")]
 
 import compile_contracts  # noqa: E402
 

@@ -7,6 +7,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from adjudication_cases import Bits, descriptor_of
+from contract_answers import Memory, compare
+from hostile_numbers import INEXACT, hostile
 from roundlog.adjudication import Descriptor, Family, Input, Row, Scalar, encode_descriptor
 from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, encode
 from roundlog.adjudication.check import SIGNATURES
@@ -90,3 +93,17 @@ def test_what_is_stored_has_to_be_finite(adjudicator: Any) -> None:
         infinite = bits & ~SIGN == INFINITY
         assert both(adjudicator, stored, [(DType.F32, bits)]) == (Outcome.NO_VALUE if infinite else bits)
         assert both(adjudicator, copied, [(DType.F32, bits)]) == bits
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_infinities_stop_an_inexact_operator_where_they_stop_the_engine(adjudicator: Any, name: str) -> None:
+    """The engine is held against the reference in tests/engine/adjudication/test_infinities.py, by such cases."""
+    rng = Random(f"infinities on a chain {name}")
+    for case in hostile(name, rng, 6, nan=True):
+        descriptor, held = descriptor_of(name, case.inputs, case.attributes), Bits(case.inputs)
+        memory = Memory(values=dict(enumerate(held.data)))
+        answers = [adjudicate(descriptor, element, STEP, held) for element in range(descriptor.elements)]
+        stops = [element for element, answer in enumerate(answers) if answer is Outcome.NO_VALUE]
+        values = [element for element in range(descriptor.elements) if element not in stops]
+        for element in (*stops[:1], *rng.sample(values, min(2, len(values)))):
+            assert compare(adjudicator, descriptor, element, STEP, memory) == answers[element]

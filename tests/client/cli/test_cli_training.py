@@ -55,6 +55,7 @@ def test_another_process_on_another_machine_audits_to_the_same_root(trained: Tra
     found = json.loads(done.stdout)
     assert found["checkpoint_root"] == "0x" + trained.root.hex()
     assert found["agrees"] is True and found["findings"] == [] and found["unreadable"] == []
+    assert found["log"] == "right"
 
 
 def test_a_killed_training_carries_on_to_the_same_root(tmp_path: Path) -> None:
@@ -95,10 +96,10 @@ def test_the_first_wrong_checkpoint_of_a_run_is_named(run: Run, trained: Trained
     assert "checkpoint 2 of 2: steps 2 to 3" in result.stdout
 
 
-def test_every_forged_decision_is_named_with_operator_and_line(run: Run, trained: Trained, tmp_path: Path) -> None:
-    """One decision turned round: all others stay as they were, and with `all` exactly this one is found."""
+def with_one_bent_entry(trained: Trained, log: Path) -> tuple[Job, int, int]:
+    """A copy of the log with one decision of step 3 turned round, all others as they were. Returns the job, and which
+    operator and element it is."""
     job = Job.read(trained.job)
-    log = tmp_path / "log"
     shutil.copytree(trained.run / "log", log)
     header = log_header(job, 1)
     sizes = [node.type.numel for node in job.program.nodes]
@@ -113,31 +114,87 @@ def test_every_forged_decision_is_named_with_operator_and_line(run: Run, trained
     with LogWriter(log_path(log, 1), header) as writer:
         for step, found in steps.items():
             writer.append(step, found)
+    return job, operator, int(entries.indices[place])
 
-    words = ("audit", trained.job, "--run", tmp_path / "a", "--log", log, "--verify-log", "all")
+
+def test_every_forged_decision_is_named_with_operator_and_line(run: Run, trained: Trained, tmp_path: Path) -> None:
+    """By default everything is verified, so that exactly the one is found that was turned round."""
+    log = tmp_path / "log"
+    job, operator, element = with_one_bent_entry(trained, log)
+    words = ("audit", trained.job, "--run", tmp_path / "a", "--log", log)
     result = run(*words, "--json")
     assert result.exit_code == 3
     found = json.loads(result.stdout)
     assert found["checkpoint_root"] == "0x" + trained.root.hex(), "a forged log must not change the result"
-    assert [(one["step"], one["operator"], one["element"]) for one in found["findings"]] == [
-        (3, operator, int(entries.indices[place]))
-    ]
-    assert "digits.py:" in found["findings"][0]["described"]
+    assert [(one["step"], one["operator"], one["element"]) for one in found["findings"]] == [(3, operator, element)]
+    assert found["log"] == "wrong" and "digits.py:" in found["findings"][0]["described"]
     assert job.program.describe(operator) in run(*words).stdout
 
 
-def test_a_truncated_log_is_reported_and_the_audit_goes_without_it(run: Run, trained: Trained, tmp_path: Path) -> None:
+def test_an_honest_trainer_with_a_bent_log_entry_is_not_accused_of_a_wrong_claim(
+    run: Run, trained: Trained, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with_one_bent_entry(trained, log)
+    words = ("audit", trained.job, "--log", log, "--claim", trained.run)
+    result = run(*words, "--run", tmp_path / "a", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert found["agrees"] is True and found["first_wrong_interval"] is None
+    assert found["log"] == "wrong" and len(found["findings"]) == 1
+    shown = run(*words, "--run", tmp_path / "b")
+    assert shown.exit_code == 3
+    assert "right: the same root" in shown.stdout and "WRONG: 1 wrong entries" in shown.stdout
+    assert "WRONG: another root" not in shown.stdout and "no wrong entry" not in shown.stdout
+
+
+def test_a_sample_says_that_it_is_one(run: Run, trained: Trained, tmp_path: Path) -> None:
+    words = ("audit", trained.job, "--log", trained.run / "log", "--claim", trained.run, "--verify-log", "0.25")
+    shown = run(*words, "--run", tmp_path)
+    assert shown.exit_code == 0
+    assert "no wrong entry found in a sample of 25 %" in shown.stdout
+    assert "if the part of the log that was not verified is right" in shown.stdout
+    assert json.loads(run(*words, "--run", tmp_path, "--json").stdout)["log"] == "sampled"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "one gone", "all gone"])
+def test_a_log_that_cannot_be_used_is_reported_and_never_called_right(
+    run: Run, trained: Trained, tmp_path: Path, damage: str
+) -> None:
     log = tmp_path / "log"
     shutil.copytree(trained.run / "log", log)
     path = log_path(log, 1)
-    path.write_bytes(path.read_bytes()[:-10])
-    result = run("audit", trained.job, "--run", tmp_path / "audit", "--log", log, "--json")
-    assert result.exit_code == 0
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(content[:-10])
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    else:
+        path.unlink()
+    if damage == "all gone":
+        log_path(log, 0).unlink()
+    words = ("audit", trained.job, "--log", log, "--claim", trained.run)
+    result = run(*words, "--run", tmp_path / "audit", "--json")
+    assert result.exit_code == 3, "as --help says"
     found = json.loads(result.stdout)
-    assert found["checkpoint_root"] == "0x" + trained.root.hex()
-    assert len(found["unreadable"]) == 1 and str(path) in found["unreadable"][0]
-    shown = run("audit", trained.job, "--run", tmp_path / "shown", "--log", log).stdout
-    assert "logs not used" in shown and "1, in whole or in part" in shown and found["unreadable"][0] in shown
+    assert found["checkpoint_root"] == "0x" + trained.root.hex() and found["agrees"] is True
+    assert found["log"] == "unusable" and found["findings"] == []
+    assert len(found["unreadable"]) == (2 if damage == "all gone" else 1) and str(path) in found["unreadable"][-1]
+    shown = run(*words, "--run", tmp_path / "shown")
+    assert shown.exit_code == 3
+    assert "right: the same root" in shown.stdout and "DAMAGED or absent" in shown.stdout
+    assert "no wrong entry" not in shown.stdout and found["unreadable"][-1] in shown.stdout
+
+
+def test_a_wrong_claim_and_a_whole_log_are_told_apart(run: Run, trained: Trained, tmp_path: Path) -> None:
+    words = ("audit", trained.job, "--log", trained.run / "log", "--claim", "0x" + bytes(32).hex())
+    shown = run(*words, "--run", tmp_path)
+    assert shown.exit_code == 3
+    assert "WRONG: another root" in shown.stdout and "right: no wrong entry" in shown.stdout
+    again = run(*words, "--run", tmp_path / "sampled", "--verify-log", "0")
+    assert again.exit_code == 3 and again.stdout == shown.stdout
+    assert "auditing again without the log: it leads to another root than the claimed one" in again.stderr
 
 
 def test_paths_that_are_not_there_are_named(run: Run, trained: Trained, tmp_path: Path) -> None:

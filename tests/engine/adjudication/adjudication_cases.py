@@ -36,14 +36,14 @@ class Bits:
     """Chunks of tensors by value number. Unlike a commitment, it has nothing against NaN: movement copies any bits."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._data = []
+        self.data = []
         for tensor in tensors:
             array = from_torch(tensor)
             dtype = DType(array.dtype)
-            self._data.append(b"".join(encode(dtype, item) for item in array.items))
+            self.data.append(b"".join(encode(dtype, item) for item in array.items))
 
     def payload(self, chunk: Chunk) -> bytes:
         assert chunk.tree == Tree.VALUE
-        data = self._data[chunk.tensor]
+        data = self.data[chunk.tensor]
         assert 0 <= chunk.index < max(1, -(-len(data) // CHUNK_SIZE))
         return data[chunk.index * CHUNK_SIZE :][:CHUNK_SIZE]

@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-for room in ("operators", "microbatch"):
+for room in ("operators", "microbatch", "running"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / room))

@@ -25,15 +25,16 @@ INEXACT: dict[str, Callable[[Inputs, Attributes], tuple[Index, list[Real]]]] = {
 
 @dataclass(frozen=True)
 class Real:
-    """A mathematical value; for sums, how many terms it has that are not zero, and their sum in magnitude."""
+    """A mathematical value, None where there is none because a factor or an argument is infinite or NaN; for sums, how
+    many terms it has that are not zero, and their sum in magnitude."""
 
-    value: Fraction
+    value: Fraction | None
     terms: int = 0
     magnitude: Fraction = Fraction(0)
 
     @property
     def rounded(self) -> int:
-        return ieee.rounded(self.value)
+        return ieee.NAN if self.value is None else ieee.rounded(self.value)
 
 
 def direct(function: Callable[[Inputs, Attributes], Array]) -> Callable[[Inputs, Attributes], Array]:
@@ -278,6 +279,8 @@ def _sum_of_products(pairs: Iterable[tuple[int | None, int | None]]) -> Real:
     total = magnitude = terms = 0
     for a, b in pairs:
         if a is not None and b is not None:
+            if not (ieee.is_finite(a) and ieee.is_finite(b)):
+                return Real(None)
             product = ieee.scaled(a) * ieee.scaled(b)
             total += product
             magnitude += abs(product)
@@ -373,9 +376,25 @@ def conv2d_grad_weight(inputs: Inputs, attributes: Attributes) -> tuple[Index, l
 def _function(name: str) -> None:
     def function(inputs: Inputs, attributes: Attributes) -> tuple[Index, list[Real]]:
         (x,) = inputs
-        return x.shape, [Real(_real(name, ieee.value(item))) for item in x.items]
+        return x.shape, [_real_at(name, item) for item in x.items]
 
     INEXACT[name] = function
+
+
+_LIMITS: dict[str, tuple[int | None, int | None]] = {
+    "exp": (None, 0), "expm1": (None, -1), "log": (None, None), "log1p": (None, None), "tanh": (1, -1), "erf": (1, -1),
+    "sin": (None, None), "cos": (None, None),
+}  # fmt: skip
+"""At plus and minus infinity, None where they are not finite."""
+
+
+def _real_at(name: str, item: int) -> Real:
+    if ieee.is_finite(item):
+        x = ieee.value(item)
+        outside = (name == "log" and x <= 0) or (name == "log1p" and x <= -1)
+        return Real(None if outside else _real(name, x))
+    limit = None if ieee.is_nan(item) else _LIMITS[name][item >> 31]
+    return Real(None if limit is None else Fraction(limit))
 
 
 def _real(name: str, x: Fraction) -> Fraction:

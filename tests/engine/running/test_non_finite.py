@@ -36,9 +36,9 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 CASES: list[tuple[str, list[float], Function, str, str, int]] = [
     ("exp", [1, 2, 100, 200], torch.exp, "exp", "inf", 2),
     ("expm1", [1, 2, 3, 100], torch.expm1, "expm1", "inf", 3),
-    ("log of zero", [1, 0, 3, 0], torch.log, "log", "nan", 1),
+    ("log of zero", [1, 0, 3, 0], torch.log, "log", "-inf", 1),
     ("log of a negative number", [1, 2, -3, -1], torch.log, "log", "nan", 2),
-    ("log1p at its pole", [1, -1, 3, 4], torch.log1p, "log1p", "nan", 1),
+    ("log1p at its pole", [1, -1, 3, 4], torch.log1p, "log1p", "-inf", 1),
     ("division by zero", [1, 2, 3, 0], lambda x: 1 / x, "div", "inf", 3),
     ("root of a negative number", [4, -4, 4, 4], torch.sqrt, "sqrt", "nan", 1),
     ("product", [1, 2, 3, HUGE], lambda x: x * x, "mul", "inf", 3),

@@ -11,6 +11,7 @@ from roundlog.log import LogReader, Trits
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
+from roundlog.rounding.resolve import fill_in
 from roundlog.rounding.threshold.codes import place, reverse
 from roundlog.rounding.threshold.thresholds import MIN_THRESHOLD
 
@@ -57,6 +58,9 @@ class ThresholdFollower:
     def _round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         y = operator.approximate(inputs, attributes)
         rounded = round_to_bits(y, self.bits)
+        if not rounded.isfinite().all():
+            y = fill_in(operator, inputs, attributes, y, self.bits)
+            rounded = round_to_bits(y, self.bits)
         if self._log is None or self.given_up or not y.numel():
             return rounded
         codes = torch.from_numpy(self._log[index].codes()).to(y.device).reshape(y.shape)

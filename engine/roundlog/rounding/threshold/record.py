@@ -8,6 +8,7 @@ from roundlog.arithmetic import round_to_bits
 from roundlog.log import LogWriter, Trits
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
+from roundlog.rounding.resolve import fill_in
 from roundlog.rounding.threshold.codes import log_codes
 from roundlog.rounding.threshold.thresholds import Thresholds
 
@@ -34,7 +35,12 @@ class ThresholdRecorder:
     ) -> tuple[torch.Tensor, bool]:
         y = operator.approximate(inputs, attributes)
         rounded = round_to_bits(y, self.bits)
-        if y.numel():
+        finite = bool(rounded.isfinite().all())
+        if not finite:
+            y = fill_in(operator, inputs, attributes, y, self.bits)
+            rounded = round_to_bits(y, self.bits)
+            finite = bool(rounded.isfinite().all())
+        if y.numel() and finite:
             codes = log_codes(y, rounded, self.thresholds.of(operator.name), self.bits)
             self.trits[index] = Trits.pack(codes.reshape(-1).cpu().numpy())
-        return rounded, bool(rounded.isfinite().all())
+        return rounded, finite

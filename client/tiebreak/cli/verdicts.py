@@ -1,0 +1,113 @@
+"""What `tiebreak audit` says about a claim and a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roundlog.job import Job
+    from roundlog.verdict import Verdict
+
+_SHOWN_FINDINGS = 20
+
+
+def is_no(verdict: Verdict) -> bool:
+    """Whether something that was given is not right."""
+    from roundlog.verdict import LogStanding
+
+    return verdict.right is False or verdict.log in (LogStanding.WRONG, LogStanding.UNUSABLE)
+
+
+def plain_verdict(job: Job, verdict: Verdict) -> dict[str, object]:
+    """For programs."""
+    return {
+        "checkpoint_root": verdict.checkpoint_root,
+        "final_state_root": verdict.state_roots[-1],
+        "agrees": verdict.right,
+        "first_wrong_interval": verdict.first_wrong,
+        "log": verdict.log.value,
+        "findings": [
+            {
+                "step": finding.step,
+                "operator": finding.operator,
+                "described": job.program.describe(finding.operator),
+                "element": finding.element,
+                "kind": finding.kind.value,
+                "message": finding.message,
+            }
+            for finding in verdict.findings
+        ],
+        "unreadable": verdict.unreadable,
+    }
+
+
+def show_verdict(job: Job, verdict: Verdict, has_claim: bool, share: float) -> None:
+    """For people. share: of the log's decisions that were to be verified."""
+    from tiebreak.cli import output
+
+    facts: dict[str, object] = {
+        "checkpoint root": verdict.checkpoint_root,
+        "final state root": verdict.state_roots[-1],
+    }
+    if has_claim:
+        facts["claim"] = _claim(verdict)
+    if verdict.first_wrong is not None:
+        first = verdict.first_wrong * job.spec.interval
+        facts["first wrong"] = (
+            f"checkpoint {verdict.first_wrong + 1} of {job.spec.intervals}: "
+            f"steps {first} to {first + job.spec.interval - 1}"
+        )
+    if (log := _log(verdict, share)) is not None:
+        facts["log"] = log
+    if verdict.unreadable:
+        facts["logs not used"] = f"{len(verdict.unreadable)}, in whole or in part; audited without"
+    output.show_facts("Audited", facts)
+    for text in verdict.unreadable[:_SHOWN_FINDINGS]:
+        output.show_line(text)
+    if verdict.findings:
+        output.show_table(
+            "Wrong entries of the log",
+            ["step", "operator", "element", "kind", "what is wrong"],
+            [
+                [
+                    finding.step,
+                    job.program.describe(finding.operator),
+                    finding.element,
+                    finding.kind.value,
+                    finding.message,
+                ]
+                for finding in verdict.findings[:_SHOWN_FINDINGS]
+            ],
+        )
+    for kind, listed in (("findings", verdict.findings), ("logs not used", verdict.unreadable)):
+        if len(listed) > _SHOWN_FINDINGS:
+            output.show_line(f"... and {len(listed) - _SHOWN_FINDINGS} more {kind}; --json lists all of them.")
+
+
+def _claim(verdict: Verdict) -> str:
+    from roundlog.verdict import LogStanding
+
+    if verdict.right is None:
+        return "undecided: under the policy threshold the log decides, and this one cannot be used in whole"
+    if not verdict.right:
+        return "WRONG: another root"
+    if verdict.log is LogStanding.SAMPLED:
+        return "the same root, if the part of the log that was not verified is right"
+    return "right: the same root"
+
+
+def _log(verdict: Verdict, share: float) -> str | None:
+    """What the log is worth, in one clause."""
+    from roundlog.verdict import LogStanding
+
+    match verdict.log:
+        case LogStanding.NOT_GIVEN:
+            return None
+        case LogStanding.RIGHT:
+            return "right: no wrong entry, and none is missing"
+        case LogStanding.SAMPLED:
+            return f"no wrong entry found in a sample of {100 * share:g} %; the rest was believed"
+        case LogStanding.WRONG:
+            return f"WRONG: {len(verdict.findings)} wrong entries; nothing else was concluded from them"
+        case LogStanding.UNUSABLE:
+            return "DAMAGED or absent, in whole or in part: it says nothing"

@@ -1,0 +1,44 @@
+"""The adjudicator's second opinion on a stop, before a bond is put on it."""
+
+from __future__ import annotations
+
+from roundlog.adjudication.adjudicate import Outcome
+from roundlog.dispute import DisputedOperator
+from roundlog.dispute.stops import noted_stop
+
+from tiebreak.roles.evidence import Evidence
+
+
+def confirm_stop(evidence: Evidence) -> str | None:
+    """Why no bond may be paid on evidence whose run stopped; None if it did not stop, or rightly so.
+
+    A run that stops (NaN, an infinity, an index out of range) leads to values that are made up, and a game about it
+    ends with the contract's answer on one element: the first one that had no value here. If the contract has a value
+    there, the bond is lost, however honest the run was. So that very element is computed from its openings by the
+    reference that computes as the contract does (`roundlog.adjudication`), which shares nothing with the engine's
+    kernels. The step is executed again for it, as a whole: call this only if one fits into memory.
+
+    Call it before every bond that stakes on `evidence`; it executes nothing if the run went through. After a restart it
+    knows the stop from the run's directory. Raises OSError, and StorageError for a damaged directory."""
+    if not evidence.made_up.needed:
+        return None
+    noted = noted_stop(evidence.run_dir)
+    if noted is None:
+        return f"the run stopped, but {evidence.run_dir} does not say where: empty it and audit again"
+    step, stop = noted
+    program = evidence.job.program
+    where = f"step {step}: {program.describe(stop.operator)}"
+    found = evidence.trace(step).stop
+    if found != stop:
+        again = "goes through" if found is None else f"stops at operator {found.operator}, element {found.element}"
+        return f"{where} stopped at element {stop.element}, and {again} when it is executed again: check this machine"
+    output = evidence.output(step, stop.operator)
+    assert isinstance(output, DisputedOperator)
+    answer = output.answer(stop.element)
+    if answer is Outcome.NO_VALUE:
+        return None
+    value = "leaves it to the referee" if isinstance(answer, Outcome) else f"has {answer:#x} there"
+    return (
+        f"{where} stops here at element {stop.element}, but the contract {value}: this machine or this release is "
+        "wrong, so report it, and audit with another"
+    )
