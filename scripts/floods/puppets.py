@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -56,14 +57,13 @@ class PuppetEvidence(Evidence):
 
 @dataclass(slots=True)
 class Puppet:
-    """One challenger. side: CHALLENGER, or TRAINER for the attacker's own claim."""
+    """One account of the attacker: a challenger, or its trainer. given_up: games in which no lie helps any more."""
 
     account: ChecksumAddress
     manner: Manner
     step: int
-    game: int = 0
     evidence: Evidence | None = None
-    gave_up: bool = False
+    given_up: set[int] = field(default_factory=set)
 
 
 def puppet_account(number: int) -> ChecksumAddress:
@@ -82,10 +82,25 @@ class Attacker:
         self._run, self._roots, self._lied = honest_run, honest_roots, lied
         self.puppets: dict[int, Puppet] = {}
         """By the number of the game."""
+        self.trainer: Puppet | None = None
         self.moves = 0
 
-    def challenge(self, posted_job: int, puppets: list[Puppet]) -> None:
-        """Pays all bonds; the games get numbers in the order of the blocks."""
+    def commit(self, posted_job: int, trainer: Puppet, mine: Callable[[], None]) -> None:
+        """Claims a run with a lie. mine: makes a block."""
+        posted = self._contract.job(posted_job)
+        trainer.evidence = PuppetEvidence(self._job, self._run, self._roots, trainer.step, self._lied)
+        self.trainer = trainer
+        leaves = trainer.evidence.claim
+        proof = leaves.as_next_root().last_leaf_proof
+        arguments = (posted_job, posted.spec_hash, leaves.root, leaves.payloads[-1], proof, "Qm-no-log", "Qm-no-model")
+        self._chain.rpc("anvil_setBalance", trainer.account, hex(10**21))
+        self._send(trainer.account, "commit", arguments, value=posted.terms.trainer_bond, gas=1_000_000)
+        mine()
+        if self._contract.job(posted_job).claim.trainer != trainer.account:
+            raise RuntimeError("the attacker's claim was not taken")
+
+    def challenge(self, posted_job: int, puppets: list[Puppet], mine: Callable[[], None]) -> None:
+        """Pays all bonds; the games get numbers in the order of the blocks. mine: makes a block."""
         contract, posted = self._contract, self._contract.job(posted_job)
         before = set(contract.games_of(posted_job))
         for puppet in puppets:
@@ -95,13 +110,11 @@ class Attacker:
             arguments = (posted_job, posted.spec_hash, posted.claim.checkpoint_root, root)
             self._send(puppet.account, "challenge", arguments, value=posted.terms.challenger_bond, gas=600_000)
         while self._chain.waiting:
-            self._chain.mine()
+            mine()
         by_account = {puppet.account: puppet for puppet in puppets}
         for number in contract.games_of(posted_job):
             if number not in before:
-                puppet = by_account[contract.game(number).challenger]
-                puppet.game = number
-                self.puppets[number] = puppet
+                self.puppets[number] = by_account[contract.game(number).challenger]
         if len(self.puppets) < len(puppets):
             raise RuntimeError(f"only {len(self.puppets)} of {len(puppets)} challenges were taken")
 
@@ -111,43 +124,39 @@ class Attacker:
         mine = {number: game for number, game in live.items() if number in self.puppets}
         waits = {number for number, game in mine.items() if game.deadlines[Side.CHALLENGER]}
         all_wait = len(waits) == len(mine)
-        for number in sorted(waits):
-            puppet, game = self.puppets[number], mine[number]
-            if puppet.gave_up or game.phase not in _RUNNING:
-                continue
-            due = game.deadlines[Side.CHALLENGER] - _RESERVE
-            if puppet.manner is Manner.SILENT:
-                continue
-            late = self._chain.time() >= due
-            if puppet.manner is Manner.LAST_MOMENT and not late:
-                again = min(again, due)
-            elif puppet.manner is Manner.IN_ROUNDS and not (all_wait or late):
-                again = min(again, due)
-            else:
-                self._move(puppet, game)
+        for number, game in live.items():
+            for side in Side:
+                puppet = self.puppets.get(number) if side is Side.CHALLENGER else self.trainer
+                if puppet is None or not game.deadlines[side] or game.phase not in _RUNNING:
+                    continue
+                if puppet.manner is Manner.SILENT or number in puppet.given_up:
+                    continue
+                due = game.deadlines[side] - _RESERVE
+                early = self._chain.time() < due
+                if early and (puppet.manner is Manner.LAST_MOMENT or (puppet.manner is Manner.IN_ROUNDS and not all_wait)):
+                    again = min(again, due)
+                else:
+                    self._move(puppet, side, number, game)
         return again
 
-    def _move(self, puppet: Puppet, game: Game) -> None:
+    def _move(self, puppet: Puppet, side: Side, number: int, game: Game) -> None:
         assert puppet.evidence is not None
         known = Known({(): puppet.evidence.claim})
-        while True:
-            decision = next_move(game, Side.CHALLENGER, known, int(self._chain.time()))
+        while isinstance(decision := next_move(game, side, known, int(self._chain.time())), Need | NeedChunk):
             if isinstance(decision, Need):
                 known.trees[decision.place] = puppet.evidence.tree(decision.place)
-            elif isinstance(decision, NeedChunk):
-                known.chunk = posted_chunk(self._contract, puppet.game, game.search.nodes[Side.TRAINER])
             else:
-                break
+                known.chunk = posted_chunk(self._contract, number, game.search.nodes[Side.TRAINER])
         if isinstance(decision, Helpless | Wait | Over | ClaimTimeout):
-            puppet.gave_up = isinstance(decision, Helpless)
+            if isinstance(decision, Helpless):
+                puppet.given_up.add(number)
             return
-        function, arguments = call_of(puppet.game, decision)
+        function, arguments = call_of(number, decision)
         try:
-            self._contract.node.call(
-                self._contract.address, self._contract.encode(function, *arguments), sender=puppet.account
-            )
+            data = self._contract.encode(function, *arguments)
+            self._contract.node.call(self._contract.address, data, sender=puppet.account)
         except ChainError:
-            puppet.gave_up = True  # the contract does not accept the lie
+            puppet.given_up.add(number)  # the contract does not accept the lie
             return
         self._send(puppet.account, function, arguments)
         self.moves += 1
