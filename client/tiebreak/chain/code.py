@@ -12,7 +12,7 @@ from typing import Any
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
-from tiebreak.chain.errors import DeploymentError, InvalidAnswer
+from tiebreak.chain.errors import DeploymentError, InvalidAnswer, NoCode
 from tiebreak.chain.node import Node, Receipt
 from tiebreak.chain.sender import Sender
 
@@ -74,6 +74,10 @@ class Code:
         """What stands at an address, if its code is this: byte by byte but for the places that were filled in, each of
         which has to hold one value throughout."""
         found = node.code(address)
+        if not found:
+            raise NoCode(
+                f"{node.name} shows no code at {address}: check the address, or wait until the node has caught up."
+            )
         if len(found) != len(self.deployed):
             return None
         code = self.deployed

@@ -87,6 +87,10 @@ class DeploymentError(ChainError):
     """The contract's artifact is unusable, or an address does not hold the contract."""
 
 
+class NoCode(DeploymentError):
+    """A node shows no code at an address. It may lag behind, so that this proves nothing."""
+
+
 def printable(text: str) -> str:
     """A stranger's text on one line, without the control characters that could rewrite a terminal."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())

@@ -6,7 +6,7 @@ the contract's own error, before anything is spent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_g
 from tiebreak.chain.errors import (
     AccountError,
     ChainError,
-    ContractError,
     DeploymentError,
     InvalidAnswer,
     RpcRefused,
@@ -103,14 +102,15 @@ class VerificationGame:
 
     # views
 
-    def job(self, job: int) -> Job:
-        """Raises ContractError (WrongJobStatus) if there is no such job."""
-        found: Job = self._view("getJob", job)
+    def job(self, job: int, *, block: int | None = None) -> Job:
+        """As it stands now, or stood in block number `block`. Raises ContractError (WrongJobStatus) if there is no such
+        job."""
+        found: Job = self._view("getJob", job, block=block)
         return found
 
-    def game(self, game: int) -> Game:
-        """Raises ContractError (WrongPhase) if there is no such game."""
-        found: Game = self._view("getGame", game)
+    def game(self, game: int, *, block: int | None = None) -> Game:
+        """The same for a game. Raises ContractError (WrongPhase) if there is no such game."""
+        found: Game = self._view("getGame", game, block=block)
         return found
 
     def games_of(self, job: int) -> list[int]:
@@ -147,9 +147,10 @@ class VerificationGame:
         """Wei of lost bonds that stay in the contract for good."""
         return int(self._view("burnt"))
 
-    def views(self, calls: Sequence[Call]) -> list[Any]:
-        """Many views in one request: of each what it returned, or the ContractError that it raised, in their order."""
-        answers = self._view("batch", [self.encode(call) for call in calls])
+    def views(self, calls: Sequence[Call], *, block: int | None = None) -> list[Any]:
+        """Many views in one request, on the newest block or on number `block`: of each what it returned, or the
+        ContractError that it raised, in their order."""
+        answers = self._view("batch", [self.encode(call) for call in calls], block=block)
         return self.answers(calls, answers)
 
     def encode(self, call: Call) -> bytes:
@@ -172,9 +173,12 @@ class VerificationGame:
 
     # the claim
 
-    def post_job(self, spec: PostedSpec, terms: Terms, job_cid: str) -> tuple[int, Receipt]:
-        """Posts a job, pays its reward into escrow, and returns its id."""
-        receipt = self._send("postJob", spec, terms, job_cid, value=terms.reward)
+    def post_job(
+        self, spec: PostedSpec, terms: Terms, job_cid: str, *, purpose: str | None = None
+    ) -> tuple[int, Receipt]:
+        """Posts a job, pays its reward into escrow, and returns its id. `purpose`: a name under which this is done once
+        (`Sender.submit`); without one the same job may be posted again."""
+        receipt = self._send("postJob", spec, terms, job_cid, value=terms.reward, purpose=purpose)
         return self._one(receipt, JobPosted).job, receipt
 
     def reclaim(self, job: int) -> Receipt:
@@ -197,7 +201,8 @@ class VerificationGame:
         upwards; `bond`: the job's trainer_bond.
         """
         arguments = (spec_hash, checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid)
-        return self._send("commit", job, *arguments, value=bond)
+        purpose = f"commit to job {job} of {self.address} with spec 0x{spec_hash.hex()}"
+        return self._send("commit", job, *arguments, value=bond, purpose=purpose)
 
     def attest(self, job: int, *, spec_hash: bytes, checkpoint_root: bytes) -> Receipt:
         """States in public that an audit of this spec gave the committed root."""
@@ -210,7 +215,9 @@ class VerificationGame:
         wait for its turn (phase QUEUED). `claimed_root`: what the trainer committed to; `bond`: the job's
         challenger_bond.
         """
-        receipt = self._send("challenge", job, spec_hash, claimed_root, checkpoint_root, value=bond)
+        roots = f"0x{claimed_root.hex()} with 0x{checkpoint_root.hex()}"
+        purpose = f"challenge job {job} of {self.address} with spec 0x{spec_hash.hex()}: {roots}"
+        receipt = self._send("challenge", job, spec_hash, claimed_root, checkpoint_root, value=bond, purpose=purpose)
         return self._one(receipt, Challenged).game, receipt
 
     def finalize(self, job: int) -> Receipt:
@@ -304,25 +311,31 @@ class VerificationGame:
         both = job is not None and game is not None
         return [event for event in self.decode(found) if not both or getattr(event, "game", None) == game]
 
+    def events_back(self, game: int, *, from_block: int, to_block: int) -> Iterator[Event]:
+        """The moves of a game from the newest to the oldest, as many ranges of blocks as are asked for."""
+        topics: list[Topic] = [self._abi.events_about("game")[1], game.to_bytes(32, "big")]
+        for log in self.node.search_back(self.address, from_block=from_block, to_block=to_block, topics=topics):
+            yield from self.decode([log])
+
     def decode(self, logs: Iterable[Log]) -> list[Event]:
         """The contract's own events among `logs`, for example those of a receipt."""
         found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
         return [event for event in found if event is not None]
 
-    def _view(self, function: str, *arguments: object) -> Any:
+    def _view(self, function: str, *arguments: object, block: int | None = None) -> Any:
         call = self._abi.encode_call(function, *arguments)
         try:
-            answer = self.node.call(self.address, call)
+            answer = self.node.call(self.address, call, block=block)
         except RpcRefused as error:
             raise self._typed(error) from error
         return self._abi.decode_result(function, answer)
 
-    def _send(self, function: str, *arguments: object, value: int = 0) -> Receipt:
+    def _send(self, function: str, *arguments: object, value: int = 0, purpose: str | None = None) -> Receipt:
         if self._sender is None:
             raise AccountError(f"{function} needs an account: give a keystore or a private key.")
         call = self._abi.encode_call(function, *arguments)
         try:
-            return self._sender.send(self.address, call, value=value)
+            return self._sender.send(self.address, call, value=value, purpose=purpose)
         except RpcRefused as error:
             raise self._typed(error) from error
         except TransactionFailed:

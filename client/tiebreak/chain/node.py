@@ -203,7 +203,7 @@ class Node:
             last = self._last_block(from_block, to_block)
             if last is None:
                 return []
-            found = self._logs_up_to(address, from_block, last.number, topics)
+            found = self._in_order(self._searched(address, from_block, last.number, topics))
             # A node that has lost that block meanwhile may have left out what came before it.
             if (after := self.block(last.number)) is not None and after.hash == last.hash:
                 self._newest = max(self._newest, last.number)
@@ -229,12 +229,18 @@ class Node:
             )
         return found
 
-    def _logs_up_to(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
+    def _searched(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
+        def ask(start: int, until: int) -> list[Log]:
+            return self.one_range(address, start, until, topics)
+
         found: list[Log] = []
-        for logs in log_search.forwards(self._range, first, last, lambda a, b: self.one_range(address, a, b, topics)):
+        for logs in log_search.forwards(self._range, first, last, ask):
             found += logs
             if len(found) > MAX_LOGS:
                 raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
+        return found
+
+    def _in_order(self, found: list[Log]) -> list[Log]:
         order = [(log.block, log.index) for log in found]
         if order != sorted(set(order)):
             raise InvalidAnswer(f"{self.name} gave events twice or out of order: use another node.")
