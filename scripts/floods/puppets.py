@@ -13,7 +13,7 @@ from eth_utils.address import to_checksum_address
 from floods.simulated import Chain
 from roundlog.job import Job
 from tiebreak.chain.errors import ChainError
-from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.records import Game, Phase, Side
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, Over, Wait, next_move
@@ -153,7 +153,7 @@ class Attacker:
             return
         function, arguments = call_of(number, decision)
         try:
-            data = self._contract.encode(function, *arguments)
+            data = self._contract.encode(Call.of(function, *arguments))
             self._contract.node.call(self._contract.address, data, sender=puppet.account)
         except ChainError:
             puppet.given_up.add(number)  # the contract does not accept the lie
@@ -164,7 +164,7 @@ class Attacker:
     def _send(
         self, account: ChecksumAddress, function: str, arguments: tuple[object, ...], *, value: int = 0, gas: int = 0
     ) -> None:
-        data = self._contract.encode(function, *arguments)
+        data = self._contract.encode(Call.of(function, *arguments))
         transaction = {"from": account, "to": self._contract.address, "data": "0x" + data.hex(), "value": hex(value)}
         transaction["gas"] = hex(gas or 6_000_000)
         self._chain.rpc("eth_sendTransaction", transaction)
