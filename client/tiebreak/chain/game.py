@@ -17,6 +17,7 @@ from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_g
 from tiebreak.chain.errors import (
     AccountError,
     ChainError,
+    ContractError,
     DeploymentError,
     InvalidAnswer,
     RpcRefused,
@@ -156,6 +157,10 @@ class VerificationGame:
     def encode(self, call: Call) -> bytes:
         """Selector and arguments. Raises ValueError when an argument does not fit its type."""
         return self._abi.encode_call(call.function, *call.arguments)
+
+    def explain(self, revert: bytes) -> ContractError:
+        """The contract's own error in what a reverted call returned."""
+        return self._abi.decode_error(revert)
 
     def answers(self, calls: Sequence[Call], answers: Sequence[Answer]) -> list[Any]:
         """What came of each call of a batch: its result (None where it has none), or a ContractError. Raises

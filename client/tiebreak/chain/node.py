@@ -246,6 +246,11 @@ class Node:
             raise InvalidAnswer(f"{self.name} gave events twice or out of order: use another node.")
         return found
 
+    def all_logs(self, address: ChecksumAddress, first: int, last: int) -> list[Log]:
+        """A contract's events from block `first` to block `last` in order, believed as they come: a node that lags
+        behind may leave some out. One request where the node's limits allow it."""
+        return self._in_order(self._searched(address, first, last, ()))
+
     def search_back(
         self, address: ChecksumAddress, *, from_block: int, to_block: int, topics: Sequence[Topic] = ()
     ) -> Iterator[Log]:

@@ -155,9 +155,9 @@ class Sender:
 
         `purpose`: the name of the intention, which is carried out once: while the journal remembers a transaction for
         it that has not failed, also one of a former life of this process, that is given back and nothing is sent.
-        Without a name the call itself is the purpose, and may be repeated once its end was told. `gas`: the limit, where
-        the caller knows better than an estimate. Raises what `send` raises before a transaction is out; from then on
-        only the chain can say what becomes of it.
+        Without a name the call itself is the purpose, and may be repeated once its end was told. `gas`: the limit,
+        where the caller knows better than an estimate. Raises what `send` raises before a transaction is out; from then
+        on only the chain can say what becomes of it.
         """
         name = purpose_of(to, data, value) if purpose is None else purpose
         self._wait_for_room(name)
