@@ -203,7 +203,7 @@ class Scene:
             instants = [self.workshop.next_end(), again, float(until or "inf")]
             instants += [max(game.deadlines) + 1.0 for game in live.values() if any(game.deadlines)]
             now = self.chain.time()
-            self.mine(min([instant for instant in instants if instant > now] + [now + 3600]))
+            self.mine(min((instant for instant in instants if now < instant < float("inf")), default=now + 3600))
 
     def _look(self, honest: Side) -> dict[int, Game]:
         """The games that are played now."""
