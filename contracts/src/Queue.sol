@@ -44,7 +44,7 @@ library Queue {
     }
 
     /// @notice Takes a game that its challenger has lost out of the live ones and out of those with its root.
-    function leave(Job storage job, mapping(GameId => Game) storage games, Game storage game) internal {
+    function remove(Job storage job, mapping(GameId => Game) storage games, Game storage game) internal {
         --job.liveGames;
         Ends storage same = ends(job, game);
         (GameId previous, GameId next) = (game.previous, game.next);

@@ -30,7 +30,7 @@ library Verdicts {
         game.bondHeld = false;
         emit IVerificationGame.GameOver(game.job, gameId, outcome, reason);
         if (outcome == Outcome.TRAINER_WON) {
-            job.leave(games, game);
+            job.remove(games, game);
             Shares memory lost = Bonds.split(job.terms.challengerBond, game.clocks.read(Side.TRAINER));
             ledger.credit(job.claim.trainer, lost.gas + lost.half);
             ledger.credit(job.customer, lost.quarter);
@@ -51,9 +51,7 @@ library Verdicts {
 
     /// @dev Half of the fine to whoever was the first to challenge with the root that has won: so a trainer that sees that it loses cannot
     ///      take it back by beating itself with that root. The winner of the game gets its bond, and what its moves have cost.
-    function payChallengers(Job storage job, mapping(GameId => Game) storage games, Ledger storage ledger, GameId gameId)
-        private
-    {
+    function payChallengers(Job storage job, mapping(GameId => Game) storage games, Ledger storage ledger, GameId gameId) private {
         Game storage game = games[gameId];
         Shares memory lost = Bonds.split(job.terms.trainerBond, game.clocks.read(Side.CHALLENGER));
         (address winner, address first) = (game.challenger, games[job.earliest(game)].challenger);

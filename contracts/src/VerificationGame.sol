@@ -9,17 +9,7 @@ import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {Course} from "./Course.sol";
 import {Descent} from "./Descent.sol";
 import {Display} from "./Display.sol";
-import {
-    Answer,
-    GameId,
-    IVerificationGame,
-    JobId,
-    JobStatus,
-    Outcome,
-    Phase,
-    Reason,
-    Terms
-} from "./IVerificationGame.sol";
+import {Answer, GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Limits} from "./Limits.sol";
 import {Merkle, Node} from "./Merkle.sol";
@@ -166,14 +156,10 @@ contract VerificationGame is IVerificationGame {
     }
 
     /// @return atLeaf whether the search has found its leaf
-    function descend(
-        Game storage game,
-        GameId gameId,
-        Level level,
-        Side mover,
-        Children calldata opened,
-        Children calldata next
-    ) private returns (bool atLeaf) {
+    function descend(Game storage game, GameId gameId, Level level, Side mover, Children calldata opened, Children calldata next)
+        private
+        returns (bool atLeaf)
+    {
         Search storage search = game.search;
         (uint64 index, uint8 height) = (search.index, search.height);
         game.stopClock(gameId, mover);

@@ -55,6 +55,16 @@ contract InvariantTest is Test {
         anHonestTimelyParty_neverLoses();
         aGame_takesAtMostDepthMovesALevel_andItsOpenings();
         noRule_isBroken();
+        gamesWait_onlyWhileAsManyAsMayBe_areLive();
+    }
+
+    function gamesWait_onlyWhileAsManyAsMayBe_areLive() private view {
+        (uint256 jobs,) = _world.counts();
+        for (uint256 job = 1; job <= jobs; ++job) {
+            JobView memory shown = _world.getJob(job);
+            vm.assertLe(shown.liveGames, shown.terms.concurrentGames, "no more than may be are live");
+            if (shown.queuedGames > 0) vm.assertEq(shown.liveGames, shown.terms.concurrentGames, "no place stays empty");
+        }
     }
 
     /// @notice Solvency, to the wei: what lies in the contract is what it owes.

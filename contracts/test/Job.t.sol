@@ -66,6 +66,41 @@ contract JobTest is Players {
         game.finalize(JobId.wrap(5));
     }
 
+    // ------------------------------------------------------------------------------------------------ what a reorganisation can change
+
+    /// @dev Another job got the number that the caller believes to be its own.
+    function test_whoBonds_namesTheSpec_andAnotherJobIsRefused() public {
+        JobId job = post(60, 5);
+        (bytes32 mine, bytes32 other) = (keccak256(abi.encode(spec(20, 5))), hashOf(job));
+        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
+        Node root = Node.wrap(Trees.root(tree));
+        bytes32 state = honestRun(60, 5).states[59];
+        bytes memory why = abi.encodeWithSelector(IVerificationGame.WrongSpec.selector, mine, other);
+        vm.expectRevert(why);
+        vm.prank(trainer);
+        game.commit{value: TRAINER_BOND}(job, mine, root, state, Trees.proof(tree, 11), "l", "m");
+        commitRun(job, honestRun(60, 5));
+        vm.expectRevert(why);
+        vm.prank(auditor);
+        game.attest(job, mine, root);
+        vm.expectRevert(why);
+        vm.prank(auditor);
+        game.challenge{value: CHALLENGER_BOND}(job, mine, root, Node.wrap(keccak256("another")));
+        vm.assertEq(game.getJob(job).specHash, other, "as the view shows it");
+    }
+
+    /// @dev Another trainer's claim stands where the challenger saw a wrong one.
+    function test_whoChallenges_namesTheClaim_andAnotherOneIsRefused() public {
+        JobId job = post(60, 5);
+        commitRun(job, honestRun(60, 5));
+        bytes32 hash = hashOf(job);
+        Node wrong = Node.wrap(Trees.root(Runs.checkpointTree(wrongRun(60, 5, 3, "wrong"))));
+        Node right = claimedIn(job);
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AnotherRootWasCommitted.selector, wrong, right));
+        vm.prank(auditor);
+        game.challenge{value: CHALLENGER_BOND}(job, hash, wrong, right);
+    }
+
     // ---------------------------------------------------------------------------------------------------------------- committing
 
     function test_commitOfAStateThatIsNotTheLastLeaf_reverts() public {
@@ -75,7 +110,9 @@ contract JobTest is Players {
         bytes32 hash = hashOf(job);
         vm.prank(trainer);
         (bool ok, bytes memory why) = address(game).call{value: TRAINER_BOND}(
-            abi.encodeCall(game.commit, (job, hash, Node.wrap(Trees.root(tree)), honest.states[54], Trees.proof(tree, 10), "l", "m"))
+            abi.encodeCall(
+                game.commit, (job, hash, Node.wrap(Trees.root(tree)), honest.states[54], Trees.proof(tree, 10), "l", "m")
+            )
         );
         vm.assertTrue(!ok && bytes4(why) == Merkle.WrongProof.selector, "the proof is checked at the last index");
         vm.prank(trainer);

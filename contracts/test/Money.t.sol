@@ -45,7 +45,9 @@ contract MoneyTest is Players {
         bytes32 hash = hashOf(job);
         vm.prank(trainer);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, TRAINER_BOND + 1, TRAINER_BOND));
-        game.commit{value: TRAINER_BOND + 1}(job, hash, Node.wrap(Trees.root(tree)), honest.states[59], Trees.proof(tree, 11), "l", "m");
+        game.commit{value: TRAINER_BOND + 1}(
+            job, hash, Node.wrap(Trees.root(tree)), honest.states[59], Trees.proof(tree, 11), "l", "m"
+        );
         commitRun(job, honest);
         Node claimed = claimedIn(job);
         vm.prank(auditor);

@@ -112,7 +112,9 @@ contract PostingTest is Players {
         bytes32 hash = hashOf(JobId.wrap(1));
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 129, 128));
         vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(JobId.wrap(1), hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), tooLong, "m");
+        game.commit{value: TRAINER_BOND}(
+            JobId.wrap(1), hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), tooLong, "m"
+        );
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 0, 128));
         vm.prank(trainer);
         game.commit{value: TRAINER_BOND}(JobId.wrap(1), hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "");

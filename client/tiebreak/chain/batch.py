@@ -115,7 +115,7 @@ class Batches:
         sent = self._sender.submit(
             self._contract.address,
             self._contract.encode(Call.of("batch", [self._contract.encode(move.call) for move, _ in good])),
-            purpose="batch: " + "; ".join(move.purpose for move, _ in good),
+            # Without a name of its own: what failed only in its block has to go out again, in the same company.
             gas=_OVERHEAD + sum(gas for _, gas in good),
         )
         return failed + [Submitted(move, None, sent) for move, _ in good]

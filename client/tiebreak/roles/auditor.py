@@ -141,11 +141,22 @@ class AuditorRole(JobRole):
 
     def _challenge(self, posted: Job, evidence: Evidence) -> Progress:
         root, bond = evidence.claim.root, posted.terms.challenger_bond
-        objection = self.station.policy.objection(posted, bond)
-        if (objection := objection or self._too_large(evidence.job)) is not None:
-            return self.leave(
-                f"the claim on job {self.job} is wrong (root 0x{root.hex()}), but not challenged: {objection}"
+        objection = self.station.policy.objection(posted, bond) or self._too_large(evidence.job)
+        if objection is None:
+            confirmed = self.work(
+                Lane.GAMES,
+                "stop",
+                lambda errand: [confirm_stop(evidence)],
+                self._duty(posted),
+                "asking for a second opinion on a stop",
+                about=root,
             )
+            if confirmed is None:
+                return Progress(working=True, state="asks for a second opinion on a stop")
+            objection = confirmed[0]
+        if objection is not None:
+            wrong = f"the claim on job {self.job} is wrong (root 0x{root.hex()})"
+            return self.leave(f"{wrong}, but not challenged: {objection}")
         self.stay()
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the claim lies deep enough")

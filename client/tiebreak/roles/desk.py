@@ -6,16 +6,28 @@ them is seen at a later look.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from tiebreak.chain.batch import Batches, Move
-from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
-from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.errors import ChainError, RpcRefused
+from tiebreak.chain.events import JobPosted
+from tiebreak.chain.flight import Sent, purpose_of
+from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import Receipt
-from tiebreak.chain.sender import Sender, Sent
+from tiebreak.chain.pace import block_time
+from tiebreak.chain.records import Game
+from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import News, Watch
+
+SLOWEST_BLOCKS = 30.0
+"""Seconds; more time than that passes between two blocks only where they are made on demand."""
+
+MOST_UNDER_WAY = 12
+"""Transactions that wait for a block; with as many, orders wait for the next look instead."""
+
+_RANGES = (4, 16, 64)
+_ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, whatever the events say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +35,21 @@ class Order:
     """A call of the contract that a role wants to be made.
 
     `purpose`: the same for the same intention, so that it is not carried out twice; None: the call itself is the
-    intention. `sent` is told the receipt, `failed` why there is none. `value` in wei."""
+    intention, and may be repeated. `sent` is told the receipt, `failed` why there is none. `value` in wei."""
 
-    function: str
-    arguments: tuple[object, ...]
+    call: Call
     sent: Callable[[Receipt], None]
     failed: Callable[[ChainError], None]
     value: int = 0
     purpose: str | None = None
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """A transaction, and the orders in it."""
+
+    sent: Sent
+    orders: dict[str, Order] = field(default_factory=dict)
 
 
 class Desk:
@@ -40,9 +59,14 @@ class Desk:
         self.contract = contract
         self.watch = Watch(contract)
         self._sender = sender
-        self._batches = Batches(contract.address, sender, contract.abi)
-        self._orders: dict[str, tuple[Order, bytes]] = {}
-        self._under_way: list[tuple[Sent, list[tuple[str, Order]]]] = []
+        self._batches = Batches(contract, sender)
+        self._block_seconds: float | None = None
+        self._orders: dict[str, Order] = {}
+        self._under_way: list[_Parcel] = []
+        self._jobs = 0
+        self._jobs_asked_at: int | None = None
+
+    # Looking.
 
     @property
     def is_busy(self) -> bool:
@@ -52,60 +76,86 @@ class Desk:
     def look(self) -> News | None:
         """Looks once: at what was sent, and at what is new on the chain."""
         self._hear()
-        return self.watch.look()
+        news = self.watch.look()
+        if news is not None:
+            posted = [event.job for event in news.events if isinstance(event, JobPosted)]
+            self._jobs = max(self._jobs, *posted, 0)
+        return news
 
     def job_count(self) -> int:
         """Jobs ever posted."""
-        return self.contract.job_count()
+        head = self.watch.head
+        assert head is not None, "look first"
+        if self._jobs_asked_at is None or head.number >= self._jobs_asked_at + _ALL_JOBS_AFTER:
+            self._jobs, self._jobs_asked_at = self.contract.job_count(), head.number
+        return self._jobs
+
+    def games_of(self, job: int) -> dict[int, Game]:
+        """All games of a job, read together."""
+        numbers = self.watch.games_of(job)
+        self.watch.read_games(numbers)
+        return {number: self.watch.game(number) for number in numbers}
+
+    def block_seconds(self) -> float:
+        """Seconds between two blocks; measured once.
+
+        The least of several ranges, because a development chain whose clock was moved has no slow blocks for that."""
+        if self._block_seconds is None:
+            measured = [block_time(self.contract.node, blocks) for blocks in _RANGES]
+            self._block_seconds = min(SLOWEST_BLOCKS, *measured)
+        return self._block_seconds
+
+    # Sending.
 
     def put(self, order: Order) -> bool:
         """Takes an order for the next `flush`. False if the same is under way already."""
-        data = self.encode(order)
-        purpose = order.purpose or f"{order.function} 0x{sha256(data).hexdigest()[:32]}"
-        if purpose in self._orders or any(purpose == known for _, items in self._under_way for known, _ in items):
+        name = order.purpose or purpose_of(self.contract.address, self.contract.encode(order.call), order.value)
+        if name in self._orders or any(name in parcel.orders for parcel in self._under_way):
             return False
-        self._orders[purpose] = order, data
+        self._orders[name] = order
         return True
-
-    def encode(self, order: Order) -> bytes:
-        """The call data."""
-        return self.contract.encode(order.function, *order.arguments)
 
     def flush(self) -> bool:
         """Sends all orders. Whether a block has taken one of them at once, so that it is worth to look again."""
+        if not self._orders or len(self._sender.in_flight) >= MOST_UNDER_WAY:
+            return False
         orders, self._orders = self._orders, {}
-        moves = {purpose: item for purpose, item in orders.items() if not item[0].value}
-        by_sent: dict[int, tuple[Sent, list[tuple[str, Order]]]] = {}
+        parcels: dict[int, _Parcel] = {}
+        for name, order in orders.items():
+            if order.value and (sent := self._submitted(name, order)) is not None:
+                parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = order
+        moves = {name: order for name, order in orders.items() if not order.value}
+        for name, sent in self._submitted_together(moves):
+            parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = moves[name]
+        self._under_way += parcels.values()
+        return bool(parcels) and self._hear()
 
-        def note(sent: Sent, purpose: str, order: Order) -> None:
-            by_sent.setdefault(id(sent), (sent, []))[1].append((purpose, order))
+    def _submitted(self, name: str, order: Order) -> Sent | None:
+        """A payment, on its way by itself; None if it is refused."""
+        data = self.contract.encode(order.call)
+        try:
+            return self._sender.submit(self.contract.address, data, value=order.value, purpose=name)
+        except RpcRefused as error:
+            order.failed(error if error.data is None else self.contract.explain(error.data))
+        except ChainError as error:
+            order.failed(error)
+        return None
 
-        for purpose, (order, data) in orders.items():
-            if purpose in moves:
-                continue
-            try:
-                note(
-                    self._sender.submit(self.contract.address, data, value=order.value, purpose=purpose), purpose, order
-                )
-            except RpcRefused as error:
-                order.failed(self.contract.typed(error))
-            except ChainError as error:
+    def _submitted_together(self, moves: dict[str, Order]) -> Iterable[tuple[str, Sent]]:
+        """What is on its way now; of all others it is told why not."""
+        if not moves:
+            return
+        try:
+            answers = self._batches.submit([Move(order.call, name) for name, order in moves.items()])
+        except ChainError as error:
+            for order in moves.values():
                 order.failed(error)
-        if moves:
-            try:
-                answers = self._batches.submit([Move(data, purpose) for purpose, (_, data) in moves.items()])
-            except ChainError as error:
-                for order, _ in moves.values():
-                    order.failed(error)
-                answers = []
-            for answer in answers:
-                order = moves[answer.move.purpose][0]
-                if answer.error is not None:
-                    order.failed(answer.error)
-                elif answer.sent is not None:
-                    note(answer.sent, answer.move.purpose, order)
-        self._under_way += by_sent.values()
-        return bool(by_sent) and self._hear()
+            return
+        for answer in answers:
+            if answer.error is not None:
+                moves[answer.move.purpose].failed(answer.error)
+            elif answer.sent is not None:
+                yield answer.move.purpose, answer.sent
 
     def _hear(self) -> bool:
         """Whether a block has taken anything since the last time."""
@@ -113,14 +163,17 @@ class Desk:
             return False
         self._sender.poll()
         mined = False
-        for sent, items in list(self._under_way):
-            if not sent.done and sent.receipt is None:
+        for parcel in list(self._under_way):
+            receipt, error = parcel.sent.receipt, parcel.sent.error
+            if receipt is None and error is None:
                 continue
-            self._under_way.remove((sent, items))
-            for _, order in items:
-                if sent.receipt is not None:
+            self._under_way.remove(parcel)
+            for order in parcel.orders.values():
+                if receipt is not None and receipt.succeeded:
                     mined = True
-                    order.sent(sent.receipt)
+                    order.sent(receipt)
+                elif error is not None:
+                    order.failed(error)
                 else:
-                    order.failed(sent.error or ContractError("Unknown", {}))
+                    order.failed(ChainError("its transaction failed in its block"))
         return mined

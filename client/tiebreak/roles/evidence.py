@@ -102,9 +102,8 @@ class Evidence:
             return trace
         if len(place) == 3:
             output = self.output(self.step_at(place), place[2])
-            self._outputs.put(
-                place, output, sum(self._bytes_of(q) for q in {place[2], *needed(self.job.program, place[2])})
-            )
+            kept = {place[2], *needed(self.job.program, place[2])}
+            self._outputs.put(place, output, sum(self.job.program.nodes[q].type.nbytes for q in kept))
             return output
         raise KeyError(place)
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import get_args
 
-from roundlog.commitments import leaf_hash
-
-from tiebreak.chain.events import ChunkPosted
-from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import Game, Level, Phase, Side
 from tiebreak.game import (
     Bisect,
@@ -52,7 +49,6 @@ class Games:
         self._role = role
         self._side = side
         self._told: dict[int, str] = {}
-        self._chunks: dict[tuple[int, bytes], bytes] = {}
 
     def play(self, games: Mapping[int, Game], evidence: Evidence) -> Progress:
         """Orders every move that can be made now, and asks for what the others need."""
@@ -76,7 +72,7 @@ class Games:
         deadline = min(deadlines, default=None)
         if not waits:
             return Progress(working=working, state=f"plays {len(games)} games", deadline=deadline)
-        first = min(waits, key=lambda wait: wait.until)
+        first = min(waits, key=lambda wait: math.inf if wait.until is None else wait.until)
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
 
     def help_along(self, game_id: int, game: Game, evidence: Evidence) -> None:
@@ -128,14 +124,10 @@ class Games:
 
     def _chunk(self, game_id: int, game: Game) -> bytes | None:
         """The chunk that was posted; its hash is known, so that it need not lie under any number of blocks."""
-        wanted = game.search.nodes[Side.TRAINER]
-        if (game_id, wanted) not in self._chunks:
-            found = posted_chunk(self._role.station.contract, game_id, wanted)
-            if found is None:
-                self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
-                return None
-            self._chunks[game_id, wanted] = found
-        return self._chunks[game_id, wanted]
+        found = self._role.station.desk.watch.posted_chunk(game_id)
+        if found is None:
+            self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
+        return found
 
     def _tell(self, what: What, text: str, game_id: int) -> None:
         if self._told.get(game_id) != text:
@@ -154,14 +146,6 @@ def computed_move(game: Game, side: Side, evidence: Evidence, chunk: bytes | Non
     while isinstance(decision := forced_move(game, side, known), Need):
         known.trees[decision.place] = evidence.tree(decision.place)
     return decision
-
-
-def posted_chunk(contract: VerificationGame, game_id: int, wanted: bytes) -> bytes | None:
-    """The chunk that was posted in a game, whose leaf hash is `wanted`; None if the node does not show it."""
-    for event in contract.search_back(game=game_id):
-        if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == wanted:
-            return event.chunk
-    return None
 
 
 def call_of(game_id: int, move: Move) -> tuple[str, tuple[object, ...]]:

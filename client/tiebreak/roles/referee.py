@@ -12,6 +12,7 @@ from roundlog.adjudication.exactly import data_value, function_value
 from roundlog.program import Program
 
 from tiebreak.chain.events import ElementProven
+from tiebreak.chain.posted import last_block_before
 from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Phase
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused
@@ -90,7 +91,7 @@ class RefereesJob(JobRole):
             self.notify_job(What.WARNING, f"cannot decide game {game_id}: {error}", game=game_id)
             return
         argument = None
-        if descriptor.family != Family.DATA and (argument := self._argument(game_id)) is None:
+        if descriptor.family != Family.DATA and (argument := self._argument(game_id, game)) is None:
             self.notify_job(What.WARNING, f"the node does not show what was asked in game {game_id}", game=game_id)
             return
         bits = self.work(
@@ -110,10 +111,12 @@ class RefereesJob(JobRole):
             self.notify_job(What.COMPUTED, text, game=game_id)
         self.order(f"decide about {what}", "adjudicate", game_id, bits, job=self.job, game=game_id)
 
-    def _argument(self, game_id: int) -> int | None:
+    def _argument(self, game_id: int, game: Game) -> int | None:
         """The function's argument, as the contract has read it from the agreed operand."""
         if game_id not in self._arguments:
-            for event in self.station.contract.search_back(game=game_id):
+            contract, newest = self.station.contract, self.newest_block()
+            oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
+            for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
                 if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:
                     self._arguments[game_id] = event.bits
                     break

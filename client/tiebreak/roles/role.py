@@ -14,6 +14,7 @@ from roundlog.run import StepEvent
 
 from tiebreak.chain.errors import AccountError, ChainError, ContractError
 from tiebreak.chain.funds import funds
+from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.records import Game, Job
 from tiebreak.roles.agenda import Duty
@@ -37,6 +38,7 @@ FOR_GOOD = (Refused, MachineError, AccountError)
 """What no second attempt would change."""
 
 
+_SECONDS_BETWEEN_BALANCES = 30.0
 _MEASURED_STEPS = 3
 """Steps after which it is known what one takes."""
 
@@ -136,7 +138,7 @@ class Role(ABC):
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
         self.station.desk.put(
-            Order(function=function, arguments=arguments, sent=sent, failed=failed, value=value, purpose=purpose)
+            Order(call=Call.of(function, *arguments), sent=sent, failed=failed, value=value, purpose=purpose)
         )
 
     def withdraw(self) -> bool:
@@ -167,10 +169,14 @@ class JobRole(Role):
         self._patience: dict[str, Pauses] = {}
         self._again: dict[str, float] = {}
         self._spec_hash: bytes | None = None
+        self._block_seconds = 0.0
+        self._funds_at = float("-inf")
+        self._missing_funds: str | None = None
 
     # Looking.
 
     def look(self) -> Progress:
+        self.station.desk.watch.follow(self.job)
         posted = self.posted()
         if posted is None:
             # A node that lags behind says the same of a job that there is, and a number can be posted yet.
@@ -208,9 +214,15 @@ class JobRole(Role):
         """Ends the role: once it has seen the same reason often enough, deep enough, and has all that is its own."""
         if self.station.desk.is_busy or self.withdraw():
             return Progress(working=True, state=why)
-        if not self._ending.seen(why, self.station.desk.watch.head.number):
+        if not self._ending.seen(why, self.newest_block()):
             return Progress(working=True, state=f"{why}; looks once more")
         return Progress(finished=True, state=why)
+
+    def newest_block(self) -> int:
+        """Number of the newest block that was seen."""
+        head = self.station.desk.watch.head
+        assert head is not None, "look first"
+        return head.number
 
     def stay(self) -> None:
         """There is something to do after all, whatever an earlier look has shown."""
@@ -257,7 +269,7 @@ class JobRole(Role):
             self.forget(what)
             text = sentence(error) if isinstance(error, OUTAGES) else f"{type(error).__name__}: {error}"
             self.notify_job(What.WARNING, f"{doing} did not succeed: {text}")
-            pauses = self._pauses.setdefault(what, Pauses(first=1.0, most=300.0))
+            pauses = self._pauses.setdefault(what, Pauses(first=1.0, most=30.0 if lane is Lane.GAMES else 300.0))
             self._again[what] = self.station.clock() + pauses.next()
             return None
 
@@ -301,6 +313,7 @@ class JobRole(Role):
 
     def fetched(self, posted: Job, duty: Duty) -> engine.Job | None:
         """The job's files, read and checked; None as long as it takes to have them. Raises Refused."""
+        self._block_seconds = self.station.desk.block_seconds()
         room = self.station.room(self.job, posted)
         patience = self._patience.setdefault("files", Pauses(first=60.0, most=3600.0))
 
@@ -339,24 +352,24 @@ class JobRole(Role):
 
     def require_time(self, posted: Job, job: engine.Job, step_seconds: float) -> None:
         """Holds a job's clocks against what its games take here. Raises Refused if they are too short."""
-        pace = Pace(block=self.block_seconds, step=step_seconds)
+        pace = Pace(block=self._block_seconds, step=step_seconds)
         needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
         if (objection := self.station.policy.clock_objection(posted, needed)) is not None:
             raise Refused(objection)
 
     def missing_funds(self, bond: int) -> str | None:
         """What this account lacks for a bond and the gas of a whole dispute, in one clause; None if nothing."""
-        node = self.station.contract.node
-        found = funds(node, self.station.address, bond)
-        if not found.missing:
-            return None
-        self.notify_job(What.WARNING, found.sentence)
-        return found.sentence
+        if self.station.clock() - self._funds_at > _SECONDS_BETWEEN_BALANCES:
+            found = funds(self.station.contract.node, self.station.address, bond)
+            self._funds_at = self.station.clock()
+            self._missing_funds = found.sentence if found.missing else None
+        if self._missing_funds is not None:
+            self.notify_job(What.WARNING, self._missing_funds)
+        return self._missing_funds
 
     def games(self, wanted: Callable[[Game], bool]) -> dict[int, Game]:
         """The games of this job that are wanted, by their numbers."""
-        watch = self.station.desk.watch
-        found = {number: watch.game(number) for number in watch.games_of(self.job)}
+        found = self.station.desk.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:

@@ -74,7 +74,7 @@ abstract contract GameTest is Test {
         });
     }
 
-    function terms() internal pure returns (Terms memory) {
+    function terms() internal pure virtual returns (Terms memory) {
         return Terms({
             reward: REWARD,
             trainerBond: TRAINER_BOND,
