@@ -23,7 +23,9 @@ from tiebreak.chain.node import connect
 from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.chain.watch import Watch
 from tiebreak.roles.customer import post_job
+from tiebreak.roles.desk import Desk
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
@@ -37,6 +39,7 @@ REFEREE_ALLOWANCE = 86_400
 WINDOW = 7 * 86_400
 REWARD, TRAINER_BOND, CHALLENGER_BOND = ETHER, ETHER, ETHER // 4
 CONFIRMATIONS = 2
+_MOST_IDLE_BLOCKS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,15 @@ def small_task(steps: int) -> Task:
         interval=INTERVAL,
         seed=9,
     )
+
+
+class TimedStation(Station):
+    """A station whose watch has the simulated clock."""
+
+    def make_desk(self) -> Desk:
+        desk = super().make_desk()
+        desk.watch = Watch(self.contract, clock=self.clock)
+        return desk
 
 
 class Ground:
@@ -161,7 +173,7 @@ class Scene:
         sender = Sender(
             self.node, devnet_account(number), directory=directory, clock=self.chain.time, sleep=lambda _: self.mine()
         )
-        return Station(
+        return TimedStation(
             contract=VerificationGame(self.node, self.contract.address, sender),
             sender=sender,
             store=self.store,
@@ -186,6 +198,7 @@ class Scene:
 
     def carry_on(self, role: JobRole | None, honest: Side, done: Callable[[], bool]) -> None:
         """Lets the role and the attacker act at every block in which anything can happen, until `done`."""
+        nothing = 0
         while not done():
             self.workshop.work()
             until = None
@@ -199,7 +212,10 @@ class Scene:
             again = self.attacker.act(live)
             if self.chain.waiting:
                 self.mine()
+                nothing = 0
                 continue
+            if (nothing := nothing + 1) > _MOST_IDLE_BLOCKS:
+                raise RuntimeError(f"nothing happens any more: {dict(self.warnings)}")
             instants = [self.workshop.next_end(), again, float(until or "inf")]
             instants += [max(game.deadlines) + 1.0 for game in live.values() if any(game.deadlines)]
             now = self.chain.time()

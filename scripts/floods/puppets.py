@@ -18,7 +18,8 @@ from tiebreak.chain.records import Game, Phase, Side
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, Over, Wait, next_move
 from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.player import call_of, posted_chunk
+from tiebreak.chain.posted import find_chunk
+from tiebreak.roles.player import call_of
 
 _RESERVE = 1800
 """Seconds of its clock that a puppet keeps for its moves, if it waits as long as it can."""
@@ -146,7 +147,7 @@ class Attacker:
             if isinstance(decision, Need):
                 known.trees[decision.place] = puppet.evidence.tree(decision.place)
             else:
-                known.chunk = posted_chunk(self._contract, number, game.search.nodes[Side.TRAINER])
+                known.chunk = find_chunk(self._contract, number, game)
         if isinstance(decision, Helpless | Wait | Over | ClaimTimeout):
             if isinstance(decision, Helpless):
                 puppet.given_up.add(number)
