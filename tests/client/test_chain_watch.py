@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-from disputes import TERMS, Cast, Run
+from disputes import Cast, Run
 from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.events import Challenged, JobPosted
-from tiebreak.chain.game import Call
 from tiebreak.chain.node import Node
 from tiebreak.chain.records import JobStatus
 from tiebreak.chain.watch import Watch

@@ -38,7 +38,7 @@ def post_with_cid(world: World, cid: str, **spec: object) -> int:
 
 def refusal(world: World, **limits: int) -> str:
     station = replace(world.station("trainer"), limits=Limits(**limits))
-    progress = TrainerRole(station, world.job).step()
+    progress = ended(TrainerRole(station, world.job))
     assert progress.finished and world.status is JobStatus.OPEN
     return progress.state
 
@@ -94,7 +94,7 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
         model_cid=cid,
         bond=TERMS.trainer_bond,
     )
-    progress = AuditorRole(world.station("auditor"), world.job).step()
+    progress = ended(AuditorRole(world.station("auditor"), world.job))
     assert progress.finished and "nobody knows what it would compute" in progress.state
     assert world.contract.job(world.job).game_count == 0
     with pytest.raises(JobError, match="is not this version's: deploy a contract"):
@@ -130,7 +130,7 @@ def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -
 
 def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
     world.post(terms=replace(TERMS, trainer=world.senders["second"].address))
-    progress = TrainerRole(world.station("trainer"), world.job).step()
+    progress = ended(TrainerRole(world.station("trainer"), world.job))
     assert progress.finished and "reserved" in progress.state
     assert TrainerRole(world.station("trainer"), 99).step().finished
     assert AuditorRole(world.station("auditor"), 99).step().finished
@@ -147,11 +147,11 @@ def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
 )
 def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) -> None:
     world.post()
-    refused = TrainerRole(replace(world.station("trainer"), policy=policy), world.job).step()
+    refused = ended(TrainerRole(replace(world.station("trainer"), policy=policy), world.job))
     assert refused.finished and objection in refused.state
     world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
     auditor = AuditorRole(replace(world.station("auditor"), policy=policy), world.job)
-    progress = auditor.step()
+    progress = ended(auditor)
     assert progress.finished and "wrong" in progress.state and objection in progress.state
     assert world.contract.job(world.job).game_count == 0
     assert [notice.role for notice in world.notices if notice.what is What.STAKED] == ["trainer"]

@@ -289,8 +289,8 @@ def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quic
     assert quick_world.gains() == {
         "customer": shares.customer,
         "trainer": -TRAINER_BOND,
-        "auditor": shares.winner - GAS,
-        "second": GAS,
+        "auditor": shares.gas,
+        "second": shares.half,  # the first to challenge with the root that has won
     }
     assert quick_world.contract_balance() == 0
 

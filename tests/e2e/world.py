@@ -109,8 +109,14 @@ def wide_task(steps: int = 4, interval: int = 2) -> Task:
 class Shares:
     """Wei of a lost bond; the rest is burnt."""
 
-    winner: int
+    gas: int
+    half: int
     customer: int
+
+    @property
+    def winner(self) -> int:
+        """Of a winner that was the first with its root."""
+        return self.gas + self.half
 
 
 class World:
@@ -192,7 +198,7 @@ class World:
         bond = over.challenger_bond if won is Side.TRAINER else over.trainer_bond
         gas = min(over.spent[won], bond // 4)
         left = bond - gas
-        return Shares(winner=gas + left // 2, customer=left // 4)
+        return Shares(gas=gas, half=left // 2, customer=left // 4)
 
     def contract_balance(self) -> int:
         """What the contract has but for what it has burnt; nothing once all have withdrawn."""

@@ -3,7 +3,7 @@ nonce."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from eth_hash.auto import keccak
@@ -32,8 +32,10 @@ class Sent:
     """The newest block when the node took the transaction last; None: it is not known to have it."""
     former: bool = False
     """Whether it comes from a former life of the process, in which nobody may have heard of its end."""
-    awaited: int = field(default=0)
+    awaited: int = 0
     """Callers that wait for its end."""
+    suspected: tuple[int, float] | None = None
+    """The newest block and the time when a foreign transaction was seen first at this nonce."""
 
     @property
     def purpose(self) -> str:
@@ -99,10 +101,13 @@ def who_used(node: Node, account: ChecksumAddress, entry: Entry, newest: int, de
     errors of Node.
     """
     ours = {one.hash for one in entry.signed}
-    low, high = max(0, entry.since - 1), newest
+    low, high, step = max(0, entry.since - 1), newest, 1
     try:
         if node.nonce(account, block=high) <= entry.nonce:
             return Use.UNKNOWN
+        # It may have been used before ours was signed, without this process having heard of it.
+        while low > 0 and node.nonce(account, block=low) > entry.nonce:
+            low, high, step = max(0, low - step), low, 4 * step
         while low < high:
             middle = (low + high) // 2
             if node.nonce(account, block=middle) > entry.nonce:

@@ -52,6 +52,7 @@ _PAUSE = 1.0  # seconds between questions, a fraction of a block's time on publi
 _KEPT_TIP = 100  # blocks for which a priority fee is taken as known
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
 _GAP_SECONDS = 30.0
+_SECOND_LOOK = 5.0  # seconds
 _GAP_BLOCKS = 6
 
 
@@ -413,16 +414,28 @@ class Sender:
         assert self._head is not None
         if used and sent.receipt is None:
             self._find_receipt(sent)
-            if sent.receipt is None:
-                depth = self._node.confirmations if sent.entry.value else 0
-                if who_used(self._node, self.address, sent.entry, self._head.number, depth) is Use.FOREIGN:
-                    self._evade(sent)
+            if sent.receipt is None and self._is_foreign(sent):
+                self._evade(sent)
         elif not used:
             if sent.receipt is not None and self._head.number >= sent.receipt.block:
                 sent.receipt = None  # a reorganisation has dropped it; the node may have forgotten it as well
                 sent.offered_at = None
             if sent.receipt is None and sent.offered_at is None:
                 self._offer_again(sent)
+
+    def _is_foreign(self, sent: Sent) -> bool:
+        """Whether a foreign transaction has used the nonce, by two looks at different times: in the middle of a
+        reorganisation the servers behind one address may show two chains at once."""
+        assert self._head is not None
+        depth = self._node.confirmations if sent.entry.value else 0
+        if who_used(self._node, self.address, sent.entry, self._head.number, depth) is not Use.FOREIGN:
+            sent.suspected = None
+            return False
+        if sent.suspected is None:
+            sent.suspected = self._head.number, self._clock()
+            return False
+        block, since = sent.suspected
+        return self._head.number > block or self._clock() - since >= _SECOND_LOOK
 
     def _find_receipt(self, sent: Sent) -> None:
         for name in sent.hashes:
@@ -482,6 +495,7 @@ class Sender:
         del self._flights[old.nonce]
         self._next = max(self._next, self._node.nonce(self.address, pending=True))
         assert self._head is not None
+        sent.suspected = None
         sent.entry = replace(old, nonce=self._next, gas=gas, since=self._head.number, signed=[])
         try:
             self._sign(sent, capped(self._fees(self._head), self._max_fee))

@@ -192,6 +192,7 @@ class Place:
     def station(self, role: str, teller: Teller | None) -> Station:
         """Everything that a role is given. Raises CommandError, ChainError, StoreError."""
         from tiebreak.chain.sender import Sender
+        from tiebreak.memory import usable_memory
         from tiebreak.roles.notices import ignore
         from tiebreak.roles.policy import Policy
         from tiebreak.roles.station import Limits, Station
@@ -203,12 +204,13 @@ class Place:
 
             directory = user_data_path("tiebreak") / role / signer.address
         directory.mkdir(parents=True, exist_ok=True)
+        sender = Sender(contract.node, signer, directory=directory)
         return Station(
-            contract=contract,
-            sender=Sender(contract.node, signer),
+            contract=contract.by(sender),
+            sender=sender,
             store=network.open_content(self._store),
             directory=directory,
-            limits=Limits(memory_bytes=self._max_memory, micro_batches=self._micro_batches),
+            limits=Limits(memory_bytes=min(self._max_memory, usable_memory()), micro_batches=self._micro_batches),
             policy=self._policy or Policy(),
             notify=teller.tell if teller is not None else ignore,
         )

@@ -90,6 +90,7 @@ class AuditorRole(JobRole):
             self.stay()
             return Progress(state="waits for a claim")
         mine = self.games(lambda game: game.challenger == self.station.address)
+        self._games.tell_ended(mine)
         held = sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
         void = [number for number, game in mine.items() if game.outcome is Outcome.VOID and game.bond_held]
         for number in void:

@@ -56,24 +56,30 @@ class Games:
         deadlines: list[int] = []
         working = False
         for game_id, game in games.items():
+            if game.phase is Phase.OVER:
+                continue
             if game.deadlines[self._side] and game.phase is not Phase.OVER:
                 deadlines.append(game.deadlines[self._side])
             decision = self._decide(game_id, game, evidence)
             if decision is None:
                 working = True
-            elif isinstance(decision, Over):
-                self._tell(What.COMPUTED, f"game {game_id} ended: {decision.outcome.name}", game_id)
             elif isinstance(decision, Helpless):
                 self._tell(What.WARNING, f"cannot move in game {game_id}: {decision.why}", game_id)
             elif isinstance(decision, Wait):
                 waits.append(decision)
-            elif not isinstance(decision, Need | NeedChunk):
+            elif not isinstance(decision, Need | NeedChunk | Over):
                 self.order(game_id, game, decision)
         deadline = min(deadlines, default=None)
         if not waits:
-            return Progress(working=working, state=f"plays {len(games)} games", deadline=deadline)
+            return Progress(working=working, state=f"plays {len(deadlines)} games", deadline=deadline)
         first = min(waits, key=lambda wait: math.inf if wait.until is None else wait.until)
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
+
+    def tell_ended(self, games: Mapping[int, Game]) -> None:
+        """Tells of each game that is over how it ended; once, unless that changes."""
+        for game_id, game in games.items():
+            if game.phase is Phase.OVER:
+                self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
 
     def help_along(self, game_id: int, game: Game, evidence: Evidence) -> None:
         """Makes the forced moves of a silent side that holds the same trees as we do. Nobody but the party itself can

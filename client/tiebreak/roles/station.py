@@ -66,8 +66,9 @@ class Station:
         return self.sender.address
 
     def now(self) -> int:
-        """Seconds since 1970, by the chain's clock."""
-        return self.desk.watch.now()
+        """Seconds since 1970, by the chain's clock: of a block that comes now, which is later than the newest one."""
+        head = self.desk.watch.head
+        return max(self.desk.watch.now(), 0 if head is None else head.timestamp + 1)
 
     def room(self, job_id: int, job: Job) -> Path:
         """Where the files of a job lie. The spec is part of the name, because another chain counts from 1 as well, and

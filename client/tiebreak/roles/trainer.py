@@ -177,6 +177,8 @@ class TrainerRole(JobRole):
 
     def _defend(self, posted: Job) -> Progress:
         stake = posted.terms.trainer_bond
+        if posted.game_count:
+            self._games.tell_ended(self.games(lambda game: True))
         if posted.live_games:
             return self._play(posted, stake)
         if self.station.now() <= posted.claim.challenge_deadline:
