@@ -34,12 +34,14 @@ from tiebreak.store import FolderStore
 from torch import nn
 
 ETHER = 10**18
-INTERVAL, STEPS = 16, 1024
+INTERVAL, STEPS = 8, 1024
 REFEREE_ALLOWANCE = 86_400
 WINDOW = 7 * 86_400
 REWARD, TRAINER_BOND, CHALLENGER_BOND = ETHER, ETHER, ETHER // 4
 CONFIRMATIONS = 2
 _MOST_IDLE_BLOCKS = 300
+_CHALLENGES_BEFORE = 7200
+"""Seconds before the end of the window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,19 +198,18 @@ class Scene:
             self.fees[sender] += gas * int(receipt["effectiveGasPrice"], 16)
             self.transactions[sender] += 1
 
-    def carry_on(self, role: JobRole | None, honest: Side, done: Callable[[], bool]) -> None:
+    def carry_on(self, role: JobRole, honest: Side, done: Callable[[], bool]) -> None:
         """Lets the role and the attacker act at every block in which anything can happen, until `done`."""
         nothing = 0
         while not done():
             self.workshop.work()
             until = None
-            if role is not None:
-                try:
-                    until = role.step().until
-                except (ChainError, OSError) as error:
-                    self.warnings[str(error)[:120]] += 1
+            try:
+                until = role.step().until
+            except (ChainError, OSError) as error:
+                self.warnings[str(error)[:120]] += 1
             self.workshop.work()
-            live = self._look(honest)
+            live = self._look(role, honest)
             again = self.attacker.act(live)
             if self.chain.waiting:
                 self.mine()
@@ -221,37 +222,35 @@ class Scene:
             now = self.chain.time()
             self.mine(min((instant for instant in instants if now < instant < float("inf")), default=now + 3600))
 
-    def _look(self, honest: Side) -> dict[int, Game]:
-        """The games that are played now."""
-        count = self.contract.game_count()
-        for number in range(self._next_game + 1, count + 1):
-            self.games[number] = self.contract.game(number)
-        self._next_game = count
+    def _look(self, role: JobRole, honest: Side) -> dict[int, Game]:
+        """The games that are played now, as the honest side's watch has just read them."""
+        watch = role.station.desk.watch
+        for number in watch.games_of(self.job):
+            if number > self._next_game:
+                self.games[number] = watch.game(number)
+        self._next_game = max(self.games, default=self._next_game)
         live: dict[int, Game] = {}
         for number in list(self.games):
             if len(live) == self.setting.concurrent:
                 break
-            game = self.contract.game(number)
+            game = watch.game(number)
             if game.phase is Phase.OVER:
-                self._count(self.games.pop(number), game, honest)
+                del self.games[number]
+                self._count(number, game, honest)
                 continue
             self.games[number] = game
             if game.phase is not Phase.QUEUED:
                 live[number] = game
-                if number in self.watched or honest is Side.TRAINER:
+                if honest is Side.TRAINER or game.challenger == role.station.address:
                     left = game.deadlines[honest] - int(self.chain.time()) if game.deadlines[honest] else None
                     self.closest = min(self.closest, game.clocks[honest].remaining if left is None else left)
         self.most_live = max(self.most_live, len(live))
         return live
 
-    watched: frozenset[int] = frozenset()
-    """Games of an honest challenger."""
-
-    def _count(self, before: Game, game: Game, honest: Side) -> None:
-        number = game.outcome
+    def _count(self, number: int, game: Game, honest: Side) -> None:
         wrong = Outcome.CHALLENGER_WON if honest is Side.TRAINER else Outcome.TRAINER_WON
-        mine = honest is Side.TRAINER or before.challenger not in {p.account for p in self.attacker.puppets.values()}
-        self.lost += mine and number in (wrong, Outcome.BOTH_LOST, Outcome.UNDECIDED)
+        mine = honest is Side.TRAINER or number not in self.attacker.puppets
+        self.lost += mine and game.outcome in (wrong, Outcome.BOTH_LOST, Outcome.UNDECIDED)
 
     def result(self, flood: Flood, address: ChecksumAddress, gain: int, before: int) -> Flood:
         """gain: what the honest party should have gained at least, fees aside; before: its balance at first."""
@@ -283,8 +282,10 @@ def honest_trainer(ground: Ground, meter: Meter, puppets: int, manners: list[Man
             crowd = [
                 Puppet(puppet_account(i), manners[i % len(manners)], (i * 997 + 13) % steps) for i in range(puppets)
             ]
-            scene.attacker.challenge(scene.job, crowd, scene.mine)
             deadline = scene.contract.job(scene.job).claim.challenge_deadline
+            # As late as possible: so each of them holds the claim up.
+            scene.mine(deadline - _CHALLENGES_BEFORE)
+            scene.attacker.challenge(scene.job, crowd, scene.mine)
             scene.carry_on(role, Side.TRAINER, lambda: scene.contract.job(scene.job).status is not JobStatus.CLAIMED)
             status = scene.contract.job(scene.job).status
             flood.right = status is JobStatus.FINAL
@@ -314,7 +315,6 @@ def honest_challenger(ground: Ground, meter: Meter, puppets: int) -> Flood:
             scene.attacker.challenge(scene.job, crowd, scene.mine)
             role = AuditorRole(station, scene.job)
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.contract.game_count() > puppets)
-            scene.watched = frozenset([puppets + 1])
             challenged = int(scene.chain.time())
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.contract.job(scene.job).status is not JobStatus.CLAIMED)
             flood.right = scene.contract.job(scene.job).status is JobStatus.REJECTED

@@ -153,12 +153,13 @@ class Attacker:
                 puppet.given_up.add(number)
             return
         function, arguments = call_of(number, decision)
-        try:
-            data = self._contract.encode(Call.of(function, *arguments))
-            self._contract.node.call(self._contract.address, data, sender=puppet.account)
-        except ChainError:
-            puppet.given_up.add(number)  # the contract does not accept the lie
-            return
+        if game.phase is Phase.PROVING:
+            try:
+                data = self._contract.encode(Call.of(function, *arguments))
+                self._contract.node.call(self._contract.address, data, sender=puppet.account)
+            except ChainError:
+                puppet.given_up.add(number)  # the contract does not accept the lie
+                return
         self._send(puppet.account, function, arguments)
         self.moves += 1
 
