@@ -39,9 +39,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes everything that was measured")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    setting = Setting(
-        block=options.block, clock=options.clock, replay=options.replay, concurrent=options.concurrent
-    )
+    setting = Setting(block=options.block, clock=options.clock, replay=options.replay, concurrent=options.concurrent)
     started = time.monotonic()
     floods: list[Flood] = []
     with tempfile.TemporaryDirectory(prefix="floods-") as name, Meter() as meter:

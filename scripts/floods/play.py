@@ -11,8 +11,6 @@ from pathlib import Path
 
 import torch
 from eth_typing import ChecksumAddress
-from floods.puppets import Attacker, Manner, Puppet, puppet_account
-from floods.simulated import Chain, Meter, SlowWorkshop
 from roundlog.capture import Task
 from roundlog.job import Job
 from roundlog.trainer import Trainer
@@ -22,8 +20,8 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
-from tiebreak.roles.auditor import AuditorRole
 from tiebreak.chain.watch import Watch
+from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.desk import Desk
 from tiebreak.roles.notices import Notice, What
@@ -32,6 +30,9 @@ from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.store import FolderStore
 from torch import nn
+
+from floods.puppets import Attacker, Manner, Puppet, puppet_account
+from floods.simulated import Chain, Meter, SlowWorkshop
 
 ETHER = 10**18
 INTERVAL, STEPS = 8, 1024

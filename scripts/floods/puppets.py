@@ -10,16 +10,17 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
-from floods.simulated import Chain
 from roundlog.job import Job
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.game import Call, VerificationGame
+from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Game, Phase, Side
-from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
+from tiebreak.demo.tampering import Lie, TamperedExecutor
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, Over, Wait, next_move
 from tiebreak.roles.evidence import Evidence
-from tiebreak.chain.posted import find_chunk
 from tiebreak.roles.player import call_of
+
+from floods.simulated import Chain
 
 _RESERVE = 1800
 """Seconds of its clock that a puppet keeps for its moves, if it waits as long as it can."""
@@ -134,7 +135,9 @@ class Attacker:
                     continue
                 due = game.deadlines[side] - _RESERVE
                 early = self._chain.time() < due
-                if early and (puppet.manner is Manner.LAST_MOMENT or (puppet.manner is Manner.IN_ROUNDS and not all_wait)):
+                if early and (
+                    puppet.manner is Manner.LAST_MOMENT or (puppet.manner is Manner.IN_ROUNDS and not all_wait)
+                ):
                     again = min(again, due)
                 else:
                     self._move(puppet, side, number, game)

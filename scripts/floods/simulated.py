@@ -149,9 +149,7 @@ class SlowWorkshop(Workshop):
         self.busy = 0.0
         """Seconds of work done so far, without fetching."""
 
-    def ask(
-        self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = ""
-    ) -> Errand[T]:
+    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
         if (known := self._errands.get(key)) is None:
             known = _SlowErrand(lane, key, work, duty, doing)
             known.clock = self._clock

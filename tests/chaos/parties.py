@@ -19,11 +19,16 @@ from pathlib import Path
 from disks import Disk
 from eth_account.signers.local import LocalAccount
 
-SECONDS_TO_END = 8.0
-"""After a stop signal, on a machine that does other work as well."""
+SECONDS_TO_END = 6.0
+"""After a stop signal, on a machine that has nothing else to do."""
 
 _UNEXPECTED = ("Traceback (most recent call last)", "something went wrong that should not", "gave up the work on job")
 _FORKS = multiprocessing.get_context("forkserver")
+
+
+def slowness() -> float:
+    """How many times longer everything may take, because other programs want the processors as well."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def start_fork_server() -> None:
@@ -82,7 +87,7 @@ class Party:
             return
         before = time.monotonic()
         self.process.terminate()
-        self.process.join(SECONDS_TO_END)
+        self.process.join(SECONDS_TO_END * slowness())
         if self.process.is_alive():
             os.kill(self.process.pid, signal.SIGUSR1)
             time.sleep(0.3)

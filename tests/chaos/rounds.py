@@ -13,7 +13,7 @@ from pathlib import Path
 from anvil import NodeError
 from faulty_node import Weather
 from judge import judge
-from parties import Party
+from parties import Party, slowness
 from plans import Event, Plan, Trouble
 from stage import Stage
 from tiebreak.chain.records import Game, JobStatus, Phase, Side
@@ -22,7 +22,7 @@ _LOOK = 0.1
 _MOST_SECONDS = 150.0
 """After the storm, for whatever is left to do."""
 _IDLE_SECONDS = 30.0
-"""In calm weather, for one move of an honest party; a machine that does other work as well is slow."""
+"""In calm weather, for one move of an honest party."""
 _SILENT_SECONDS = 6.0
 """Without a move of a dishonest party, before the chain's clock is moved to the end of its time."""
 _LARGEST_JUMP = 900
@@ -82,7 +82,7 @@ class Round:
             stage.faulty.weather("posting", Weather(rate, log_range=self.plan.log_range))
             customer.start()
             doomed = attempt < 2 and self.draw.random() < 0.3
-            deadline = time.monotonic() + (self.draw.uniform(0.2, 3.0) if doomed else 60.0)
+            deadline = time.monotonic() + (self.draw.uniform(0.2, 3.0) if doomed else 60.0 * slowness())
             shaken = time.monotonic() + self.draw.uniform(0.5, 2.5) if attempt == 0 else 0.0
             while customer.running and time.monotonic() < deadline:
                 time.sleep(_LOOK)
@@ -124,7 +124,7 @@ class Round:
                     party.look()
             if self._is_over(job):
                 break
-            if calm_since and now - calm_since > _MOST_SECONDS:
+            if calm_since and now - calm_since > _MOST_SECONDS * slowness():
                 self._accuse("end", f"the round does not end: {self._describe(job)}")
                 break
             self._pass_time(job, calm_since)
@@ -141,7 +141,7 @@ class Round:
 
     def _part(self, job: int) -> None:
         """Lets those that follow all jobs fetch what is theirs; then stops everybody."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 20 * slowness()
         while time.monotonic() < deadline and self._owed():
             for party in self._honest():
                 party.look()
@@ -233,7 +233,7 @@ class Round:
         except NodeError:
             return
         if posted.status is JobStatus.OPEN and self.plan.trainer is None:
-            if calm_since and time.monotonic() - calm_since > 2 * _IDLE_SECONDS:
+            if calm_since and time.monotonic() - calm_since > 2 * _IDLE_SECONDS * slowness():
                 self._accuse("trainer", "the trainer has not committed")
         if posted.status is not JobStatus.CLAIMED:
             return
@@ -247,12 +247,12 @@ class Round:
             idle = now - max(self._seen[number][1], calm_since)
             running = [side for side in Side if game.deadlines[side]]
             honest = [side for side in running if self._is_honest(game, side)]
-            if honest and calm_since and idle > _IDLE_SECONDS:
+            if honest and calm_since and idle > _IDLE_SECONDS * slowness():
                 self._accuse(
                     f"game {number}",
                     f"{honest[0].name} did not move in game {number} for {idle:.0f} calm seconds",
                 )
-            if running and not honest and idle > _SILENT_SECONDS:
+            if running and not honest and idle > _SILENT_SECONDS * slowness():
                 chain.jump(max(game.deadlines) - chain.now + 1)
                 self._seen[number] = (state, now + 5)
         if not live and chain.now <= posted.claim.challenge_deadline and self._have_judged(job, calm_since):
@@ -266,11 +266,11 @@ class Round:
             address = self.stage.accounts[f"auditor-{i}"].address
             if contract.has_attested(job, address) or address in challengers:
                 continue
-            if not calm_since or time.monotonic() - max(calm_since, self._claimed_at) < 2 * _IDLE_SECONDS:
+            if not calm_since or time.monotonic() - max(calm_since, self._claimed_at) < 2 * _IDLE_SECONDS * slowness():
                 return False
             self._accuse(f"auditor-{i}", f"auditor-{i} has neither attested nor challenged")
         # Dishonest challengers would come late, or not at all.
-        return calm_since > 0 and time.monotonic() - max(calm_since, self._claimed_at) > 3
+        return calm_since > 0 and time.monotonic() - max(calm_since, self._claimed_at) > 3 * slowness()
 
     def _is_honest(self, game: Game, side: Side) -> bool:
         address = game.party(side)
