@@ -95,9 +95,9 @@ def _told(flood: Flood) -> Flood:
     verdict = "right" if flood.right else "WRONG"
     print(
         f"{flood.scene}, {flood.puppets} puppets that move {flood.manner}: verdict {verdict}, honest loss "
-        f"{flood.honest_loss / ETHER:g} ether, {flood.games_lost} games lost, {days}; {clock}; at most {flood.most_live} "
-        f"games at a time; {gas} ({flood.honest_transactions} honest transactions); {bonds}; {flood.blocks} blocks, "
-        f"{flood.seconds:.0f} s",
+        f"{flood.honest_loss / ETHER:g} ether, {flood.games_lost} games lost, {days}; {clock}; at most "
+        f"{flood.most_live} games at a time; {gas} ({flood.honest_transactions} honest transactions); "
+        f"{bonds}; {flood.blocks} blocks, {flood.seconds:.0f} s",
         flush=True,
     )
     for text, count in flood.warnings.most_common(3):

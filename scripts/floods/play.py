@@ -1,4 +1,4 @@
-"""Two scenes: an honest trainer among puppets that challenge it, and an honest challenger behind a trainer's puppets."""
+"""Two scenes: an honest trainer challenged by puppets, and an honest challenger in a queue behind puppets."""
 
 from __future__ import annotations
 

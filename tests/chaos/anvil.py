@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -85,10 +86,8 @@ class Chain:
             self.rpc("anvil_reorg", depth, [])
             self.reorganisations += 1
             for one in raw if put_back else ():
-                try:
+                with contextlib.suppress(NodeError):  # a client has replaced it meanwhile
                     self.rpc("eth_sendRawTransaction", one)
-                except NodeError:
-                    pass  # a client has replaced it meanwhile
 
     def _mine(self) -> None:
         while not self._ended.wait(self.pause):

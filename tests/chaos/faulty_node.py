@@ -236,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             return hex(head)
         if method in _BLOCK_PARAMETER:
             place = _BLOCK_PARAMETER[method]
-            params = params[:place] + [hex(head)] + params[place + 1 :]
+            params = [*params[:place], hex(head), *params[place + 1 :]]
             return self._ask(method, params)
         if method == "eth_estimateGas":
             return self._ask(method, [params[0], hex(head)])

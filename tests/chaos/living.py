@@ -38,7 +38,7 @@ def _warm_up() -> None:
         Auditor(job, Path(name) / "audit", log_dir=Path(name) / "run" / "log").run()
 
 
-if "chaos-fork-server" in os.environ:
+if "CHAOS_FORK_SERVER" in os.environ:
     _warm_up()
 
 

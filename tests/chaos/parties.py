@@ -33,11 +33,11 @@ def slowness() -> float:
 
 def start_fork_server() -> None:
     """Imports all that roles need, once, in a process of its own. Call it before any thread is started."""
-    os.environ["chaos-fork-server"] = "1"
+    os.environ["CHAOS_FORK_SERVER"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     _FORKS.set_forkserver_preload(["living"])
     forkserver.ensure_running()
-    del os.environ["chaos-fork-server"]
+    del os.environ["CHAOS_FORK_SERVER"]
 
 
 @dataclass(slots=True)

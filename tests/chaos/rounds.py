@@ -232,9 +232,9 @@ class Round:
             live = [(n, g) for n in self.stage.contract.games_of(job) if (g := self.stage.contract.game(n))]
         except NodeError:
             return
-        if posted.status is JobStatus.OPEN and self.plan.trainer is None:
-            if calm_since and time.monotonic() - calm_since > 2 * _IDLE_SECONDS * slowness():
-                self._accuse("trainer", "the trainer has not committed")
+        calm = time.monotonic() - calm_since if calm_since else 0.0
+        if posted.status is JobStatus.OPEN and self.plan.trainer is None and calm > 2 * _IDLE_SECONDS * slowness():
+            self._accuse("trainer", "the trainer has not committed")
         if posted.status is not JobStatus.CLAIMED:
             return
         chain, now = self.stage.chain, time.monotonic()
