@@ -13,7 +13,6 @@ import {Run} from "./support/Runs.sol";
 contract QueueTest is Players {
     Run private _honest;
     Run private _wrong;
-    uint32 private _concurrent = CONCURRENT;
 
     function setUp() public override {
         super.setUp();
@@ -22,11 +21,10 @@ contract QueueTest is Players {
     }
 
     function claimWith(uint32 concurrent, Run memory run) private returns (JobId job) {
-        _concurrent = concurrent;
         Terms memory offered = terms();
         offered.concurrentGames = concurrent;
         vm.prank(customer);
-        job = game.postJob{value: REWARD}(spec(6, 3), offered, "cid");
+        job = game.postJob{value: REWARD}(spec(uint64(run.states.length), run.interval), offered, "cid");
         commitRun(job, run);
     }
 
@@ -82,11 +80,14 @@ contract QueueTest is Players {
         vm.assertLe(time() - START, (puppets / atATime + 1) * (2 * ALLOWANCE + REFEREE_ALLOWANCE), "the bound");
     }
 
+    /// forge-config: default.fuzz.runs = 64
     /// @dev Trainer and puppets are one, and use both sides' clocks to the last second.
     function testFuzz_puppetsOfTheTrainer_delayByNoMoreThanTheBound(uint256 puppets, uint256 atATime) public {
         (puppets, atATime) = (bound(puppets, 0, 9), bound(atATime, 1, 4));
+        // Eight checkpoints, so that each side moves once before the first leaf.
+        (_honest, _wrong) = (honestRun(24, 3), wrongRun(24, 3, 4, "wrong"));
         JobId job = claimWith(uint32(atATime), _wrong);
-        Run memory accomplice = wrongRun(6, 3, 4, "accomplice");
+        Run memory accomplice = wrongRun(24, 3, 4, "accomplice");
         for (uint256 i = 0; i < puppets; ++i) {
             challengeRun(job, stranger, accomplice);
         }
@@ -184,7 +185,8 @@ contract QueueTest is Players {
         vm.assertEq(game.creditOf(stranger), 3 * CHALLENGER_BOND, "all bonds");
     }
 
-    /// @dev Some games are played, some are silent, in any order; the model is a plain list.
+    /// @dev Challenges and ends in any order; the model is a plain list.
+    /// forge-config: default.fuzz.runs = 64
     function testFuzz_theQueue_isFirstInFirstOut(uint256 seed) public {
         uint256 atATime = 1 + seed % 4;
         JobId job = claimWith(uint32(atATime), _honest);
@@ -192,7 +194,7 @@ contract QueueTest is Players {
         uint256 over = 0;
         for (uint256 i = 0; i < 24; ++i) {
             seed = uint256(keccak256(abi.encode(seed)));
-            if (seed % 3 > 0 && challenged < 12) {
+            if (seed % 3 > 0 && challenged < 12 && time() <= START + CHALLENGE_WINDOW) {
                 puppet(job, challenged++);
             } else if (over < challenged) {
                 // Any live one that is out: all that have started and are silent since.
@@ -220,7 +222,10 @@ contract QueueTest is Players {
         GameId[] memory games = game.gamesOf(job, 0, 100);
         for (uint256 i = 0;; ++i) {
             Phase phase = game.getGame(games[i]).phase;
-            if (phase != Phase.QUEUED && phase != Phase.OVER && number-- == 0) return games[i];
+            if (phase != Phase.QUEUED && phase != Phase.OVER) {
+                if (number == 0) return games[i];
+                --number;
+            }
         }
         revert("no such game");
     }

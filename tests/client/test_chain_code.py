@@ -6,7 +6,7 @@ import pytest
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address
 from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.code import Code, deploy_adjudicator, is_adjudicator, is_game
+from tiebreak.chain.code import LIBRARIES, Code, deploy_adjudicator, is_adjudicator, is_game
 from tiebreak.chain.errors import DeploymentError
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
@@ -40,7 +40,7 @@ def test_the_game_is_known_by_its_code_and_by_that_of_its_libraries(sender: Send
     assert not is_game(node, sender.address)
     found = Code.load("VerificationGame").at(node, game.address)
     assert found is not None and found.immutable == word(game.adjudicator())
-    assert set(found.libraries) == {"Limits", "Descent", "Proofs"}
+    assert set(found.libraries) == set(LIBRARIES)
     code = node.code(game.address)
     for position in (0, 100, len(code) - 1):
         changed = bytearray(code)

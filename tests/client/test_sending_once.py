@@ -92,7 +92,7 @@ WEATHERS = {
     "reorganisations": dict(faults=0.1, kills=0.02, reorganisations=0.1, strangers=0.0, spikes=0.0),
     "another process": dict(faults=0.1, kills=0.02, reorganisations=0.0, strangers=0.1, spikes=0.0),
     "fees": dict(faults=0.1, kills=0.02, reorganisations=0.02, strangers=0.0, spikes=0.2),
-    "everything": dict(faults=0.2, kills=0.03, reorganisations=0.03, strangers=0.05, spikes=0.1),
+    "everything": dict(faults=0.15, kills=0.01, reorganisations=0.03, strangers=0.05, spikes=0.1),
 }
 
 

@@ -15,7 +15,7 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.trainer import TrainerRole
-from world import World, linear_task
+from world import World, ended, linear_task
 
 
 @pytest.fixture

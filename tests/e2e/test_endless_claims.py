@@ -18,7 +18,7 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.station import Limits
 from tiebreak.roles.trainer import TrainerRole
 from torch import nn
-from world import World, linear_task
+from world import World, ended, linear_task
 
 
 @pytest.fixture

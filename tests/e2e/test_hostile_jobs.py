@@ -20,7 +20,7 @@ from tiebreak.roles.notices import What
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.station import Limits
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, conv_task, linear_task
+from world import TERMS, World, ended, conv_task, linear_task
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
 
 
 def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_move(world: World) -> None:
-    world.post(terms=replace(TERMS, challenge_window=10, clock_allowance=5_000))
+    world.post(terms=replace(TERMS, challenge_window=3_600, clock_allowance=5_000))
     trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
     silent = AuditorRole(silenced(world.station("second")), world.job)
     world.run(trainer, silent)

@@ -11,7 +11,7 @@ from roundlog.spec import TrainingSpec
 from tiebreak.chain.records import JobStatus
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, linear_task
+from world import TERMS, World, ended, linear_task
 
 UNFOLLOWABLE: list[dict[str, int]] = [
     {"log_guard": 3},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiebreak.chain.errors import ContractError, NotConfirmed
+from tiebreak.chain.errors import ContractError, InvalidAnswer, NotConfirmed
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import Job
 
@@ -36,6 +36,8 @@ def _shown(contract: VerificationGame, job: int, block: int | None) -> Job | Non
     except ContractError as error:
         if error.name == "WrongJobStatus":
             return None
-        if block is not None and error.name == "Unknown":
-            return None  # the contract was not there yet
         raise
+    except InvalidAnswer:
+        if block is None:
+            raise
+        return None  # where the contract was not there yet, a call returns nothing

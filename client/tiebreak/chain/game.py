@@ -17,13 +17,13 @@ from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_g
 from tiebreak.chain.errors import (
     AccountError,
     ChainError,
-    ContractError,
     DeploymentError,
     InvalidAnswer,
     RpcRefused,
     TransactionFailed,
 )
 from tiebreak.chain.events import Challenged, Event, JobPosted, Withdrawn
+from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import Log, Node, Receipt, Topic
 from tiebreak.chain.records import (
     Answer,
@@ -82,12 +82,14 @@ class VerificationGame:
         """The contract at an address that somebody gave us, once it is shown that its code and that of its libraries is
         this version's.
 
-        Raises DeploymentError if it is not.
+        Raises DeploymentError if it is not, or if it is known to be broken.
         """
         if not is_game(node, address):
             raise DeploymentError(
                 f"{address} on chain {node.chain_id} does not hold this version of VerificationGame: check the address."
             )
+        if (why := why_broken("VerificationGame", node.chain_id, address)) is not None:
+            raise DeploymentError(f"the contract {address} is known to be broken ({why}): use a newer release.")
         return cls(node, address, sender, first_block=first_block)
 
     @classmethod

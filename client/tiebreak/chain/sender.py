@@ -8,6 +8,7 @@ process with the same key) has used this one.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -46,6 +47,8 @@ MOST_GAS = 16_777_216
 
 MAX_FEE = 1_000 * 10**9
 """Wei per gas that are offered at most by default: ten times what a busy day costs."""
+
+REVERTED = 3  # the error code that nodes give to a reverted call
 
 _TRIES = 8
 _PAUSE = 1.0  # seconds between questions, a fraction of a block's time on public chains
@@ -245,7 +248,7 @@ class Sender:
         self._flights = {}
         for entry in entries:
             twin = next((one for one in self._flights.values() if one.purpose == entry.purpose), None)
-            if twin is not None and not entry.heard and not twin.entry.heard:
+            if twin is not None and (twin.named or not (entry.heard or twin.entry.heard)):
                 # A foreign transaction had taken the first nonce; the process died before it could forget it.
                 del self._flights[twin.nonce]
                 journal.remove(twin.entry)
@@ -266,13 +269,17 @@ class Sender:
                     self._forget(nonce)
                     return None
                 return sent
-            if sent.entry.heard and not sent.named:
-                # A repetition on purpose, unless a reorganisation has dropped it: then it comes back by itself.
-                if sent.receipt is not None and self._node.receipt(sent.receipt.transaction) is not None:
-                    return None
-                sent.receipt = None
-                sent.entry.heard = False
-                self._remember(sent)
+            if sent.receipt is not None and sent.entry.heard:
+                shown = self._node.receipt(sent.receipt.transaction)
+                if shown is None:
+                    # A reorganisation has dropped it, and the node may have forgotten it as well.
+                    sent.receipt = sent.taken = sent.offered_at = None
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                        self._offer_again(sent)
+                elif not sent.named:
+                    return None  # a repetition on purpose
+                else:
+                    sent.receipt = shown
             return sent
         return None
 
@@ -396,7 +403,9 @@ class Sender:
             count = self._node.nonce(self.address)
             for nonce, sent in sorted(self._flights.items()):
                 if sent.error is None:
-                    self._look_at(sent, nonce < count)
+                    # What cannot be seen of one is no reason to leave the others alone; the next look comes soon.
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                        self._look_at(sent, nonce < count)
             lowest = next((sent for _, sent in sorted(self._flights.items()) if not sent.done), None)
             if lowest is not None and lowest.nonce == count:
                 self._push(lowest)
@@ -418,7 +427,9 @@ class Sender:
                 self._evade(sent)
         elif not used:
             if sent.receipt is not None and self._head.number >= sent.receipt.block:
-                sent.receipt = None  # a reorganisation has dropped it; the node may have forgotten it as well
+                sent.receipt = sent.taken = (
+                    None  # a reorganisation has dropped it; the node may have forgotten it as well
+                )
                 sent.offered_at = None
             if sent.receipt is None and sent.offered_at is None:
                 self._offer_again(sent)
@@ -428,8 +439,11 @@ class Sender:
         reorganisation the servers behind one address may show two chains at once."""
         assert self._head is not None
         depth = self._node.confirmations if sent.entry.value else 0
-        if who_used(self._node, self.address, sent.entry, self._head.number, depth) is not Use.FOREIGN:
+        use = who_used(self._node, self.address, sent, self._head.number, depth)
+        if use is Use.OURS:
             sent.suspected = None
+            self._find_receipt(sent)
+        if use is not Use.FOREIGN:
             return False
         if sent.suspected is None:
             sent.suspected = self._head.number, self._clock()
@@ -438,7 +452,8 @@ class Sender:
         return self._head.number > block or self._clock() - since >= _SECOND_LOOK
 
     def _find_receipt(self, sent: Sent) -> None:
-        for name in sent.hashes:
+        # The newest are the likeliest; which of many it was is told by the block that has it.
+        for name in sent.hashes[:2] if sent.taken is None else (sent.taken,):
             receipt = self._node.receipt(name)
             if receipt is not None:
                 sent.receipt = receipt
@@ -487,25 +502,31 @@ class Sender:
     def _evade(self, sent: Sent) -> None:
         """A foreign transaction has used the nonce: the same intention with another one, if it is still possible."""
         old = sent.entry
+        assert self._head is not None and self._journal is not None
         try:
             gas = self._gas(old.to, old.data, old.value)
-        except (RpcRefused, InsufficientFunds) as error:
+        except RpcRefused as error:
+            if error.data is None and error.code != REVERTED:
+                raise
             sent.error = error
             return
-        del self._flights[old.nonce]
-        self._next = max(self._next, self._node.nonce(self.address, pending=True))
-        assert self._head is not None
-        sent.suspected = None
-        sent.entry = replace(old, nonce=self._next, gas=gas, since=self._head.number, signed=[])
+        except InsufficientFunds as error:
+            sent.error = error
+            return
+        # Everything that may fail comes before anything is changed.
+        nonce = max(self._next, self._node.nonce(self.address, pending=True))
+        fees = capped(self._fees(self._head), self._max_fee)
+        new = replace(old, nonce=nonce, gas=gas, since=self._head.number, signed=[])
+        sent.entry = new
         try:
-            self._sign(sent, capped(self._fees(self._head), self._max_fee))
+            self._sign(sent, fees)
         except JournalError:
             sent.entry = old
-            self._flights[old.nonce] = sent
             raise
-        self._flights[self._next] = sent
-        self._next += 1
-        assert self._journal is not None
+        sent.suspected = sent.between = sent.taken = sent.offered_at = None
+        del self._flights[old.nonce]
+        self._flights[nonce] = sent
+        self._next = nonce + 1
         self._journal.remove(old)
         self._offer_again(sent)
 

@@ -199,7 +199,7 @@ class Watch:
             if known is None or known[0] != deep:
                 try:
                     known = deep, self.contract.job(job, block=deep)
-                except ContractError as error:
+                except (ContractError, InvalidAnswer) as error:  # nothing is returned where there was no contract yet
                     raise self._too_fresh(job) from error
                 self._confirmed[job] = known
             if known[1].spec_hash != newest.spec_hash:

@@ -103,7 +103,7 @@ def create(
         typer.Option(
             parser=quantities.wei,
             metavar="AMOUNT",
-            help="What a wrong challenger loses. [default: the reward]",
+            help="What a wrong challenger loses. [default: the trainer's bond]",
             rich_help_panel=_TERMS,
         ),
     ] = None,
@@ -126,7 +126,7 @@ def create(
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
@@ -160,8 +160,8 @@ def create(
 
         terms = Terms(
             reward=reward,
-            trainer_bond=reward if trainer_bond is None else trainer_bond,
-            challenger_bond=reward if challenger_bond is None else challenger_bond,
+            trainer_bond=(bond := reward if trainer_bond is None else trainer_bond),
+            challenger_bond=bond if challenger_bond is None else challenger_bond,
             commit_window=commit_window,
             challenge_window=challenge_window,
             clock_allowance=clock,
@@ -226,7 +226,7 @@ def show(
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Check a job and show what it asks for."""
@@ -254,7 +254,7 @@ def list_jobs(
     ] = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """List the posted jobs."""
@@ -281,7 +281,7 @@ def collect(
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""

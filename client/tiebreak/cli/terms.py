@@ -23,16 +23,38 @@ TrustReferee = Annotated[
     ),
 ]
 LeastClock = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--least-clock",
         parser=quantities.seconds,
         metavar="TIME",
-        help="Leave jobs alone whose games give less time to move, e.g. 10m.",
+        help="Leave jobs alone whose games give less time to move, e.g. 10m. [default: what the job's trees, the "
+        "chain's blocks and an interval executed here take]",
+        show_default=False,
         rich_help_panel=_PANEL,
     ),
 ]
-DEFAULT_LEAST_CLOCK = "60s"
+LeastReward = Annotated[
+    int,
+    typer.Option(
+        "--least-reward",
+        parser=quantities.wei,
+        metavar="AMOUNT",
+        help="Leave jobs alone that pay less, e.g. 0.05ether.",
+        rich_help_panel=_PANEL,
+    ),
+]
+LeastBond = Annotated[
+    int,
+    typer.Option(
+        "--least-bond",
+        parser=quantities.wei,
+        metavar="AMOUNT",
+        help="Leave jobs alone whose trainers have less at stake, of which whoever catches one gets a part.",
+        rich_help_panel=_PANEL,
+    ),
+]
+DEFAULT_FLOOR = "0.001ether"
 MostBond = Annotated[
     int | None,
     typer.Option(
@@ -45,9 +67,17 @@ MostBond = Annotated[
 ]
 
 
-def policy(trusted: list[str] | None, least_clock: int, most_bond: int | None) -> Policy:
+def policy(
+    trusted: list[str] | None, least_clock: int | None, most_bond: int | None, least_reward: int, least_bond: int
+) -> Policy:
     """What the options say. Raises CommandError for a referee that is no address."""
     from tiebreak.roles.policy import Policy
 
     referees = frozenset(network.address(text, "the trusted referee") for text in trusted or [])
-    return Policy(referees=referees or None, least_clock=least_clock, most_bond=most_bond)
+    return Policy(
+        referees=referees or None,
+        least_clock=least_clock,
+        most_bond=most_bond,
+        least_reward=least_reward,
+        least_bond=least_bond,
+    )

@@ -20,6 +20,7 @@ from roundlog.trainer import Trainer
 
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.chain.shares import Shares
 from tiebreak.demo.frauds import Fraud, FraudulentChallenger, FraudulentTrainer, Kind, RememberingDesk
 from tiebreak.demo.ledger import gas_by_level
 from tiebreak.demo.places import all_frauds
@@ -270,17 +271,17 @@ class _Played:
         dispute.by = _MEANS.get(game.reason, game.reason.name.lower())
 
     def _money(self, honest: bool) -> dict[Party, int]:
-        scene = self._scene
+        scene, spent = self._scene, self._game()[1].spent
         if honest:
-            half = TERMS.challenger_bond // 2
+            lost = Shares.of(TERMS.challenger_bond, spent[Side.TRAINER])
             return {
-                scene.trainer: TERMS.reward + half,
+                scene.trainer: TERMS.reward + lost.winners,
                 scene.auditor: -TERMS.challenger_bond,
-                scene.customer: TERMS.challenger_bond - half - TERMS.reward,
+                scene.customer: lost.quarter - TERMS.reward,
             }
-        half = TERMS.trainer_bond // 2
+        lost = Shares.of(TERMS.trainer_bond, spent[Side.CHALLENGER])
         return {
             scene.trainer: -TERMS.trainer_bond,
-            scene.auditor: half,
-            scene.customer: TERMS.trainer_bond - half,
+            scene.auditor: lost.winners,
+            scene.customer: lost.quarter,
         }

@@ -14,6 +14,7 @@ from roundlog.storage import StorageError, load_tensors
 
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.confirmed import NotConfirmed
+from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
@@ -51,6 +52,8 @@ def require_decidable(station: Station, posted: Job) -> None:
         raise Refused(
             f"the posted adjudicator {adjudicator} is not this version's, so that nobody knows what it would compute"
         )
+    if (why := why_broken("Adjudicator", station.contract.node.chain_id, adjudicator)) is not None:
+        raise Refused(f"the posted adjudicator {adjudicator} is known to be broken ({why})")
 
 
 def fetch_job(station: Station, posted: Job, room: Path, *, within: float | None = None) -> engine.Job:

@@ -10,6 +10,7 @@ from roundlog.storage import read_record, write_record
 
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.events import JobPosted
+from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import timeout_is_due
@@ -37,6 +38,8 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
         raise engine.JobError(
             f"the adjudicator {adjudicator} of this contract is not this version's: deploy a contract"
         )
+    if (broken := why_broken("Adjudicator", station.contract.node.chain_id, adjudicator)) is not None:
+        raise engine.JobError(f"the adjudicator {adjudicator} is known to be broken ({broken}): use a newer release")
     spec = PostedSpec(job.spec, referee, adjudicator)
     cid = station.store.add_directory(job_dir)
     _tell(station, What.PUBLISHED, f"published the job as {cid}")
