@@ -23,6 +23,9 @@ SECONDS_TO_END = 6.0
 """After a stop signal, on a machine that has nothing else to do."""
 
 _UNEXPECTED = ("Traceback (most recent call last)", "something went wrong that should not", "gave up the work on job")
+_PROGRAMMING = re.compile(r"\b(Type|Attribute|Key|Index|Name|Assertion|UnboundLocal|Recursion|ZeroDivision)Error\b.*")
+"""What a role outlives, but nobody has meant."""
+
 _FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -122,6 +125,7 @@ class Party:
         """What no role may ever print."""
         text = self.said()
         found = [f"printed {sign!r}: {_around(text, sign)}" for sign in _UNEXPECTED if sign in text]
+        found += [f"met a mistake in the program: {one[0][:300]}" for one in [_PROGRAMMING.search(text)] if one]
         warnings = Counter(
             re.sub(r"\d+", "#", str(one.get("text"))) for one in _notices(text) if one.get("what") == "warning"
         )

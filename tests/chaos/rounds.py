@@ -240,6 +240,7 @@ class Round:
         chain, now = self.stage.chain, time.monotonic()
         self._claimed_at = self._claimed_at or now
         live = [(number, game) for number, game in live if game.phase is not Phase.OVER]
+        silent, awaited = 0, False
         for number, game in live:
             state = (game.phase, game.search, game.levels, game.deadlines)
             if self._seen.get(number, (None, 0.0))[0] != state:
@@ -253,8 +254,11 @@ class Round:
                     f"{honest[0].name} did not move in game {number} for {idle:.0f} calm seconds",
                 )
             if running and not honest and idle > _SILENT_SECONDS * slowness():
-                chain.jump(max(game.deadlines) - chain.now + 1)
-                self._seen[number] = (state, now + 5)
+                silent = max(silent, max(game.deadlines))
+            awaited |= bool(honest)
+        if silent and not awaited:
+            # Never while anybody honest has to move in another game.
+            chain.jump(silent - chain.now + 1)
         if not live and chain.now <= posted.claim.challenge_deadline and self._have_judged(job, calm_since):
             chain.jump(posted.claim.challenge_deadline - chain.now + 1)
 
