@@ -6,6 +6,7 @@ compared         32 bytes an interval: the root of the log that was compared in 
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,8 @@ class Following:
         )
         with self._compared.open("ab") as file:
             file.write(self._roots[-1])
+            file.flush()
+            os.fsync(file.fileno())
 
     def abandon(self) -> None:
         if self._reader is not None:

@@ -113,7 +113,15 @@ class Job:
             raise JobError(f"the job cannot be read: {error}") from error
 
 
-def _read(directory: Path, limits: Limits) -> Job:
+def read_program(directory: Path) -> tuple[Program, TrainingSpec]:
+    """The program of a job and its spec, which agree; neither data nor states are read. Raises as `Job.read`."""
+    try:
+        return _read_program(directory)
+    except (SpecError, ProgramError, CommitmentError) as error:
+        raise JobError(f"the job in {directory} is not valid: {error}") from error
+
+
+def _read_program(directory: Path) -> tuple[Program, TrainingSpec]:
     spec = TrainingSpec.from_json(_text(directory / SPEC, MAX_JSON_BYTES))
     program = from_json(_text(directory / PROGRAM, MAX_TEXT_BYTES))
     if len(program.state_names) != spec.state_count or program.batch_size != spec.batch_size:
@@ -123,6 +131,11 @@ def _read(directory: Path, limits: Limits) -> Job:
     if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
         raise JobError(f"the program in {directory} is not the one that its spec commits to")
     check_narrow(program, [operator(node.op) for node in program.nodes], spec.rounding_bits)
+    return program, spec
+
+
+def _read(directory: Path, limits: Limits) -> Job:
+    program, spec = _read_program(directory)
     dataset_types = {
         name: TensorType((spec.data_rows, *kind.shape[1:]), kind.dtype) for name, kind in program.data.items()
     }

@@ -6,9 +6,10 @@
     checkpoints/00000005.safetensors    the state after that many steps
 
 A root is recorded only after everything else of its interval is on disk. On resume, the newest kept checkpoint whose
-root is the recorded one is where the run carries on; whatever lies after it is computed again. A recorded root that is
-not the one that was written (its sum shows it) is taken from the checkpoint of its interval, or computed again where
-none is kept, with all that follows.
+root is the recorded one is where the run carries on; whatever lies after it is computed again. An older checkpoint that
+is damaged is not used, and computed again where somebody asks for it (`Run.mend`). A recorded root that is not the one
+that was written (its sum shows it) is taken from the checkpoint of its interval, or computed again where none is kept,
+with all that follows.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Protocol
 import torch
 
 from roundlog.batches import Batches, BatchSource
+from roundlog.checkpoints import checkpoint_path, wrong_state
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.dispute.made_up import MadeUp
 from roundlog.dispute.stops import note_stop
@@ -155,7 +157,10 @@ class Run:
         try:
             record = read_record(path)
         except StorageError as error:
-            raise RunError(f"{error}: choose an empty directory") from error
+            raise RunError(
+                f"{error}: if this is your own run of this job, remove that file and run the same command again, and "
+                "nothing is lost; or choose an empty directory"
+            ) from error
         if not isinstance(record, dict) or record.get("run_id") != run_id:
             raise RunError(f"{self.directory} holds the run of another job: choose an empty directory")
         if role is not None and record.get("role") != role:
@@ -176,7 +181,7 @@ class Run:
 
     def checkpoint_path(self, steps: int) -> Path:
         """Where the state after that many steps is kept, if it is."""
-        return self.directory / "checkpoints" / f"{steps:08d}.safetensors"
+        return checkpoint_path(self.directory, steps)
 
     def newest(self, intervals: int) -> tuple[int, list[torch.Tensor]]:
         """(intervals done, the state after them): the newest kept checkpoint after at most that many intervals whose
@@ -256,6 +261,38 @@ class Run:
                 part.abandon()
                 raise
         return roots
+
+    def mend(self, part: Part, intervals: int, is_damaged: Callable[[int], bool]) -> list[int]:
+        """Computes again those of the first intervals of a finished run whose checkpoint is damaged, or of which
+        `is_damaged` says that something else is; returns them. Raises RunError if another root comes out, and as `run`.
+        """
+        mended: list[int] = []
+        with self._locked():
+            roots = self.recorded_roots()
+            for interval in range(min(intervals, len(roots))):
+                path = self.checkpoint_path((interval + 1) * self.job.spec.interval)
+                torn = path.is_symlink() or path.exists()
+                torn = torn and wrong_state(path, self.job.program, roots[interval]) is not None
+                if not torn and not is_damaged(interval):
+                    continue
+                done, states = self.newest(interval)
+                states = [tensor.to(self.device) for tensor in states]
+                for again in range(done, interval + 1):
+                    try:
+                        states = self._interval(again, states, part)
+                    except BaseException:
+                        part.abandon()
+                        raise
+                    if (root := state_root(states)) != roots[again]:
+                        raise RunError(
+                            f"interval {again} comes to the root 0x{root.hex()} now, and came to "
+                            f"0x{roots[again].hex()} when it was recorded in {self.directory}: check this machine, and "
+                            "choose an empty directory"
+                        )
+                if torn:
+                    save_tensors(path, dict(zip(self.job.program.state_names, states, strict=True)))
+                mended.append(interval)
+        return mended
 
     def _interval(self, interval: int, states: list[torch.Tensor], part: Part) -> list[torch.Tensor]:
         part.begin_interval(interval)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from roundlog.batches import BatchSource
 from roundlog.commitments import MerkleTree
 from roundlog.executor import Executor
 from roundlog.job import Job
-from roundlog.log import LogHeader, LogWriter
+from roundlog.log import LogError, LogHeader, LogWriter, summarise
 from roundlog.policies import log_kind, recorder
 from roundlog.rounding import Rounding, Thresholds
 from roundlog.run import Run, StepEvent
@@ -49,6 +49,8 @@ class TrainingResult:
     log_dir: Path
     """One log file an interval."""
     log_bytes: int
+    mended: list[int] = field(default_factory=list)
+    """Intervals of a former run that were computed again, because their checkpoint or log was damaged."""
 
 
 class Trainer:
@@ -85,10 +87,21 @@ class Trainer:
         self.log_dir = run_dir / "log"
         self._thresholds = thresholds
 
-    def run(self) -> TrainingResult:
-        """Train to the end. Raises StoppedError, LogError, RunError, OSError."""
+    def run(self, *, look_over: bool = False) -> TrainingResult:
+        """Train to the end. look_over: read every checkpoint and log again that a former process has left here, and
+        compute again what is damaged. Logs that are missing are written again in any case.
+
+        Raises StoppedError, LogError, RunError, OSError."""
         self.log_dir.mkdir(exist_ok=True)
-        roots = self._run.run(_Recording(self.job, self.log_dir, self._thresholds))
+        part = _Recording(self.job, self.log_dir, self._thresholds)
+        roots = self._run.run(part)
+        found = part.resumed_at
+        if look_over:
+            mended = self._run.mend(part, found, self._is_damaged)
+        elif not all(log_path(self.log_dir, interval).exists() for interval in range(found)):
+            mended = self._run.mend(part, found, lambda interval: not log_path(self.log_dir, interval).exists())
+        else:
+            mended = []
         files = [log_path(self.log_dir, interval) for interval in range(self.job.spec.intervals)]
         return TrainingResult(
             checkpoint_root=MerkleTree(roots).root,
@@ -96,7 +109,15 @@ class Trainer:
             final_state=self._run.checkpoint_path(self.job.spec.steps),
             log_dir=self.log_dir,
             log_bytes=sum(path.stat().st_size for path in files),
+            mended=mended,
         )
+
+    def _is_damaged(self, interval: int) -> bool:
+        """Whether the log of an interval is not what a LogWriter has left."""
+        try:
+            return summarise(log_path(self.log_dir, interval)).header != log_header(self.job, interval)
+        except LogError:
+            return True
 
 
 class _Recording:
@@ -108,9 +129,11 @@ class _Recording:
         self._recorder = recorder(job.spec, thresholds)
         self.rounding: Rounding = self._recorder
         self._writer: LogWriter | None = None
+        self.resumed_at = 0
+        """Intervals that a former process has left."""
 
     def resume(self, done: int) -> None:
-        pass
+        self.resumed_at = done
 
     def begin_interval(self, interval: int) -> None:
         self._writer = LogWriter(log_path(self.directory, interval), log_header(self.job, interval))

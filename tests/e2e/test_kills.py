@@ -20,6 +20,7 @@ from tiebreak.demo.dishonest import PoisoningTrainer
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
@@ -185,6 +186,7 @@ def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World)
 
 
 def test_a_referee_killed_while_it_works_decides_all_the_same(world: World) -> None:
+    world.policy = Policy(large_rows=True)
     world.post(wide_task())
     trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1)
     auditor = AuditorRole(world.station("auditor"), world.job)

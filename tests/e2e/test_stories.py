@@ -29,6 +29,7 @@ from tiebreak.demo.dishonest import (
 from tiebreak.demo.tampering import Lie
 from tiebreak.roles import evidence
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, conv_task, ended, linear_task, wide_task
@@ -218,6 +219,7 @@ def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quic
 
 
 def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> None:
+    world.policy = Policy(large_rows=True)
     world.post(wide_task())
     trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1)
     auditor = AuditorRole(world.station("auditor"), world.job)
@@ -235,6 +237,7 @@ def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> Non
 @pytest.mark.parametrize("liar", ["trainer", "auditor"])
 def test_a_referee_decides_about_a_row_that_does_not_fit_a_transaction(quick_world: World, liar: str) -> None:
     world = quick_world
+    world.policy = Policy(large_rows=True)
     world.post(wide_task())
     load = next(q for q, node in enumerate(Job.read(world.root / "files").program.nodes) if node.op == "data")
     lies = [Lie(step=2, operator=load, element=17_001, bit=22)]

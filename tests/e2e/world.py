@@ -19,6 +19,7 @@ from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.customer import CustomerRole, post_job
 from tiebreak.roles.notices import Notice, Progress
+from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.role import Role
 from tiebreak.roles.station import Station
@@ -130,6 +131,8 @@ class World:
         self.contract = VerificationGame.deploy(self.senders["deployer"])
         self.before = {name: self.balance(name) + self.senders[name].fees for name in NAMES}
         self.notices: list[Notice] = []
+        self.policy = Policy()
+        """What every party accepts."""
         self.job = 0
 
     def station(self, name: str) -> Station:
@@ -138,6 +141,7 @@ class World:
             sender=self.senders[name],
             store=self.store,
             directory=self.root / name,
+            policy=self.policy,
             notify=self.notices.append,
             workshop=Inline(),
         )

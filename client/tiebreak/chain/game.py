@@ -17,6 +17,7 @@ from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_g
 from tiebreak.chain.errors import (
     AccountError,
     ChainError,
+    ContractError,
     DeploymentError,
     InvalidAnswer,
     RpcRefused,

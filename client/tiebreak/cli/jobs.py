@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tiebreak.cli import network, options, quantities, roles
+from tiebreak.cli import terms as terms_of
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
@@ -113,6 +114,16 @@ def create(
             metavar="ADDRESS", help="The only one who may train it. [default: anyone]", rich_help_panel=_TERMS
         ),
     ] = None,
+    allow_large_rows: Annotated[
+        bool,
+        typer.Option(
+            "--allow-large-rows",
+            help="Post it although its rows of data are above 64 KiB, which no transaction can carry. What was loaded "
+            "of them is the referee's to decide: its silence costs the trainer its reward, its lie costs a bond, and "
+            "trainers and auditors leave such a job alone unless they say the same.",
+            rich_help_panel=_TERMS,
+        ),
+    ] = False,
     commit_window: Annotated[int, _time("For trainers to claim it.")] = "7d",  # type: ignore[assignment]  # parsed by typer
     challenge_window: Annotated[int, _time("For auditors to challenge the claim.")] = "7d",  # type: ignore[assignment]  # parsed by typer
     clock: Annotated[int, _time("For each side's moves in one game.")] = "1d",  # type: ignore[assignment]  # parsed by typer
@@ -146,7 +157,8 @@ def create(
         raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
     judge = network.address(referee, "the referee") if referee is not None else None
     only = network.address(trainer, "the trainer") if trainer is not None else None
-    place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory)
+    accepted = terms_of.policy(None, None, None, large_rows=allow_large_rows)
+    place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
     if reward is not None:
         place.contract()  # what cannot be posted is noticed before the work of capturing it
     job, where = _capture(source, out, setting or [], data, policy, bits, max_memory)
@@ -314,6 +326,8 @@ def _plain(job: Job) -> dict[str, object]:
 
 
 def _facts(job: Job) -> dict[str, object]:
+    from roundlog.adjudication.adjudicate import MAX_ROW
+    from roundlog.adjudication.size import row_bytes
     from roundlog.job import step_bytes
     from roundlog.spec import POLICY_THRESHOLD
 
@@ -322,9 +336,16 @@ def _facts(job: Job) -> dict[str, object]:
     spec = job.spec
     policy = Policy.THRESHOLD if spec.rounding_policy == POLICY_THRESHOLD else Policy.CERTIFIED
     states = job.program.states
+    row = row_bytes(job.program)
+    large = row > MAX_ROW
     return {
         "steps": f"{spec.steps}, a checkpoint every {spec.interval}",
         "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step",
+        **(
+            {"rows": f"{row} bytes each, above {MAX_ROW}: posted and taken only with --allow-large-rows"}
+            if large
+            else {}
+        ),
         "rounding": f"{policy.value}, {spec.rounding_bits} bits",
         "operators": f"{spec.operator_count} a step",
         "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",

@@ -65,6 +65,7 @@ def run_trainer(
     most_bond: terms.MostBond = None,
     least_reward: terms.LeastReward = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
     least_bond: terms.LeastBond = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
+    allow_large_rows: terms.AllowLargeRows = False,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -94,7 +95,7 @@ def run_trainer(
         )
 
     options.use_threads(threads)
-    accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond)
+    accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
     play("trainer", place, make, poll, json, heartbeat)
 
@@ -111,6 +112,7 @@ def run_auditor(
     most_bond: terms.MostBond = None,
     least_reward: terms.LeastReward = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
     least_bond: terms.LeastBond = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
+    allow_large_rows: terms.AllowLargeRows = False,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -142,7 +144,7 @@ def run_auditor(
         return role(job) if job is not None else Follower(station, "auditor", lambda number, _: role(number))
 
     options.use_threads(threads)
-    accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond)
+    accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted, micro_batches)
     play("auditor", place, make, poll, json, heartbeat)
 

@@ -54,6 +54,15 @@ LeastBond = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+AllowLargeRows = Annotated[
+    bool,
+    typer.Option(
+        "--allow-large-rows",
+        help="Accept jobs with rows of data above 64 KiB, which no transaction can carry. What was loaded of them is "
+        "the referee's to decide: its silence costs the trainer its reward, its lie costs a bond.",
+        rich_help_panel=_PANEL,
+    ),
+]
 DEFAULT_FLOOR = "0.001ether"
 MostBond = Annotated[
     int | None,
@@ -68,7 +77,12 @@ MostBond = Annotated[
 
 
 def policy(
-    trusted: list[str] | None, least_clock: int | None, most_bond: int | None, least_reward: int, least_bond: int
+    trusted: list[str] | None,
+    least_clock: int | None,
+    most_bond: int | None,
+    least_reward: int = 0,
+    least_bond: int = 0,
+    large_rows: bool = False,
 ) -> Policy:
     """What the options say. Raises CommandError for a referee that is no address."""
     from tiebreak.roles.policy import Policy
@@ -80,4 +94,5 @@ def policy(
         most_bond=most_bond,
         least_reward=least_reward,
         least_bond=least_bond,
+        large_rows=large_rows,
     )

@@ -11,12 +11,14 @@ import typer
 
 from tiebreak.cli import options
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
-from tiebreak.cli.verdicts import is_no, plain_verdict, show_verdict
+from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
 if TYPE_CHECKING:
     from roundlog.job import Job
     from roundlog.rounding import Thresholds
     from roundlog.run import StepEvent
+
+_MEND = "let `tiebreak train` end in the same directory, which mends it"
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +46,10 @@ def train(
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     json: options.Json = False,
 ) -> None:
-    """Train a job, bit for bit as any other machine would, and write its rounding log."""
+    """Train a job, bit for bit as any other machine would, and write its rounding log.
+
+    A directory that holds a run of the job already is looked over: what is damaged in it is computed again.
+    """
     from roundlog.trainer import Trainer
 
     from tiebreak.cli import output
@@ -55,7 +60,9 @@ def train(
     started = time.monotonic()
     with output.progress("training", job.spec.steps) as bar:
         last = _Last(bar)
-        result = Trainer(job, run, keep_every=keep_every, device=device, on_step=last, thresholds=chosen).run()
+        result = Trainer(job, run, keep_every=keep_every, device=device, on_step=last, thresholds=chosen).run(
+            look_over=True
+        )
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -66,6 +73,7 @@ def train(
         "final_state": result.final_state,
         "log": result.log_dir,
         "log_bytes": result.log_bytes,
+        "mended_intervals": result.mended,
     }
     if json:
         output.show_json(facts)
@@ -76,7 +84,9 @@ def train(
             "checkpoint root": result.checkpoint_root,
             "steps": f"{job.spec.steps}, a checkpoint every {job.spec.interval}",
             **({"loss": f"{last.loss:.4f}"} if last.loss is not None else {}),
+            "final state root": result.state_roots[-1],
             "final state": result.final_state,
+            **({"mended": f"{len(result.mended)} damaged intervals, computed again"} if result.mended else {}),
             "log": f"{result.log_dir} ({output.size(result.log_bytes)})",
         },
     )
@@ -125,8 +135,10 @@ def audit(
     The claim is right if its root is the one that this audit comes to without relying on the log. A wrong log accuses
     nobody of a wrong claim.
 
-    Exit code 0 if claim and log, as far as they were given, are right; 3 if the claim is wrong, or the log has wrong
-    entries, lacks some, or is damaged or absent in whole or in part.
+    Of a run directory, every checkpoint and the final state that it holds are checked as well.
+
+    Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
+    the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
     from roundlog import verdict as verdicts
 
@@ -153,11 +165,12 @@ def audit(
             on_distrust=lambda why: output.warn(f"auditing again without the log: {why}"),
             micro_batches=micro_batches,
         )
+    states = claimed_states(Path(claim), job, claimed) if claim is not None and isinstance(claimed, list) else None
     if json:
-        output.show_json(plain_verdict(job, verdict) | {"seconds": round(time.monotonic() - started, 3)})
+        output.show_json(plain_verdict(job, verdict, states) | {"seconds": round(time.monotonic() - started, 3)})
     else:
-        show_verdict(job, verdict, claimed is not None, verify_log)
-    if is_no(verdict):
+        show_verdict(job, verdict, states, has_claim=claimed is not None, share=verify_log)
+    if is_no(verdict, states):
         raise typer.Exit(ANSWER_IS_NO)
 
 
@@ -181,7 +194,7 @@ def read_claim(text: str) -> bytes | list[bytes]:
         raise CommandError(f"{path} is too large to be the record of a run: check the directory.")
     content = path.read_bytes()
     if len(content) % 32:
-        raise CommandError(f"{path} does not hold whole roots of 32 bytes: let the training end first.")
+        raise CommandError(f"{path} does not hold whole roots of 32 bytes: {_MEND}.")
     return [content[i : i + 32] for i in range(0, len(content), 32)]
 
 
@@ -191,12 +204,10 @@ def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
     from roundlog.run import root_sum
 
     if len(roots) != job.spec.intervals:
-        raise CommandError(
-            f"the run {directory} has {len(roots)} of {job.spec.intervals} checkpoints: let its training end first."
-        )
+        raise CommandError(f"the run {directory} has {len(roots)} of {job.spec.intervals} checkpoints: {_MEND}.")
     path = directory / "roots.sums"
     if not path.is_file():
-        raise CommandError(f"there is no {path}, which says whether the roots are whole: copy it, too.")
+        raise CommandError(f"there is no {path}, which says whether the roots are whole: copy it, too, or {_MEND}.")
     sums = b"".join(root_sum(job.spec.run_id, interval, root) for interval, root in enumerate(roots))
     with path.open("rb") as file:
         recorded = file.read(len(sums) + 1)
@@ -204,7 +215,7 @@ def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
     if wrong:
         raise CommandError(
             f"the root of interval {wrong[0]} in {directory / 'roots'} is not what the run wrote there, or the run is "
-            "another job's: copy the directory again."
+            f"another job's: copy the directory again, or {_MEND}."
         )
 
 

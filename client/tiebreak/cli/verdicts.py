@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,14 +14,37 @@ if TYPE_CHECKING:
 _SHOWN_FINDINGS = 20
 
 
-def is_no(verdict: Verdict) -> bool:
+@dataclass(frozen=True, slots=True)
+class States:
+    """What a claimed run directory holds of the states that it claims."""
+
+    has_final: bool
+    wrong: list[str]
+    """One sentence for each file that is not the claimed state."""
+
+
+def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
+    """Every state in a run directory, held against the state roots (one an interval) that it claims."""
+    from roundlog.checkpoints import checkpoint_path, wrong_checkpoints
+
+    wrong = [
+        f"{path} is not the claimed state: {why} (copy the file again, or run `tiebreak train` in {directory}, which "
+        "mends it)"
+        for path, why in wrong_checkpoints(directory, job.program, job.spec, roots)
+    ]
+    return States(checkpoint_path(directory, job.spec.steps).exists(), wrong)
+
+
+def is_no(verdict: Verdict, states: States | None) -> bool:
     """Whether something that was given is not right."""
     from roundlog.verdict import LogStanding
 
+    if states is not None and states.wrong:
+        return True
     return verdict.right is False or verdict.log in (LogStanding.WRONG, LogStanding.UNUSABLE)
 
 
-def plain_verdict(job: Job, verdict: Verdict) -> dict[str, object]:
+def plain_verdict(job: Job, verdict: Verdict, states: States | None) -> dict[str, object]:
     """For programs."""
     return {
         "checkpoint_root": verdict.checkpoint_root,
@@ -38,10 +64,12 @@ def plain_verdict(job: Job, verdict: Verdict) -> dict[str, object]:
             for finding in verdict.findings
         ],
         "unreadable": verdict.unreadable,
+        "has_final_state": states.has_final if states is not None else None,
+        "wrong_states": states.wrong if states is not None else [],
     }
 
 
-def show_verdict(job: Job, verdict: Verdict, has_claim: bool, share: float) -> None:
+def show_verdict(job: Job, verdict: Verdict, states: States | None, *, has_claim: bool, share: float) -> None:
     """For people. share: of the log's decisions that were to be verified."""
     from tiebreak.cli import output
 
@@ -57,12 +85,14 @@ def show_verdict(job: Job, verdict: Verdict, has_claim: bool, share: float) -> N
             f"checkpoint {verdict.first_wrong + 1} of {job.spec.intervals}: "
             f"steps {first} to {first + job.spec.interval - 1}"
         )
+    if states is not None:
+        facts["claimed states"] = _states(states)
     if (log := _log(verdict, share)) is not None:
         facts["log"] = log
     if verdict.unreadable:
         facts["logs not used"] = f"{len(verdict.unreadable)}, in whole or in part; audited without"
     output.show_facts("Audited", facts)
-    for text in verdict.unreadable[:_SHOWN_FINDINGS]:
+    for text in [*(states.wrong if states is not None else []), *verdict.unreadable][:_SHOWN_FINDINGS]:
         output.show_line(text)
     if verdict.findings:
         output.show_table(
@@ -94,6 +124,14 @@ def _claim(verdict: Verdict) -> str:
     if verdict.log is LogStanding.SAMPLED:
         return "the same root, if the part of the log that was not verified is right"
     return "right: the same root"
+
+
+def _states(states: States) -> str:
+    if states.wrong:
+        return f"WRONG: {len(states.wrong)} files are not the states that are claimed"
+    if not states.has_final:
+        return "the final state is not there, so that only its root was compared"
+    return "right: every state that is there, and the final one, has the claimed root"
 
 
 def _log(verdict: Verdict, share: float) -> str | None:

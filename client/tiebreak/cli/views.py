@@ -129,6 +129,7 @@ def _show_job(number: int, job: Job, games: dict[int, Game], now: int) -> None:
         facts |= {
             "trainer": claim.trainer,
             "checkpoint root": claim.checkpoint_root,
+            "final state root": claim.final_state_root,
             "log": claim.log_cid,
             "model": claim.model_cid,
             "challenge by": _deadline(claim.challenge_deadline, now),

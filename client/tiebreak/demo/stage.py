@@ -119,7 +119,7 @@ class Stage:
         story.seconds = time.monotonic() - self._started
 
     def run_of(self, party: Party, kind: str) -> Any:
-        """Directory of a party's run in this story: `run` of a trainer, `audit` or `alone` of an auditor."""
+        """Directory of a party's run in this story: `run` of a trainer, `alone` of an auditor."""
         posted = self.scene.contract.job(self.job)
         return self.scene.room(party) / f"job-{self.job}-{posted.spec_hash.hex()[:16]}" / kind
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from roundlog import job as engine
-from roundlog.adjudication.size import largest_proof
+from roundlog.adjudication.adjudicate import MAX_ROW
+from roundlog.adjudication.size import largest_proof, row_bytes
 from roundlog.arithmetic import FULL_BITS
 from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
 
@@ -33,5 +34,17 @@ def unanswerable_program(job: engine.Job) -> str | None:
         return (
             f"a proof of one element of {job.program.describe(operator)} can take {size} bytes, more than the "
             f"{MOST_PROOF_BYTES} of a transaction: make the rows of the data set, or the lists that are joined, smaller"
+        )
+    return None
+
+
+def rows_for_the_referee(job: engine.Job) -> str | None:
+    """Why what the job loads could be decided by its referee alone, in one clause; None if the contract decides it."""
+    size = row_bytes(job.program)
+    if size > MAX_ROW:
+        return (
+            f"a row of its data set takes {size} bytes, more than the {MAX_ROW} that the contract can be shown: what "
+            "was loaded is the referee's to decide, whose silence costs the trainer its reward and whose lie costs a "
+            "bond: make the rows smaller, or accept that with --allow-large-rows"
         )
     return None

@@ -17,7 +17,7 @@ from roundlog.run import StepEvent
 
 from tiebreak.chain.records import Game, Job, JobStatus, Outcome, Phase, Side
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import fetch_log, require_decidable
+from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games
@@ -87,7 +87,6 @@ class AuditorRole(JobRole):
         if posted.status is JobStatus.EXPIRED:
             return self.leave(f"nobody has committed to job {self.job} in time")
         if posted.status is JobStatus.OPEN:
-            self.stay()
             return Progress(state="waits for a claim")
         mine = self.games(lambda game: game.challenger == self.station.address)
         self._games.tell_ended(mine)
@@ -96,7 +95,6 @@ class AuditorRole(JobRole):
         for number in void:
             self.order("fetch the bond of a void game back", "releaseBond", number, job=self.job, game=number)
         if void:
-            self.stay()
             return Progress(state="fetches its bond back", stake=held)
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
@@ -105,7 +103,6 @@ class AuditorRole(JobRole):
     def _during_claim(self, posted: Job, mine: dict[int, Game]) -> Progress:
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
-            self.stay()
             return self._play(posted, live)
         if mine:
             return self.leave("the game is over and the claim stands")
@@ -136,7 +133,6 @@ class AuditorRole(JobRole):
             )
         if root != claimed:
             return self._challenge(posted, evidence)
-        self.stay()
         self.order("attest", "attest", self.job, posted.spec_hash, root, job=self.job)
         return Progress(state="attests")
 
@@ -158,7 +154,6 @@ class AuditorRole(JobRole):
         if objection is not None:
             wrong = f"the claim on job {self.job} is wrong (root 0x{root.hex()})"
             return self.leave(f"{wrong}, but not challenged: {objection}")
-        self.stay()
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the claim lies deep enough")
         if not self._told_stakes:
@@ -203,7 +198,6 @@ class AuditorRole(JobRole):
         """Too late for a game of one's own: all that is left is to move for others who hold the right root."""
         if claim_is_right:
             return self.leave(f"the claim on job {self.job} is right")
-        self.stay()
         root = evidence.claim.root
         for number, game in self.games(lambda game: game.phase is not Phase.OVER).items():
             if game.levels[0].roots[Side.CHALLENGER] == root:
@@ -250,6 +244,8 @@ class AuditorRole(JobRole):
         job = self.fetched(posted, duty)
         if job is None:
             return None
+        if not duty.bonded:
+            require_small_rows(self.station, job)
         log = self._log(posted, duty) if self._use_log else None
         return self.work(
             Lane.RUNS, "audit", lambda errand: self.alter(self._audit(posted, job, log, errand)), duty, "the audit"

@@ -17,7 +17,7 @@ from tiebreak.chain.confirmed import NotConfirmed
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job
 from tiebreak.chain.spec import PostedSpec
-from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
+from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.station import Station
 from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
 
@@ -86,6 +86,13 @@ def _read_job(station: Station, posted: Job, directory: Path) -> engine.Job:
     if (why := unanswerable_program(job)) is not None:
         raise Refused(why)
     return job
+
+
+def require_small_rows(station: Station, job: engine.Job) -> None:
+    """To be asked before work and a bond go into a job, and never after. Raises Refused for rows that do not fit a
+    transaction, unless the station's policy accepts them."""
+    if not station.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
+        raise Refused(why)
 
 
 def fetch_log(station: Station, posted: Job, room: Path, *, within: float) -> Path | None:

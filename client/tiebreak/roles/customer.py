@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
 from roundlog import job as engine
+from roundlog.policies import alone
+from roundlog.run import Run
 from roundlog.storage import read_record, write_record
 
 from tiebreak.chain.code import is_adjudicator
@@ -15,11 +19,12 @@ from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import timeout_is_due
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.answerable import unanswerable_program, unanswerable_spec
+from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.contents import fetch_state
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
+from tiebreak.roles.time_to_answer import Pace, least_clock
 from tiebreak.roles.workshop import Errand, Lane
 
 
@@ -29,10 +34,14 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
 
     If this is interrupted at any instant, the same call made again with the same station carries on and does not pay
     twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job, or
-    one whose disputes could not be decided, StoreError, ChainError."""
+    one whose disputes could not be decided, or only by the referee (unless the station's policy accepts that), or by
+    the clock for this machine, StoreError, ChainError."""
     job = engine.Job.read(job_dir, engine.Limits(memory_bytes=station.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
         raise engine.JobError(why)
+    if not station.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
+        raise engine.JobError(why)
+    require_time(station, job, terms)
     adjudicator = station.contract.adjudicator()
     if not is_adjudicator(station.contract.node, adjudicator):
         raise engine.JobError(
@@ -47,16 +56,47 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
     station.sender.settle()
     name = {"job_cid": cid, "spec_hash": spec.hash.hex()}
     record = read_record(record_path) if record_path.exists() else {}
-    if {key: record.get(key) for key in name} == name and (found := _posted_since(station, record)) is not None:
+    if _is_about(record, name) and (found := _posted_since(station, record)) is not None:
         record_path.unlink()
         return found
     station.directory.mkdir(parents=True, exist_ok=True)
-    write_record(record_path, {**name, "from_block": station.contract.node.head().number + 1})
-    job_id, receipt = station.contract.post_job(spec, terms, cid)
+    # The same intention has the same name after a kill, so that it is paid for once.
+    token = str(record.get("token") or os.urandom(8).hex()) if _is_about(record, name) else os.urandom(8).hex()
+    write_record(record_path, {**name, "token": token, "from_block": station.contract.node.head().number + 1})
+    job_id, receipt = station.contract.post_job(spec, terms, cid, purpose=f"post a job: {token}")
     record_path.unlink()
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
     station.notify(notice)
     return job_id
+
+
+def require_time(station: Station, job: engine.Job, terms: Terms) -> None:
+    """Measures blocks and a step of the job here, and holds the clocks against that. Raises JobError if they are too
+    short for whoever is right, be it on a machine like this one."""
+    policy = station.policy
+    needed = policy.least_clock
+    if needed is None:
+        pace = Pace(block=station.desk.block_seconds(), step=step_seconds(job))
+        needed = least_clock(job.program, job.spec, pace, terms.concurrent_games)
+    if terms.clock_allowance < needed:
+        raise engine.JobError(
+            f"its clocks would run {terms.clock_allowance} seconds, and whoever is right needs {needed} here: give "
+            "them that much, or make intervals shorter"
+        )
+
+
+def step_seconds(job: engine.Job) -> float:
+    """What the first step of a job takes here; the quicker of two executions, because the first one compiles."""
+    seen: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
+        run = Run(job, Path(name), on_step=lambda event: seen.append(event.seconds), go_on=True)
+        for _ in range(2):
+            run.step(0, list(job.initial.values()), alone(job.spec))
+    return min(seen)
+
+
+def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:
+    return {key: record.get(key) for key in name} == name
 
 
 def _posted_since(station: Station, record: dict[str, object]) -> int | None:
@@ -93,13 +133,11 @@ class CustomerRole(JobRole):
     def consider(self, posted: Job) -> Progress:
         match posted.status:
             case JobStatus.OPEN:
-                self.stay()
                 if self.station.now() <= posted.commit_deadline:
                     return Progress(state="waits for a trainer", until=posted.commit_deadline + 1)
                 self.order("take the reward back", "reclaim", self.job, job=self.job)
                 return Progress(state="reclaims")
             case JobStatus.CLAIMED:
-                self.stay()
                 return self._watch(posted)
             case JobStatus.FINAL:
                 return self._collect(posted)

@@ -71,12 +71,22 @@ class Evidence:
         executor: Executor | None = None,
         device: torch.device | str = "cpu",
         micro_batches: int = 1,
+        cache_bytes: int = CACHE_BYTES,
     ) -> Evidence | None:
         """The evidence of a run that was executed to its end; None if it was not."""
         roots = Run(job, run_dir, batches=batches).recorded_roots()
         if len(roots) < job.spec.intervals:
             return None
-        return cls(job, run_dir, roots, batches=batches, executor=executor, device=device, micro_batches=micro_batches)
+        return cls(
+            job,
+            run_dir,
+            roots,
+            batches=batches,
+            executor=executor,
+            device=device,
+            micro_batches=micro_batches,
+            cache_bytes=cache_bytes,
+        )
 
     @property
     def claim(self) -> Leaves:

@@ -20,6 +20,9 @@ class Policy:
     right side loses by the clock."""
     most_bond: int | None = None
     """Wei; None: whatever the job asks."""
+    large_rows: bool = False
+    """Whether jobs are posted and taken whose rows do not fit a transaction. The referee decides alone about what was
+    loaded of them: if it is silent, the trainer gets no reward; if it lies, an honest party loses its bond."""
     least_reward: int = 0
     """Wei. Work for less is not begun, so that worthless jobs cannot keep the machine busy."""
     least_bond: int = 0

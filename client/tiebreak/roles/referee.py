@@ -67,7 +67,6 @@ class RefereesJob(JobRole):
     def consider(self, posted: Job) -> Progress:
         if posted.status in (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.EXPIRED):
             return self.leave(f"job {self.job} is {posted.status.name}")
-        self.stay()
         if posted.spec.referee != self.station.address or not posted.live_games:
             return Progress(state="watches")
         now = self.station.now()

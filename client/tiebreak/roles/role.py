@@ -169,6 +169,7 @@ class JobRole(Role):
         self._patience: dict[str, Pauses] = {}
         self._again: dict[str, float] = {}
         self._spec_hash: bytes | None = None
+        self._leaves = False
         self._block_seconds = 0.0
         self._funds_at = float("-inf")
         self._missing_funds: str | None = None
@@ -183,10 +184,15 @@ class JobRole(Role):
             return Progress(state=f"there is no job {self.job} yet")
         if posted.spec_hash != self._spec_hash:
             self._begin_anew(posted)
+        self._leaves = False
         try:
-            return self.consider(posted)
+            progress = self.consider(posted)
         except Refused as error:
-            return self.leave(self.refusal(str(error)))
+            progress = self.leave(self.refusal(str(error)))
+        if not self._leaves:
+            # There is something to do after all, whatever an earlier look has shown.
+            self._ending.clear()
+        return progress
 
     @abstractmethod
     def consider(self, posted: Job) -> Progress:
@@ -212,6 +218,7 @@ class JobRole(Role):
 
     def leave(self, why: str) -> Progress:
         """Ends the role: once it has seen the same reason often enough, deep enough, and has all that is its own."""
+        self._leaves = True
         if self.station.desk.is_busy or self.withdraw():
             return Progress(working=True, state=why)
         if not self._ending.seen(why, self.newest_block()):
@@ -223,10 +230,6 @@ class JobRole(Role):
         head = self.station.desk.watch.head
         assert head is not None, "look first"
         return head.number
-
-    def stay(self) -> None:
-        """There is something to do after all, whatever an earlier look has shown."""
-        self._ending.clear()
 
     def _begin_anew(self, posted: Job) -> None:
         """What was computed belongs to a spec, and not to the number that the chain has given to it."""

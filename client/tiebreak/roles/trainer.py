@@ -14,7 +14,7 @@ from roundlog.executor import Executor, StoppedError
 from tiebreak.chain.records import ANYONE, Job, JobStatus, Phase, Side
 from tiebreak.game import Leaves
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused, require_decidable
+from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games
@@ -83,7 +83,6 @@ class TrainerRole(JobRole):
         if self.station.now() > posted.commit_deadline:
             return self.leave(f"nobody has committed to job {self.job} in time")
         require_decidable(self.station, posted)
-        self.stay()
         if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
             return Progress(state=missing)
         if not self._told_stakes:
@@ -94,6 +93,7 @@ class TrainerRole(JobRole):
         job = self.fetched(posted, duty)
         if job is None:
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
+        require_small_rows(self.station, job)
         done = self._trained(posted, job, duty)
         if done is None:
             return Progress(working=True, state="trains", until=posted.commit_deadline)
@@ -104,7 +104,6 @@ class TrainerRole(JobRole):
             return self.leave(f"job {self.job} was not claimed by this trainer")
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
-        self.stay()
         return self._defend(posted)
 
     def _trained(self, posted: Job, job: engine.Job, duty: Duty) -> Claimed | None:

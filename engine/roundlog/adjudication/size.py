@@ -18,6 +18,12 @@ _FIXED_BYTES = 2 * CHUNK_SIZE
 """The trainer's chunk, and the numbers around it."""
 
 
+def row_bytes(program: Program) -> int:
+    """Bytes of one row of the data set, all fields of it: what a proof of a loaded number opens. Above MAX_ROW bytes
+    the contract cannot tell what was loaded, and asks the referee."""
+    return sum(kind.nbytes for kind in program.data.values()) // program.batch_size
+
+
 def largest_proof(program: Program, spec: TrainingSpec) -> tuple[int, int]:
     """(bytes, operator): an upper bound of the call data with which any element of any operator, or one segment of its
     terms, is proven, and the operator that takes so much."""

@@ -186,6 +186,24 @@ def test_a_claim_with_forty_bent_decisions_is_wrong_whenever_one_of_them_is_foun
     assert found.findings[0].kind is FindingKind.FORGED
 
 
+def test_a_claim_is_never_right_in_an_audit_that_found_its_log_incomplete(honest: Honest, tmp_path: Path) -> None:
+    """One decisive bend that a sample of 5 % misses nineteen times in twenty, and a few missing entries that everybody
+    finds: whoever finds those goes on without the log, and so finds the bend."""
+    for seed in range(9):
+        forged = forged_logs.train_forging(honest.job, tmp_path / f"forger {seed}", np.random.default_rng([seed, 1]), 1)
+        if forged.checkpoint_root != honest.root:
+            break
+    claim, rng = forged.checkpoint_root, np.random.default_rng(2)
+    assert claim != honest.root
+    log = forged_logs.rewrite(
+        honest.job, forged.log_dir, tmp_path / "log", lambda steps: forged_logs.thinned(steps, rng, 60)
+    )
+    for number in range(10):
+        found = audit(honest.job, tmp_path / f"{number}", claim=claim, log_dir=log, verify_log=0.05)
+        assert found.right is False and found.log is LogStanding.WRONG
+        assert FindingKind.MISSING in {finding.kind for finding in found.findings}
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_one_decisive_bend_is_found_by_whoever_verifies_all(seed: int, honest: Honest, tmp_path: Path) -> None:
     forged = forged_logs.train_forging(honest.job, tmp_path / "forger", np.random.default_rng(seed), 1)

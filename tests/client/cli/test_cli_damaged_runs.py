@@ -1,0 +1,178 @@
+"""A bit that flips in a finished run: every command notices it and says how to mend it, or does not read the file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_world import Run, Trained, refused
+from roundlog.checkpoints import wrong_state
+from roundlog.commitments import state_root
+from roundlog.job import Job
+from roundlog.storage import load_tensors
+
+FILES = (
+    "run.json",
+    "roots",
+    "roots.sums",
+    "checkpoints/00000002.safetensors",
+    "checkpoints/00000004.safetensors",
+    "log/00000000.rlog",
+    "log/00000001.rlog",
+)
+PLACES = (0.0, 0.3, 0.6, 1.0)
+"""Parts of a file: its header, its inside, its end."""
+
+
+@pytest.fixture
+def copy(trained: Trained, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return Path(shutil.copytree(trained.run, tmp_path / "copy"))
+
+
+def flip(path: Path, place: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[round(place * (len(data) - 1))] ^= 0x04
+    path.write_bytes(data)
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_these_are_all_files_of_a_run(trained: Trained) -> None:
+    assert {str(path) for path in contents(trained.run)} - {"run.lock"} == set(FILES)
+    assert (trained.run / "run.lock").stat().st_size == 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", FILES)
+def test_an_audit_of_a_damaged_run_notices_it(
+    run: Run, trained: Trained, copy: Path, tmp_path: Path, name: str, place: float
+) -> None:
+    flip(copy / name, place)
+    result = run("audit", trained.job, "--run", tmp_path / "a", "--claim", copy, "--log", copy / "log", "--json")
+    if name == "run.json":
+        assert result.exit_code == 0, "whose directory it is makes no difference to what it claims"
+        return
+    if name.startswith("roots"):
+        refused(result, str(copy / "roots"), "tiebreak train", "mends it")
+        return
+    assert result.exit_code == 3
+    found = json.loads(result.stdout)
+    assert found["agrees"] is True and found["findings"] == [], "nobody is accused of a wrong training"
+    if name.startswith("log"):
+        assert found["log"] == "unusable" and str(copy / name) in found["unreadable"][0]
+        assert found["wrong_states"] == []
+    else:
+        (said,) = found["wrong_states"]
+        assert str(copy / name) in said and "is not the claimed state" in said and "tiebreak train" in said
+        assert found["log"] == "right"
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", FILES)
+def test_training_in_a_damaged_run_mends_it(run: Run, trained: Trained, copy: Path, name: str, place: float) -> None:
+    whole = contents(trained.run)
+    flip(copy / name, place)
+    damaged = contents(copy)
+    result = run("train", trained.job, "--run", copy, "--json")
+    if name == "run.json":
+        refused(result, str(copy), "nothing is lost" if place in (0.0,) else "choose an empty directory")
+        assert contents(copy) == damaged
+        (copy / name).unlink()
+        result = run("train", trained.job, "--run", copy, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex()
+    assert contents(copy) == whole
+    if name in ("checkpoints/00000002.safetensors", "log/00000000.rlog"):
+        assert found["mended_intervals"] == [0]
+
+
+def test_training_in_a_whole_run_changes_nothing(run: Run, trained: Trained, copy: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in copy.glob("*/*")}
+    assert json.loads(run("train", trained.job, "--run", copy, "--json").stdout)["mended_intervals"] == []
+    assert {path: path.stat().st_mtime_ns for path in copy.glob("*/*")} == before
+
+
+def test_everything_at_once_is_mended(run: Run, trained: Trained, copy: Path) -> None:
+    for name in FILES[3:]:
+        flip(copy / name, 0.5)
+    flip(copy / "roots", 0.1)
+    (copy / "log" / "00000001.rlog").unlink()
+    result = run("train", trained.job, "--run", copy)
+    assert result.exit_code == 0
+    assert contents(copy) == contents(trained.run)
+
+
+def test_a_missing_model_is_not_called_right(run: Run, trained: Trained, copy: Path, tmp_path: Path) -> None:
+    (copy / FILES[4]).unlink()
+    words = ("audit", trained.job, "--run", tmp_path / "a", "--claim", copy)
+    shown = run(*words)
+    assert shown.exit_code == 0 and "the final state is not there" in shown.stdout
+    assert json.loads(run(*words, "--json").stdout)["has_final_state"] is False
+
+
+def test_every_byte_of_a_checkpoint_counts(trained: Trained, tmp_path: Path) -> None:
+    """All bytes, one bit of each: a file that is accepted holds the very same tensors."""
+    job = Job.read(trained.job)
+    whole = (trained.run / FILES[4]).read_bytes()
+    right = load_tensors(trained.run / FILES[4], job.program.states)
+    root, path = state_root(right.values()), tmp_path / "model"
+    header = 8 + int.from_bytes(whole[:8], "little")
+    places = [*range(header), *range(header, len(whole), max(1, (len(whole) - header) // 500))]
+    for place in places:
+        data = bytearray(whole)
+        data[place] ^= 1 << place % 8
+        path.write_bytes(data)
+        if wrong_state(path, job.program, root) is None:
+            found = load_tensors(path, job.program.states)
+            assert place < header and all(found[name].equal(right[name]) for name in right)
+
+
+def test_a_model_is_verified_without_a_chain(run: Run, trained: Trained, copy: Path) -> None:
+    job = Job.read(trained.job)
+    model = copy / FILES[4]
+    root = "0x" + state_root(load_tensors(model, job.program.states).values()).hex()
+    words = ("verify-model", model, "--job", trained.job, "--root")
+    shown = run(*words, root)
+    assert shown.exit_code == 0 and shown.stdout == f"Right: {model} is the state with the root {root}.\n"
+    assert json.loads(run(*words, root[2:].upper(), "--json").stdout)["right"] is True
+    wrong = run(*words, "0x" + bytes(32).hex())
+    assert wrong.exit_code == 3 and wrong.stdout.startswith("WRONG: ") and len(wrong.stdout.splitlines()) == 1
+    for place in PLACES:
+        shutil.copy(trained.run / FILES[4], model)
+        flip(model, place)
+        wrong = run(*words, root)
+        assert wrong.exit_code == 3 and wrong.stdout.startswith(f"WRONG: {model} is not the state with the root {root}")
+    other = run("verify-model", trained.run / FILES[3], "--job", trained.job, "--root", root)
+    assert other.exit_code == 3 and f"not {root}" in other.stdout
+
+
+def test_the_roots_that_train_and_audit_print_verify_the_model(run: Run, trained: Trained, tmp_path: Path) -> None:
+    found = json.loads(run("train", trained.job, "--run", tmp_path / "t", "--json").stdout)
+    audited = json.loads(run("audit", trained.job, "--run", tmp_path / "a", "--json").stdout)
+    assert audited["final_state_root"] == found["final_state_root"]
+    assert found["final_state_root"] in run("audit", trained.job, "--run", tmp_path / "a").stdout
+    words = ("verify-model", found["final_state"], "--job", trained.job, "--root", found["final_state_root"])
+    assert run(*words).exit_code == 0
+
+
+def test_what_a_model_cannot_be_verified_with_is_named(run: Run, trained: Trained, tmp_path: Path) -> None:
+    model, root = trained.run / FILES[4], "0x" + bytes(32).hex()
+    refused(run("verify-model", tmp_path / "no", "--job", trained.job, "--root", root), "there is no file", "no")
+    refused(run("verify-model", model, "--job", tmp_path / "no", "--root", root), "there is no job directory")
+    refused(run("verify-model", model, "--job", trained.job, "--root", "0x12"), "is not a root", code=2)
+    words = ("verify-model", model, "--job", trained.job, "--root", root, "--max-memory", "0.001MB")
+    refused(run(*words), "--max-memory")
+    job = tmp_path / "job"
+    shutil.copytree(trained.job, job)
+    flip(job / "program.json", 0.5)
+    refused(run("verify-model", model, "--job", job, "--root", root), str(job))
+    huge = tmp_path / "huge"
+    huge.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+    wrong = run("verify-model", huge, "--job", trained.job, "--root", root)
+    assert wrong.exit_code == 3 and "has a header of" in wrong.stdout
