@@ -75,16 +75,15 @@ def why(flood: Flood) -> str:
 
 def _sizes(most: int, *, curves: bool) -> list[int]:
     """Numbers of puppets: only the largest, or points for a curve before it."""
-    return sorted({most, *(max(1, most // part) for part in (100, 32, 10, 3))}) if curves else [most]
+    return sorted({most, *(max(1, most // part) for part in (100, 10))}) if curves else [most]
 
 
 def _trainers_plan(most: int, *, curves: bool) -> list[tuple[int, list[Manner]]]:
     """The largest flood has puppets of all manners; for a curve, each manner has floods of its own."""
-    plan: list[tuple[int, list[Manner]]] = []
+    plan = [(most, list(Manner))]
     if curves:
-        sizes = _sizes(max(1, most // 10), curves=True)
-        plan += [(size, [manner]) for manner in Manner for size in sizes]
-    return [*plan, (most, list(Manner))]
+        plan += [(size, [manner]) for size in _sizes(max(1, most // 10), curves=True) for manner in Manner]
+    return plan
 
 
 def _told(flood: Flood) -> Flood:
