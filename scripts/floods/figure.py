@@ -10,7 +10,7 @@ from floods.play import ETHER, Flood, Setting
 
 _DAY = 86_400
 _GWEI = 5
-"""Price of gas for the cost in ether: a calm day of 2025 and several times that of 2026."""
+"""Assumed price of gas, to show gas beside bonds."""
 
 
 def draw(floods: Sequence[Flood], setting: Setting, room: Path) -> None:
@@ -39,7 +39,7 @@ def draw(floods: Sequence[Flood], setting: Setting, room: Path) -> None:
 def _curves(floods: Sequence[Flood]) -> dict[str, list[Flood]]:
     curves: dict[str, list[Flood]] = {}
     for flood in sorted(floods, key=lambda flood: flood.puppets):
-        label = f"{flood.scene}, puppets move {flood.manner}"
+        label = f"{flood.scene}, puppets move: {flood.manner}"
         if flood.scene == "honest challenger":
             label = "honest challenger behind a trainer's puppets"
         curves.setdefault(label, []).append(flood)

@@ -33,9 +33,7 @@ def test_a_short_campaign_ends_without_a_violation() -> None:
     assert lines[-1].startswith("2 rounds, ") and lines[-1].endswith(" 0 violations"), found.stdout
 
 
-@needs_anvil
-def test_a_campaign_that_finds_something_fails_and_says_what(tmp_path: Path) -> None:
-    """The judge is not blind: a claim that nobody has defended, and a job that was posted twice, are seen."""
+def test_the_judge_sees_a_job_that_was_posted_twice() -> None:
     import judge
     from stage import Stage
 
