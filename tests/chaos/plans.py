@@ -57,7 +57,8 @@ class Plan:
     """All that a seed decides.
 
     trainer: None for an honest one. challengers: dishonest ones. auditors: honest ones. twin: the honest party of which
-    a second process runs with the same key. following: who looks for jobs by itself instead of being told one."""
+    a second process runs with the same key. following: who looks for jobs by itself instead of being told one. rival:
+    whether another customer's job has the same number at first, until a reorganisation gives it to this one."""
 
     seed: int
     job: int
@@ -68,6 +69,7 @@ class Plan:
     auditors: int
     twin: str | None
     following: frozenset[str]
+    rival: bool
     storm_seconds: float
     rates: dict[str, float]
     log_range: int | None
@@ -116,4 +118,5 @@ def plan(seed: int) -> Plan:
         rates={name: draw.choice((0.0, 0.02, 0.05, 0.12)) for name in [*honest, "customer"]},
         log_range=draw.choice((None, 100, 10)),
         events=tuple(sorted(events, key=lambda event: event.at)),
+        rival=draw.random() < 0.3,
     )

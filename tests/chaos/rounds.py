@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -77,6 +78,8 @@ class Round:
     def post(self) -> int | None:
         """Has the customer post the job, in bad weather, killed now and then; returns the job's number."""
         stage, customer = self.stage, self.stage.posting()
+        if self.plan.rival:
+            self._give_number_away()
         for attempt in range(_POSTINGS):
             rate = self.plan.rates["customer"] if attempt < 4 else 0.0
             stage.faulty.weather("posting", Weather(rate, log_range=self.plan.log_range))
@@ -99,13 +102,36 @@ class Round:
         self._accuse("posting", f"the job could not be posted in {_POSTINGS} attempts: {customer.last_words()}")
         return None
 
+    def _give_number_away(self) -> None:
+        """Shows a rival's job to those that look for jobs, and takes it back, so that its number is free again."""
+        stage, before = self.stage, self.stage.chain.height
+        stage.add_followers()
+        for name in self.plan.following:
+            stage.faulty.weather(name, Weather(log_range=self.plan.log_range))
+            stage.parties[name].start()
+        time.sleep(self.draw.uniform(0.5, 2.0))
+        stage.chain.halt(3600)
+        poster = threading.Thread(target=stage.post_rival)
+        poster.start()
+        deadline = time.monotonic() + 20 * slowness()
+        while stage.contract.job_count() == 0 and time.monotonic() < deadline:
+            stage.chain.rpc("evm_mine")
+            before = stage.chain.height
+            time.sleep(2 * _LOOK)
+        poster.join()
+        time.sleep(self.draw.uniform(0.2, 1.0))
+        depth = stage.chain.height - before + 1
+        stage.chain.reorganise(depth, put_back=False)
+        stage.chain.halt(0)
+        self.result.counts["numbers given away"] += 1
+
     def carry_out(self, job: int) -> None:
         """Everything from the trainer's start to the end."""
         stage, plan = self.stage, self.plan
         stage.add_all(job)
         stage.set_weather(storm=True)
         for party in stage.parties.values():
-            if party.name != "posting":
+            if party.name != "posting" and not party.running:
                 party.start_again_at = time.monotonic() + self.draw.uniform(0.0, 1.5)
         started = time.monotonic()
         storm_ends = started + plan.storm_seconds

@@ -9,12 +9,17 @@ from anvil import Chain
 from disks import Disk
 from eth_account.signers.local import LocalAccount
 from faulty_node import FaultyNode, Weather
+from jobs import KINDS
 from parties import Party
 from plans import Plan
 from tiebreak.chain.accounts import KEY_VARIABLE, devnet_account
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
+from tiebreak.chain.records import Terms
 from tiebreak.chain.sender import Sender
+from tiebreak.roles.customer import post_job
+from tiebreak.roles.station import Station
+from tiebreak.store import FolderStore
 
 ETHER = 10**18
 CLOCK = 3 * 3600
@@ -82,17 +87,48 @@ class Stage:
         words = ["job", "create", str(self._jobs / f"job-{self.plan.job}"), *_TERMS, "--referee", referee]
         return self.add("posting", words, account="customer")
 
+    def add_followers(self) -> None:
+        """Those who look for jobs by themselves, before there is one."""
+        for name in sorted(self.plan.following):
+            self._add_role(name, name.split("-")[0], 0)
+
+    def post_rival(self) -> None:
+        """Another customer's job, straight through the node."""
+        sender = Sender(self.node, devnet_account(8))
+        station = Station(
+            contract=VerificationGame(self.node, self.contract.address, sender),
+            sender=sender,
+            store=FolderStore(self.store),
+            directory=self.directory / "rival",
+        )
+        terms = Terms(
+            reward=2 * ETHER,
+            trainer_bond=ETHER,
+            challenger_bond=ETHER,
+            commit_window=WINDOW,
+            challenge_window=WINDOW,
+            clock_allowance=CLOCK,
+            referee_allowance=7200,
+            concurrent_games=16,
+        )
+        other = self._jobs / f"job-{(self.plan.job + 1) % KINDS}"
+        post_job(station, other, terms, self.accounts["referee"].address)
+
     def add_all(self, job: int) -> None:
         """Everybody else."""
         plan = self.plan
+        if not plan.rival:
+            self.add_followers()
         self.add("customer", ["job", "collect", str(job), "--model", str(self.directory / "model.safetensors")])
         self.add("referee", ["referee", "run"], lasting=True)
         if plan.trainer is None:
-            self._add_role("trainer", "trainer", job)
+            if "trainer" not in plan.following:
+                self._add_role("trainer", "trainer", job)
         else:
             self.add("trainer", ["misbehave", plan.trainer, str(job), str(plan.wrong_step)])
-        for i in range(plan.auditors):
-            self._add_role(f"auditor-{i}", "auditor", job)
+        for name in (f"auditor-{i}" for i in range(plan.auditors)):
+            if name not in plan.following:
+                self._add_role(name, "auditor", job)
         for i, kind in enumerate(plan.challengers):
             self.add(f"{kind.value}-{i}", ["misbehave", kind, str(job), str(plan.wrong_step)])
         if plan.twin is not None:
