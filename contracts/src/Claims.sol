@@ -52,6 +52,6 @@ library Claims {
         game.search.begin(roots, Merkle.depth(game.leafCount(job.spec, Level.CHECKPOINT)));
         emit IVerificationGame.Challenged(id, gameId, msg.sender, roots[1]);
         job.enter(games, gameId);
-        job.start(games);
+        job.startNext(games);
     }
 }

@@ -34,7 +34,7 @@ library Queue {
     }
 
     /// @notice Starts the game whose turn it is, if there is one and a place for it.
-    function start(Job storage job, mapping(GameId => Game) storage games) internal {
+    function startNext(Job storage job, mapping(GameId => Game) storage games) internal {
         uint64 started = job.started;
         if (started == job.games.length || job.liveGames >= job.terms.concurrentGames) return;
         GameId id = job.games[started];

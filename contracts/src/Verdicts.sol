@@ -36,7 +36,7 @@ library Verdicts {
             ledger.credit(job.customer, lost.quarter);
             ledger.burn(gameId, lost.burnt);
             // INVARIANT: the claim still stands, so the next game starts now, in its turn.
-            job.start(games);
+            job.startNext(games);
             return;
         }
         // INVARIANT: one lost game rejects the claim. The trainer's bond and the reward leave here, once, because from now on

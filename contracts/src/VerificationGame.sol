@@ -287,6 +287,7 @@ contract VerificationGame is IVerificationGame {
         for (uint256 i = 0; i < calls.length; ++i) {
             // INVARIANT: calls go to this contract's own code, keep the sender, and bring no money: this function takes none.
             if (bytes4(calls[i]) == this.batch.selector) answers[i].data = abi.encodeWithSelector(NestedBatch.selector);
+            // slither-disable-next-line calls-loop,low-level-calls
             else (answers[i].success, answers[i].data) = address(this).delegatecall(calls[i]);
         }
     }
@@ -351,6 +352,7 @@ contract VerificationGame is IVerificationGame {
 
     /// @dev Returns from the contract with what a library has encoded, so that its code is not here a second time.
     function answerWith(bytes memory encoded) private pure {
+        // slither-disable-next-line assembly
         assembly ("memory-safe") {
             return(add(encoded, 32), mload(encoded))
         }

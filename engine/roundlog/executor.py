@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS, check_machine
+from roundlog.arithmetic import FULL_BITS, check_machine, undisturbed
 from roundlog.finiteness import Doubts, surely_finite
 from roundlog.fusion import Group, compute, compute_on_device, deaths, plan
 from roundlog.kernels.cuda import works
@@ -230,11 +230,11 @@ class Executor:
 
         Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants or data, as in
         attention masks, may pass through exact operators), IndexRangeError for an index out of range, MachineError if
-        this process does not compute as IEEE 754 says."""
-        if inputs.device not in self._checked:
-            check_machine(inputs.device)
-            self._checked.add(inputs.device)
-        with own_threads():
+        this process does not compute as IEEE 754 says, DisturbedError if it has begun to while the step was running."""
+        with own_threads(), undisturbed(f"step {inputs.step}"):
+            if inputs.device not in self._checked:
+                check_machine(inputs.device)
+                self._checked.add(inputs.device)
             return self._run(inputs, rounding, observe, pass_on)
 
     def _run(

@@ -27,13 +27,14 @@ from typing import Protocol
 
 import torch
 
+from roundlog.arithmetic import until_undisturbed
 from roundlog.batches import Batches, BatchSource
 from roundlog.checkpoints import checkpoint_path, wrong_state
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.dispute.made_up import MadeUp
 from roundlog.dispute.stops import note_stop
 from roundlog.dispute.trace import Stop, first_store, state_after_stop
-from roundlog.executor import Executor, StoppedError
+from roundlog.executor import Executor, StepResult, StoppedError
 from roundlog.job import Job
 from roundlog.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.operators import StepInputs
@@ -320,11 +321,7 @@ class Run:
         started = time.perf_counter()
         inputs = self.inputs(step, states)
         try:
-            if isinstance(self.executor, MicrobatchExecutor):
-                assert isinstance(rounding, Follower)
-                result = self.executor.run(inputs, rounding)
-            else:
-                result = self.executor.run(inputs, rounding)
+            result = until_undisturbed(lambda: self._execute(inputs, rounding), rounding.start_again)
             after, loss = result.states, result.loss
         except StoppedError as error:
             if not self.go_on:
@@ -335,6 +332,12 @@ class Run:
         if self.on_step is not None:
             self.on_step(StepEvent(step, loss, time.perf_counter() - started))
         return after
+
+    def _execute(self, inputs: StepInputs, rounding: Rounding) -> StepResult:
+        if isinstance(self.executor, MicrobatchExecutor):
+            assert isinstance(rounding, Follower)
+            return self.executor.run(inputs, rounding)
+        return self.executor.run(inputs, rounding)
 
     def _beyond(self, inputs: StepInputs, error: StoppedError) -> list[torch.Tensor]:
         """The state that is made up after a step that stops."""

@@ -56,6 +56,7 @@ class SimulatedChain:
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
+        self.slot = 0
         self.halted = False
         self.base_fee = 10**9
         self.strict_fees = True
@@ -73,7 +74,8 @@ class SimulatedChain:
     def sleep(self, seconds: float) -> None:
         before, self.now = self.now, self.now + seconds
         if not self.halted:
-            for _ in range(int(self.now // BLOCK_SECONDS) - int(before // BLOCK_SECONDS)):
+            for slot in range(int(before // BLOCK_SECONDS) + 1, int(self.now // BLOCK_SECONDS) + 1):
+                self.slot = slot
                 self.mine()
         self.on_sleep()
 
@@ -115,7 +117,7 @@ class SimulatedChain:
     def _block(self, transactions: list[dict[str, Any]]) -> SimulatedBlock:
         number = len(self.blocks) if hasattr(self, "blocks") else 0
         name = keccak(repr((number, self.now, self.random.random())).encode())
-        return SimulatedBlock(number, name, START + int(self.now), self.base_fee, transactions)
+        return SimulatedBlock(number, name, START + BLOCK_SECONDS * self.slot, self.base_fee, transactions)
 
     # JSON-RPC.
 

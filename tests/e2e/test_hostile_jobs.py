@@ -157,7 +157,9 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
     assert progress.finished and "wrong" in progress.state and objection in progress.state
     assert world.contract.job(world.job).game_count == 0
     assert [notice.role for notice in world.notices if notice.what is What.STAKED] == ["trainer"]
-    assert AuditorRole(world.station("auditor"), world.job).step().acted
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    while not world.said("challenge the claim"):
+        auditor.step()
     staked, sent = (notice for notice in world.notices[-2:])
     assert staked.what is What.STAKED and staked.text == (
         f"the referee {world.senders['referee'].address} can decide over the bond of {TERMS.challenger_bond} wei "

@@ -72,6 +72,6 @@ def test_what_was_used_last_is_kept_and_never_more_than_allowed() -> None:
     for key in range(5):
         kept.put(key, str(key), 30)
         kept.get(0)
-    assert list(kept) == [3, 0, 4] and kept.get(1) is None
+    assert list(kept) == [3, 4, 0] and kept.get(1) is None
     kept.put(9, "large", 1000)
     assert list(kept) == [9]

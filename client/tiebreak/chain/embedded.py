@@ -66,7 +66,7 @@ class EmbeddedChain:
             genesis_state_overrides={"balance": BALANCE},
             hd_path="m/44'/60'/0'/0",
         )
-        backend.chain.gas_estimator = _estimate_gas
+        backend.chain.gas_estimator = self._estimate_gas
         self._tester = EthereumTester(backend=backend)
         provider = EthereumTesterProvider(self._tester)
         # Only the provider's own middleware, which translates between JSON-RPC and eth-tester; none of web3's.
@@ -142,6 +142,11 @@ class EmbeddedChain:
     @property
     def _latest_timestamp(self) -> int:
         return int(self._tester.get_block_by_number("latest")["timestamp"])
+
+    def _estimate_gas(self, state: StateAPI, transaction: SignedTransactionAPI) -> int:
+        # py-evm asks in the newest block's instant; the transaction will stand in the next one, as the clock goes.
+        cast(Any, state.execution_context)._timestamp = self._chain.header.timestamp
+        return _estimate_gas(state, transaction)
 
     def _set_clock(self) -> None:
         # eth-tester adds one second a block, whatever the clock says; the pending header decides the next timestamp.

@@ -52,7 +52,8 @@ class RangeLimit:
     def was_refused(self, size: int) -> None:
         with self._lock:
             self._refused = min(self._refused, size)
-            self._accepted = min(self._accepted, size - 1)
+            if size <= self._accepted:
+                self._accepted = 0  # it was accepted elsewhere: what counts here is the number of events
             self._in_a_row = 0
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 from tiebreak.chain.node import Block, Node
 
 _SLOWEST = 60.0
 """Seconds. A development chain without transactions has hours between two blocks, which says nothing about the next."""
+
+_WINDOW = 6
+"""Blocks from which the pace is taken."""
 
 
 def block_time(node: Node, blocks: int = 50) -> float:
@@ -25,37 +29,41 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._newest: Block | None = None
-        self._seen_at = 0.0
-        self._interval: float | None = None
+        self._seen: deque[tuple[Block, float]] = deque(maxlen=_WINDOW)
 
     def observe(self, block: Block) -> None:
         """A newest block as a node has just shown it."""
-        newest, now = self._newest, self._clock()
-        if newest is None or block.number > newest.number:
-            if newest is not None:
-                by_the_chain = (block.timestamp - newest.timestamp) / (block.number - newest.number)
-                by_our_clock = (now - self._seen_at) / (block.number - newest.number)
-                # The smaller: a chain whose clock was moved, or that nobody asked for a while, is not a slow one.
-                interval = min(max(by_the_chain, 0.0), by_our_clock, _SLOWEST)
-                # Falls at once and rises slowly: a block that is missed costs more than a question too many.
-                known = self._interval
-                self._interval = interval if known is None or interval < known else 0.75 * known + 0.25 * interval
-            self._newest, self._seen_at = block, now
+        if not self._seen or block.number > self._seen[-1][0].number:
+            self._seen.append((block, self._clock()))
 
     @property
     def interval(self) -> float | None:
         """Seconds a block; None while fewer than two were seen."""
-        return self._interval
+        if len(self._seen) < 2:
+            return None
+        (first, since), (last, until) = self._seen[0], self._seen[-1]
+        blocks = last.number - first.number
+        by_the_chain = max(0, last.timestamp - first.timestamp) / blocks
+        by_our_clock = (until - since) / blocks
+        # Blocks are seen late by up to one interval. A development chain's clock says nothing about ours.
+        return min(by_the_chain, 1.5 * by_our_clock, _SLOWEST)
 
     def due(self) -> float:
         """Seconds until the next block is to be expected; 0.0 once it may be there."""
-        if self._newest is None or self._interval is None:
+        interval = self.interval
+        if interval is None:
             return 0.0
-        return max(0.0, self._seen_at + self._interval - self._clock())
+        last, until = self._seen[-1]
+        # How long after its timestamp a block is there at the earliest, by our clock.
+        delay = min(at - block.timestamp for block, at in self._seen)
+        expected = min(until, last.timestamp + delay) + interval
+        return max(0.0, expected - self._clock())
 
     def now(self) -> int:
         """The chain's time in seconds since 1970, without asking: the newest block's and what has passed since.
 
         0 while no block was seen."""
-        return 0 if self._newest is None else self._newest.timestamp + int(self._clock() - self._seen_at)
+        if not self._seen:
+            return 0
+        last, until = self._seen[-1]
+        return last.timestamp + int(self._clock() - until)

@@ -92,7 +92,7 @@ def deploy(
     from tiebreak.cli import output
 
     signer = network.account(keystore)
-    game = VerificationGame.deploy(Sender(connect(chain, confirmations=confirmations), signer))
+    game = VerificationGame.deploy(Sender(connect(chain, confirmations=confirmations or 0), signer))
     if json:
         output.show_json({"contract": game.address, "chain_id": game.node.chain_id})
     else:

@@ -83,6 +83,10 @@ class AuditorRole(JobRole):
     def refusal(self, why: str) -> str:
         return f"job {self.job} cannot be audited: {why}"
 
+    def bond_held(self, posted: Job) -> int:
+        mine = self.games(lambda game: game.challenger == self.station.address)
+        return sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
+
     def consider(self, posted: Job) -> Progress:
         if posted.status is JobStatus.EXPIRED:
             return self.leave(f"nobody has committed to job {self.job} in time")
@@ -90,7 +94,7 @@ class AuditorRole(JobRole):
             return Progress(state="waits for a claim")
         mine = self.games(lambda game: game.challenger == self.station.address)
         self._games.tell_ended(mine)
-        held = sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
+        held = self.bond_held(posted)
         void = [number for number, game in mine.items() if game.outcome is Outcome.VOID and game.bond_held]
         for number in void:
             self.order("fetch the bond of a void game back", "releaseBond", number, job=self.job, game=number)
@@ -107,7 +111,9 @@ class AuditorRole(JobRole):
         if mine:
             return self.leave("the game is over and the claim stands")
         contract, now = self.station.contract, self.station.now()
-        if contract.has_attested(self.job, self.station.address):
+        # Asked for before the work, and after it.
+        asks = "audit" not in self._errands or self._is_audited()
+        if asks and contract.has_attested(self.job, self.station.address):
             return self.leave(f"the claim on job {self.job} is right, and this account has said so")
         if now > posted.claim.challenge_deadline and not posted.live_games:
             return self.leave(f"the window for challenges to job {self.job} is closed")
@@ -208,22 +214,21 @@ class AuditorRole(JobRole):
 
     def _evidence(self, posted: Job, duty: Duty, challenged: bytes) -> Evidence | None:
         """What games are played with; None as long as it takes to have it."""
-        job = self.fetched(posted, duty)
-        if job is None:
+        if not self.files_are_here(posted, duty):
             return None
-        recalled = self._recalled(posted, job, duty, challenged)
+        recalled = self._recalled(posted, duty, challenged)
         if recalled is None:
             return None
         return recalled[0] if recalled else self._audited(posted, duty)
 
-    def _recalled(self, posted: Job, job: engine.Job, duty: Duty, challenged: bytes) -> list[Evidence] | None:
+    def _recalled(self, posted: Job, duty: Duty, challenged: bytes) -> list[Evidence] | None:
         """The audit behind a game that runs already, read again without executing anything; empty if it cannot be, None
         as long as that takes."""
-        known = self._errands.get("audit")
-        if known is not None and known.done and known.error is None:
+        if self._is_audited():
             return []
 
         def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
+            job = self.read_job(posted)
             found = Evidence.recall(
                 job,
                 self.station.room(self.job, posted) / "alone",
@@ -238,17 +243,20 @@ class AuditorRole(JobRole):
 
         return self.work(Lane.GAMES, "recalling", recall, duty, "reading the audit again")
 
+    def _is_audited(self) -> bool:
+        known = self._errands.get("audit")
+        return known is not None and known.done and known.error is None
+
     def _audited(self, posted: Job, duty: Duty) -> Evidence | None:
         """The audit, resumed or read again from its directory; None as long as it takes."""
-        require_decidable(self.station, posted)
-        job = self.fetched(posted, duty)
-        if job is None:
-            return None
         if not duty.bonded:
-            require_small_rows(self.station, job)
+            require_decidable(self.station, posted)
+        if not self.files_are_here(posted, duty):
+            return None
         log = self._log(posted, duty) if self._use_log else None
+        bonded = duty.bonded
         return self.work(
-            Lane.RUNS, "audit", lambda errand: self.alter(self._audit(posted, job, log, errand)), duty, "the audit"
+            Lane.RUNS, "audit", lambda errand: self.alter(self._audit(posted, log, errand, bonded)), duty, "the audit"
         )
 
     def _log(self, posted: Job, duty: Duty) -> Errand[list[Path]]:
@@ -263,10 +271,11 @@ class AuditorRole(JobRole):
 
         return self.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
 
-    def _audit(
-        self, posted: Job, job: engine.Job, log: Errand[list[Path]] | None, errand: Errand[Evidence]
-    ) -> Evidence:
+    def _audit(self, posted: Job, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool) -> Evidence:
         """The audit behind everything that is said or bonded. The log is a hint: if it comes late it is left out."""
+        job = self.read_job(posted)
+        if not bonded:
+            require_small_rows(self.station, job)
 
         def arrived() -> list[Path]:
             return log.result() if log is not None and log.done and log.error is None else []
@@ -280,8 +289,8 @@ class AuditorRole(JobRole):
                 text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
                 self.notify_job(What.WARNING, text)
             with suppress(_LogArrived):
-                return self._execute(posted, job, None, errand, look_for_log)
-        return self._execute(posted, job, arrived()[0], errand, lambda event: None)
+                return self._execute(posted, job, None, errand, look_for_log, bonded)
+        return self._execute(posted, job, arrived()[0], errand, lambda event: None, bonded)
 
     def _execute(
         self,
@@ -290,8 +299,9 @@ class AuditorRole(JobRole):
         log_dir: Path | None,
         errand: Errand[Evidence],
         also: Callable[[StepEvent], None],
+        bonded: bool,
     ) -> Evidence:
-        on_step = self.on_step(errand, posted, job, "auditing")
+        on_step = self.on_step(errand, posted, job, "auditing", bonded=bonded)
 
         def told(event: StepEvent) -> None:
             also(event)

@@ -12,8 +12,6 @@ from roundlog.program import Program
 from roundlog.spec import SpecError
 from roundlog.storage import StorageError, load_tensors
 
-from tiebreak.chain.code import is_adjudicator
-from tiebreak.chain.confirmed import NotConfirmed
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job
 from tiebreak.chain.spec import PostedSpec
@@ -34,7 +32,7 @@ class Refused(Exception):
 def require_decidable(station: Station, posted: Job) -> None:
     """Looks at what the chain alone says of a job: whether disputes about it could be decided, and its size.
 
-    Raises Refused if this role will not work on it, NotConfirmed if the node does not show its adjudicator now."""
+    Raises Refused if this role will not work on it, NoCode if the node does not show its adjudicator now."""
     limits = station.limits
     try:
         posted.spec.training.validate()
@@ -45,10 +43,7 @@ def require_decidable(station: Station, posted: Job) -> None:
     if posted.spec.training.steps > limits.steps:
         raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
     adjudicator = posted.spec.adjudicator
-    if not is_adjudicator(station.contract.node, adjudicator):
-        if not station.contract.node.code(adjudicator):
-            # No code at all is what a node says that lags behind.
-            raise NotConfirmed(f"the node shows no code of the adjudicator {adjudicator}: looks again later")
+    if not station.desk.is_adjudicator(adjudicator):
         raise Refused(
             f"the posted adjudicator {adjudicator} is not this version's, so that nobody knows what it would compute"
         )

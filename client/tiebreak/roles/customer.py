@@ -160,14 +160,13 @@ class CustomerRole(JobRole):
         duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
         if self._model.exists():
             return self.leave(f"the model is in {self._model}")
-        job = self.fetched(posted, duty)
-        if job is None:
+        if not self.files_are_here(posted, duty):
             return Progress(working=True, state="fetches the job's files")
 
         def fetch(errand: Errand[Path]) -> Path:
             self._model.parent.mkdir(parents=True, exist_ok=True)
             part = self._model.with_name(f".{self._model.name}.partial")
-            claim = posted.claim
+            claim, job = posted.claim, self.read_job(posted)
             fetch_state(self.station, claim.model_cid, job.program, claim.final_state_root, part)
             part.replace(self._model)
             self.notify_job(What.FETCHED, f"the trained model is in {self._model}")

@@ -6,17 +6,21 @@ them is seen at a later look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from eth_typing import ChecksumAddress
 
 from tiebreak.chain.batch import Batches, Move
-from tiebreak.chain.errors import ChainError, RpcRefused
+from tiebreak.chain.code import is_adjudicator
+from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.flight import Sent, purpose_of
+from tiebreak.chain.funds import Funds, funds
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.pace import block_time
-from tiebreak.chain.records import Game
+from tiebreak.chain.records import Game, Job
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import News, Watch
 
@@ -32,6 +36,7 @@ MOST_UNDER_WAY = 12
 """Transactions that wait for a block; with as many, orders wait for the next look instead."""
 
 _RANGES = (4, 16, 64)
+_SECONDS_BETWEEN_BALANCES = 30.0
 _ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, whatever the events say
 
 
@@ -66,6 +71,9 @@ class Desk:
         self._sender = sender
         self._batches = Batches(contract, sender)
         self._block_seconds: float | None = None
+        self._funds: Funds | None = None
+        self._funds_at = 0.0
+        self._adjudicators: set[ChecksumAddress] = set()
         self._orders: dict[str, Order] = {}
         self._under_way: list[_Parcel] = []
         self._jobs = 0
@@ -85,6 +93,8 @@ class Desk:
         if news is not None:
             posted = [event.job for event in news.events if isinstance(event, JobPosted)]
             self._jobs = max(self._jobs, *posted, 0)
+            if any(isinstance(event, JobPosted) for event in news.taken_back):
+                self._jobs_asked_at = None
         return news
 
     def job_count(self) -> int:
@@ -94,6 +104,19 @@ class Desk:
         if self._jobs_asked_at is None or head.number >= self._jobs_asked_at + _ALL_JOBS_AFTER:
             self._jobs, self._jobs_asked_at = self.contract.job_count(), head.number
         return self._jobs
+
+    def jobs_after(self, seen: int) -> Iterator[tuple[int, Job]]:
+        """The jobs with numbers above `seen`, read together; they are followed from now on."""
+        new = range(seen + 1, self.job_count() + 1)
+        for number in new:
+            self.watch.follow(number)
+        if new:
+            self.watch.read_games(())  # reads all that is followed and not at hand
+        for number in new:
+            try:
+                yield number, self.watch.job(number)
+            except ContractError:
+                return  # taken back, or not shown yet: the next look asks again
 
     def games_of(self, job: int) -> dict[int, Game]:
         """All games of a job, read together."""
@@ -110,6 +133,18 @@ class Desk:
             on_demand = self.contract.node.chain_id in DEVELOPMENT_CHAINS
             self._block_seconds = min(_SLOWEST_ON_DEMAND if on_demand else SLOWEST_BLOCKS, *measured)
         return self._block_seconds
+
+    def funds(self, bond: int, clock: float) -> Funds:
+        """What the account has, and needs for a bond and a dispute; asked for twice a minute, whatever the bonds."""
+        if self._funds is None or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
+            self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
+        return replace(self._funds, bond=bond)
+
+    def is_adjudicator(self, address: ChecksumAddress) -> bool:
+        """Whether the code there is this version's adjudicator; asked for until it is."""
+        if address not in self._adjudicators and is_adjudicator(self.contract.node, address):
+            self._adjudicators.add(address)
+        return address in self._adjudicators
 
     # Sending.
 

@@ -34,7 +34,7 @@ class Follower(Role):
             progress = self._guarded(role)
             found.append(progress)
             if progress.finished:
-                del self._roles[number]
+                self._roles.pop(number).close()
                 self.tell(What.COMPUTED, progress.state, job=number)
         return together(found, f"follows {len(self._roles)} jobs")
 
@@ -47,10 +47,12 @@ class Follower(Role):
         )
 
     def _look_for_jobs(self) -> None:
-        count = self.station.desk.job_count()
-        for number in range(self._seen + 1, count + 1):
-            role = self._make(number, self.station.desk.watch.job(number))
-            if role is not None:
+        desk = self.station.desk
+        for number, posted in desk.jobs_after(self._seen):
+            role = self._make(number, posted)
+            if role is None:
+                desk.watch.unfollow(number)
+            else:
                 role.stop = self.stop
                 self._roles[number] = role
             self._seen = number

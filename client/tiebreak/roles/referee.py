@@ -33,17 +33,17 @@ class RefereeRole(Role):
         self._desks: dict[int, RefereesJob] = {}
 
     def look(self) -> Progress:
-        watch = self.station.desk.watch
-        count = self.station.desk.job_count()
-        for number in range(self._seen + 1, count + 1):
-            if watch.job(number).spec.referee == self.station.address:
+        for number, posted in self.station.desk.jobs_after(self._seen):
+            if posted.spec.referee == self.station.address:
                 self._desks[number] = RefereesJob(self.station, number)
+            else:
+                self.station.desk.watch.unfollow(number)
             self._seen = number
         found = []
         for number, desk in list(self._desks.items()):
             progress = desk.look()
             if progress.finished:
-                del self._desks[number]
+                self._desks.pop(number).close()
             found.append(progress)
         return together(found, f"watches {len(self._desks)} jobs")
 
@@ -80,7 +80,11 @@ class RefereesJob(JobRole):
 
     def _rule(self, posted: Job, game_id: int, game: Game) -> None:
         duty = Duty(deadline=game.referee_deadline, stake=game.trainer_bond, bonded=True)
-        job = self.fetched(posted, duty)
+        if not self.files_are_here(posted, duty):
+            return
+        job = self.work(
+            Lane.GAMES, "job", lambda errand: self.read_job(posted), duty, "reading the files", about=posted.spec_hash
+        )
         if job is None:
             return
         operator = game.levels[Level.OPERATOR].index

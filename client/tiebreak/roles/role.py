@@ -12,8 +12,7 @@ from roundlog import job as engine
 from roundlog.arithmetic import MachineError
 from roundlog.run import StepEvent
 
-from tiebreak.chain.errors import AccountError, ChainError, ContractError
-from tiebreak.chain.funds import funds
+from tiebreak.chain.errors import AccountError, ChainError, ContractError, NotConfirmed
 from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.records import Game, Job
@@ -38,7 +37,7 @@ FOR_GOOD = (Refused, MachineError, AccountError)
 """What no second attempt would change."""
 
 
-_SECONDS_BETWEEN_BALANCES = 30.0
+_SECONDS_TO_ANOTHER_ATTEMPT = 30.0
 _MEASURED_STEPS = 3
 """Steps after which it is known what one takes."""
 
@@ -171,8 +170,6 @@ class JobRole(Role):
         self._spec_hash: bytes | None = None
         self._leaves = False
         self._block_seconds = 0.0
-        self._funds_at = float("-inf")
-        self._missing_funds: str | None = None
 
     # Looking.
 
@@ -188,7 +185,10 @@ class JobRole(Role):
         try:
             progress = self.consider(posted)
         except Refused as error:
-            progress = self.leave(self.refusal(str(error)))
+            if held := self.bond_held(posted):
+                progress = self._try_again(self.refusal(str(error)), held)
+            else:
+                progress = self.leave(self.refusal(str(error)))
         if not self._leaves:
             # There is something to do after all, whatever an earlier look has shown.
             self._ending.clear()
@@ -202,6 +202,20 @@ class JobRole(Role):
     def refusal(self, why: str) -> str:
         """The clause with which a role leaves a job that it cannot work on."""
 
+    def bond_held(self, posted: Job) -> int:
+        """Wei of this account that the job holds as a bond: who has one at stake never leaves because of what it
+        cannot do at present."""
+        return 0
+
+    def _try_again(self, why: str, held: int) -> Progress:
+        """Memory may be short, or a limit lower than it was when the bond was paid: works on it again after a pause."""
+        self.notify_job(What.WARNING, why)
+        for what, errand in list(self._errands.items()):
+            if isinstance(errand.error, Refused):
+                self.forget(what)
+                self._again[what] = self.station.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
+        return Progress(state=why, stake=held)
+
     def posted(self) -> Job | None:
         """The job as the chain shows it now; None if it shows none."""
         try:
@@ -213,7 +227,10 @@ class JobRole(Role):
 
     def confirmed(self, posted: Job) -> bool:
         """Whether the job, and the claim on it, lie as deep as asked: only then a bond is put on them."""
-        deep = self.station.desk.watch.confirmed_job(self.job)
+        try:
+            deep = self.station.desk.watch.confirmed_job(self.job)
+        except NotConfirmed:
+            return False
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
 
     def leave(self, why: str) -> Progress:
@@ -314,20 +331,27 @@ class JobRole(Role):
                 found.append(f"{errand.doing} of job {self.job}{steps}")
         return found
 
-    def fetched(self, posted: Job, duty: Duty) -> engine.Job | None:
-        """The job's files, read and checked; None as long as it takes to have them. Raises Refused."""
+    def files_are_here(self, posted: Job, duty: Duty) -> bool:
+        """Whether the job's files are in its room, and were found to be what they have to be. They are not kept in
+        memory: whoever works with them reads them again. Raises Refused."""
         self._block_seconds = self.station.desk.block_seconds()
-        room = self.station.room(self.job, posted)
         patience = self._patience.setdefault("files", Pauses(first=60.0, most=3600.0))
 
-        def fetch(errand: Errand[engine.Job]) -> engine.Job:
-            return fetch_job(self.station, posted, room, within=patience.next())
+        def fetch(errand: Errand[bool]) -> bool:
+            fetch_job(self.station, posted, self.station.room(self.job, posted), within=patience.next())
+            return True
 
-        return self.work(Lane.FILES, "files", fetch, duty, "fetching the files")
+        return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
 
-    def on_step(self, errand: Errand[T], posted: Job, job: engine.Job, doing: str) -> Callable[[StepEvent], None]:
-        """A callback for the engine: reports progress, holds the clocks of games against what a step takes here, gives
-        way to more urgent work, and obeys `stop`."""
+    def read_job(self, posted: Job) -> engine.Job:
+        """The job's files, from its room; for work that runs apart from the games. Raises Refused, StoreError."""
+        return fetch_job(self.station, posted, self.station.room(self.job, posted))
+
+    def on_step(
+        self, errand: Errand[T], posted: Job, job: engine.Job, doing: str, *, bonded: bool
+    ) -> Callable[[StepEvent], None]:
+        """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
+        is paid it holds the clocks of games against what a step takes here."""
         spec, seen = job.spec, [float("inf")]
 
         def told(event: StepEvent) -> None:
@@ -346,7 +370,7 @@ class JobRole(Role):
                 raise Interrupted
             # The first step may have compiled its kernels.
             seen.append(event.seconds)
-            if len(seen) == _MEASURED_STEPS + 1:
+            if len(seen) == _MEASURED_STEPS + 1 and not bonded:
                 self.require_time(posted, job, min(seen))
             # At the first step of an interval only that step is lost.
             errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
@@ -361,14 +385,17 @@ class JobRole(Role):
             raise Refused(objection)
 
     def missing_funds(self, bond: int) -> str | None:
-        """What this account lacks for a bond and the gas of a whole dispute, in one clause; None if nothing."""
-        if self.station.clock() - self._funds_at > _SECONDS_BETWEEN_BALANCES:
-            found = funds(self.station.contract.node, self.station.address, bond)
-            self._funds_at = self.station.clock()
-            self._missing_funds = found.sentence if found.missing else None
-        if self._missing_funds is not None:
-            self.notify_job(What.WARNING, self._missing_funds)
-        return self._missing_funds
+        """What this account lacks for a bond and the gas of a whole dispute, in one sentence; None if nothing."""
+        found = self.station.desk.funds(bond, self.station.clock())
+        if not found.missing:
+            return None
+        self.notify_job(What.WARNING, found.sentence)
+        return found.sentence
+
+    def close(self) -> None:
+        """Gives back what the role keeps in memory, once it has finished."""
+        self.drop_work()
+        self.station.desk.watch.unfollow(self.job)
 
     def games(self, wanted: Callable[[Game], bool]) -> dict[int, Game]:
         """The games of this job that are wanted, by their numbers."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from roundlog.adjudication import describe
 from roundlog.adjudication.adjudicate import segments
-from roundlog.adjudication.openings import REDUCTIONS
+from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.commitments import depth_of
 from roundlog.dispute.trace import half_of
 from roundlog.program import Program

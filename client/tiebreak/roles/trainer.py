@@ -73,6 +73,10 @@ class TrainerRole(JobRole):
     def refusal(self, why: str) -> str:
         return f"job {self.job} cannot be trained: {why}"
 
+    def bond_held(self, posted: Job) -> int:
+        mine = posted.status is JobStatus.CLAIMED and posted.claim.trainer == self.station.address
+        return posted.terms.trainer_bond if mine else 0
+
     def consider(self, posted: Job) -> Progress:
         if posted.status is not JobStatus.OPEN:
             return self._after_commit(posted)
@@ -90,11 +94,9 @@ class TrainerRole(JobRole):
             self.notify_job(What.STAKED, stakes(posted, posted.terms.trainer_bond))
             self._told_stakes = True
         duty = Duty(deadline=posted.commit_deadline, stake=posted.terms.reward)
-        job = self.fetched(posted, duty)
-        if job is None:
+        if not self.files_are_here(posted, duty):
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
-        require_small_rows(self.station, job)
-        done = self._trained(posted, job, duty)
+        done = self._trained(posted, duty)
         if done is None:
             return Progress(working=True, state="trains", until=posted.commit_deadline)
         return self._commit(posted, done)
@@ -106,13 +108,16 @@ class TrainerRole(JobRole):
             return self.leave(f"job {self.job} is {posted.status.name}")
         return self._defend(posted)
 
-    def _trained(self, posted: Job, job: engine.Job, duty: Duty) -> Claimed | None:
+    def _trained(self, posted: Job, duty: Duty) -> Claimed | None:
         """None as long as the training takes."""
-        return self.work(Lane.RUNS, "training", lambda errand: self._train(posted, job, errand), duty, "the training")
+        return self.work(Lane.RUNS, "training", lambda errand: self._train(posted, errand), duty, "the training")
 
-    def _train(self, posted: Job, job: engine.Job, errand: Errand[Claimed]) -> Claimed:
+    def _train(self, posted: Job, errand: Errand[Claimed]) -> Claimed:
         """Raises Refused for a run that has no end, or whose clocks are too short for this machine."""
-        room = self.station.room(self.job, posted)
+        room, job = self.station.room(self.job, posted), self.read_job(posted)
+        bonded = posted.status is not JobStatus.OPEN
+        if not bonded:
+            require_small_rows(self.station, job)
         trainer = training.Trainer(
             job,
             room / "run",
@@ -120,7 +125,7 @@ class TrainerRole(JobRole):
             executor=self.executor(job),
             keep_every=self._keep_every,
             device=self._device,
-            on_step=self.on_step(errand, posted, job, "training"),
+            on_step=self.on_step(errand, posted, job, "training", bonded=bonded),
         )
         try:
             result = trainer.run()
@@ -143,11 +148,12 @@ class TrainerRole(JobRole):
         self.notify_job(What.PUBLISHED, f"published the final state as {model_cid}")
         return Claimed(self.alter(evidence), log_cid, model_cid)
 
-    def _recalled(self, posted: Job, job: engine.Job, duty: Duty) -> list[Evidence] | None:
+    def _recalled(self, posted: Job, duty: Duty) -> list[Evidence] | None:
         """The evidence of a finished run, read again without executing anything; empty if there is none, None as long
         as that takes."""
 
         def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
+            job = self.read_job(posted)
             found = Evidence.recall(
                 job,
                 self.station.room(self.job, posted) / "run",
@@ -180,6 +186,9 @@ class TrainerRole(JobRole):
             self._games.tell_ended(self.games(lambda game: True))
         if posted.live_games:
             return self._play(posted, stake)
+        # What a game would need is on disk; a role with many claims keeps none of them in memory.
+        self.forget("training")
+        self.forget("recalling")
         if self.station.now() <= posted.claim.challenge_deadline:
             return Progress(
                 state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
@@ -200,18 +209,14 @@ class TrainerRole(JobRole):
 
     def _evidence(self, posted: Job, duty: Duty) -> Evidence | None:
         """What games are played with; None as long as it takes to have it."""
-        job = self.fetched(posted, duty)
-        if job is None:
+        if not self.files_are_here(posted, duty):
             return None
-        known = self._errands.get("training")
-        if known is not None and known.done and known.error is None:
-            done = self._trained(posted, job, duty)
-            return done.evidence if done is not None else None
-        recalled = self._recalled(posted, job, duty)
+        recalled = self._recalled(posted, duty)
         if recalled is None:
             return None
         if recalled:
+            self.forget("training")
             return recalled[0]
         # The run directory is lost, but training gives the same bits again.
-        done = self._trained(posted, job, duty)
+        done = self._trained(posted, duty)
         return done.evidence if done is not None else None

@@ -15,13 +15,20 @@ from roundlog.arithmetic.bits import (
 )
 from roundlog.arithmetic.functions import FUNCTIONS, round_function
 from roundlog.arithmetic.interval import round_f32, round_interval
-from roundlog.arithmetic.machine import MachineError, check_machine
+from roundlog.arithmetic.machine import (
+    DisturbedError,
+    MachineError,
+    check_machine,
+    undisturbed,
+    until_undisturbed,
+)
 from roundlog.arithmetic.sums import round_sums
 
 __all__ = [
     "FULL_BITS",
     "FUNCTIONS",
     "MIN_BITS",
+    "DisturbedError",
     "MachineError",
     "adjacent",
     "check_machine",
@@ -34,4 +41,6 @@ __all__ = [
     "round_signed",
     "round_sums",
     "round_to_bits",
+    "undisturbed",
+    "until_undisturbed",
 ]

@@ -1,15 +1,22 @@
 """Whether this process computes as IEEE 754 says.
 
 Some libraries (anything linked with -ffast-math, `torch.set_flush_denormal`) switch subnormal numbers off, or another
-rounding on, for the threads that they start in. Nothing warns of it; the bits are just different ones.
+rounding on, for the threads that they start in. Nothing warns of it; the bits are just different ones. So every step is
+executed in the right environment, and looked at again when it ends.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
 import torch
 
-from roundlog.kernels.threads import on_every_thread
+from roundlog.kernels.environment import ENVIRONMENT, ByNumbers, right_environment
+from roundlog.kernels.threads import disturbed, on_every_thread
+
+T = TypeVar("T")
 
 _PARALLEL = 1 << 17
 """More elements than one thread is given, so that every thread of the pool answers."""
@@ -25,25 +32,64 @@ def check_machine(device: torch.device) -> None:
     tiny = torch.full((_PARALLEL,), 2.0**-149, device=device)
     wide = tiny.to(torch.float64)
     kept = (tiny + tiny, 2.0**-148), (wide, 2.0**-149), ((wide * 2).to(torch.float32), 2.0**-148)
-    if not on_every_thread(_numpy_keeps_subnormal_numbers) or not all(
-        bool((x == expected).all()) for x, expected in kept
-    ):
+    if not all(bool((x == expected).all()) for x, expected in kept):
         raise MachineError(
             "this process flushes subnormal numbers to zero: find the library (built with -ffast-math) or the call of "
             "torch.set_flush_denormal that switched it on, and leave it out"
         )
     one = torch.ones(_PARALLEL, dtype=torch.float64, device=device)
     ties = (one + 2.0**-53, 1.0), (one + 3 * 2.0**-53, 1 + 2.0**-51), (-one - 3 * 2.0**-53, -1 - 2.0**-51)
-    if not on_every_thread(_numpy_rounds_to_nearest) or not all(bool((x == expected).all()) for x, expected in ties):
+    if not all(bool((x == expected).all()) for x, expected in ties):
         raise MachineError("this process does not round to nearest, ties to even: find what changes the rounding mode")
+    # By arithmetic, where the processor's register can be read, too: what is believed of it has to be so.
+    if not on_every_thread(ENVIRONMENT.is_right) or not on_every_thread(ByNumbers().is_right):
+        raise MachineError(
+            "a thread of this process flushes subnormal numbers to zero, or does not round to nearest, ties to even: "
+            "find the library or the call that changes it, and leave it out"
+        )
 
 
-def _numpy_keeps_subnormal_numbers() -> bool:
-    with np.errstate(all="ignore"):
-        small = np.full(2, 2.0**-149, dtype=np.float32)
-        return bool((small + small)[0] == np.float32(2.0**-148) and small.astype(np.float64)[0] == 2.0**-149)
+class DisturbedError(MachineError):
+    """While a step was computed, something in this process switched the floating-point environment."""
 
 
-def _numpy_rounds_to_nearest() -> bool:
-    array = np.array([1.0, 1.0, -1.0]) + np.array([1, 3, -3]) * 2.0**-53
-    return bool(array.tolist() == [1.0, 1 + 2.0**-51, -1 - 2.0**-51])
+@contextmanager
+def undisturbed(what: str) -> Iterator[None]:
+    """Everything inside is computed in the right floating-point environment, on this thread and on those of the
+    kernels; afterwards this thread has its own again. what: what is computed, for a sentence.
+
+    Raises DisturbedError if one of them was in another environment in the end, MachineError if this thread is in
+    another one that cannot be changed here."""
+    before = disturbed()
+    with right_environment():
+        if not ENVIRONMENT.is_right():
+            raise MachineError(
+                f"{what}: this thread flushes subnormal numbers to zero, or does not round to nearest, ties to even, "
+                "and that cannot be changed here: find the library or the call that did it, and leave it out"
+            )
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as raised:
+            error = raised
+        if not ENVIRONMENT.is_right() or disturbed() != before:
+            raise DisturbedError(
+                f"{what}: while it was computed, a library that was loaded (built with -Ofast or -ffast-math), "
+                "torch.set_flush_denormal or fesetround changed how this process computes: load it before the run, or "
+                "leave it out"
+            ) from error
+        if error is not None:
+            raise error
+
+
+_ATTEMPTS = 3
+
+
+def until_undisturbed(compute: Callable[[], T], again: Callable[[], None]) -> T:
+    """What `compute` returns, called again, after `again`, where it raises DisturbedError. Raises the last one."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return compute()
+        except DisturbedError:
+            again()
+    return compute()

@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 
 from roundlog.adjudication.openings import TraceRoots
+from roundlog.arithmetic import until_undisturbed
 from roundlog.commitments import (
     CHUNK_SIZE,
     PAD,
@@ -27,7 +28,7 @@ from roundlog.commitments import (
     tensor_tree,
 )
 from roundlog.dispute.made_up import MadeUp
-from roundlog.executor import Executor, StoppedError
+from roundlog.executor import Executor, StepResult, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding
@@ -81,8 +82,14 @@ def trace_step(
     """Executes a step and notes every operator's output. keep: of which operators to keep it. Where the step stops,
     the rest is made up."""
     roots = TraceRoots(keep)
+
+    def execute() -> StepResult:
+        nonlocal roots
+        roots = TraceRoots(keep)
+        return executor.run(inputs, rounding, observe=roots)
+
     try:
-        result = executor.run(inputs, rounding, observe=roots)
+        result = until_undisturbed(execute, rounding.start_again)
     except StoppedError as error:
         return _stopped(executor.program, executor.bits, inputs, roots, made_up, error, keep)
     return StepTrace(

@@ -14,25 +14,19 @@ from typing import Any
 
 from numba.core import config
 
+from roundlog.kernels.cache import kept_in, place_for
+
 
 def _import_all() -> None:
-    """With a place in numba's cache that is named after the sources of all of them: loops contain constants and code
-    from other files than their own, and numba looks at that one alone. Where the place cannot be written to, numba
-    takes another, as it does without."""
+    """With a place for their machine code that is named after the sources of all of them."""
     folder = Path(__file__).parent
-    # numba's settings are made while it is imported.
-    settings: Any = config
     sources = sorted(folder.glob("*.py"))
     digest = sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
-    before = settings.CACHE_DIR
-    # Functions are given their places when they are defined.
-    settings.CACHE_DIR = str(Path(before or folder / "__pycache__") / f"roundlog_{digest[:16]}")
-    try:
+    settings: Any = config
+    with kept_in(place_for(folder, digest, settings.CACHE_DIR)):
         for source in sources:
             if source.stem != "__init__":
                 import_module(f"{__name__}.{source.stem}")
-    finally:
-        settings.CACHE_DIR = before
 
 
 _import_all()

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from threadpoolctl import ThreadpoolController
 
+from roundlog.kernels.environment import ENVIRONMENT
+
 MIN_ELEMENTS = 1 << 17
 """Below this, handing out work costs more than it saves."""
 
@@ -50,6 +52,8 @@ class _Pool:
         self._unfinished = 0
         """Parts that have been handed out."""
         self._parts: SimpleQueue[tuple[Callable[[], None], _Done]] = SimpleQueue()
+        self.disturbed = 0
+        """Parts after which a thread did not compute as IEEE 754 says any more."""
 
     def hand_out(self, works: list[Callable[[], None]]) -> _Done:
         """Have all of these called on threads of the pool."""
@@ -83,10 +87,15 @@ class _Pool:
         while True:
             work, done = self._parts.get()
             answer: BaseException | None = None
+            # What its maker or an earlier part has left to this thread.
+            ENVIRONMENT.put_right()
             try:
                 work()
             except BaseException as error:
                 answer = error
+            if not ENVIRONMENT.is_right():
+                with self._lock:
+                    self.disturbed += 1
             done.answers.append(answer)
             done.words.put(None)
             # While it waits, it does not keep alive what the part worked on.
@@ -118,9 +127,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_without_threads)
 
 
+def disturbed() -> int:
+    """How often so far a thread of the kernels has begun a part in the right floating-point environment, or been put
+    into it, and ended it in another: while this number stays, what they compute is right."""
+    return _POOL.disturbed
+
+
 def on_every_thread(ask: Callable[[], bool]) -> bool:
-    """Whether it holds here and on every thread that has been started for the kernels so far. A thread has the settings
-    of the processor (rounding, subnormal numbers) that its maker had at that moment, and keeps them."""
+    """Whether it holds here and on every thread that has been started for the kernels so far. A thread is
+    put into the right floating-point environment before it is asked, as before everything that it computes."""
     pool, answers = _POOL, [ask()]
     # Two who ask at once could each hold threads that the other waits for.
     with pool.asking, pool.fixed() as count:

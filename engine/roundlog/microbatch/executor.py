@@ -159,6 +159,9 @@ class _OfPart:
         self._program, self._analysis, self._part = program, analysis, part
         self._samples, self._rounding = samples, rounding
 
+    def start_again(self) -> None:
+        self._rounding.start_again()
+
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
     ) -> tuple[torch.Tensor, bool]:

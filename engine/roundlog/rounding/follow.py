@@ -49,6 +49,8 @@ class Follower:
         self._step = 0
         self._log: Mapping[int, Entries] | None = None
         self._window: Window | None = None
+        self._before = (0, 0)
+        """How many findings there were before the running step, and decisions followed."""
 
     @classmethod
     def of_nobody(cls, guard: int, bits: int = FULL_BITS) -> Follower:
@@ -58,6 +60,11 @@ class Follower:
     def follow(self, step: int, log: Mapping[int, Entries] | None) -> None:
         """The log of the step that runs next; None: there is none, and everything is resolved here."""
         self._step, self._log = step, log
+        self._before = len(self.findings), self.followed
+
+    def start_again(self) -> None:
+        del self.findings[self._before[0] :]
+        self.followed = self._before[1]
 
     def read(self, reader: LogReader, step: int) -> None:
         """`follow` what a log file says of the step that runs next. Raises LogError."""

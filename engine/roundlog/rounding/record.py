@@ -42,6 +42,9 @@ class Recorder:
         """Hand the log of the step that has just run to a file. Raises LogError."""
         writer.append(step, self.take())
 
+    def start_again(self) -> None:
+        self.entries = {}
+
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
     ) -> tuple[torch.Tensor, bool]:

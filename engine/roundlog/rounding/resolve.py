@@ -52,6 +52,9 @@ class Rounding(Protocol):
         """(FP32, the correctly rounded value of every element of operator `index` of the running step; whether they
         are all finite)."""
 
+    def start_again(self) -> None:
+        """Forget what was noted of the running step: it is executed again."""
+
 
 def certify(
     operator: Inexact, inputs: Tensors, attributes: Attributes, scale: float, bits: int

@@ -183,7 +183,7 @@ def test_the_engine_stops_where_the_contract_has_no_value_and_nowhere_else(name:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INEXACT)
 def test_many_more_cases_do(name: str, tmp_path: Path) -> None:
-    check_many(name, 400, tmp_path)
+    check_many(name, 120, tmp_path)
 
 
 def work(count: str) -> None:

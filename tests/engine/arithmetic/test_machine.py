@@ -13,11 +13,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from roundlog.arithmetic import MachineError, check_machine
-from roundlog.executor import Executor
 from roundlog.kernels.threads import in_parts
-from roundlog.operators import StepInputs
-from roundlog.program import DType, Node, Program, TensorType
-from roundlog.rounding import Recorder
 
 CPU = torch.device("cpu")
 X86 = platform.machine() == "x86_64" and sys.platform == "linux"
@@ -92,19 +88,18 @@ except MachineError as error:
 
 @pytest.mark.skipif(not X86, reason="the rounding modes below are those of x86-64 under glibc")
 @pytest.mark.parametrize(
-    ("change", "back", "told"),
+    ("change", "back"),
     [
-        ("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)", "flushes subnormal numbers"),
-        ("fesetround(0x800)", "fesetround(0)", "does not round to nearest"),
-        ("", "", ""),
+        ("torch.set_flush_denormal(True)", "torch.set_flush_denormal(False)"),
+        ("fesetround(0x800)", "fesetround(0)"),
+        ("", ""),
     ],
     ids=["flushing", "upwards", "as it should be"],
 )
-def test_a_thread_of_the_kernels_that_computes_otherwise_is_noticed(change: str, back: str, told: str) -> None:
+def test_a_thread_of_the_kernels_whose_maker_computes_otherwise_is_put_right(change: str, back: str) -> None:
     script = KERNELS.format(change=change, back=back)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert told in done.stdout and bool(told) == bool(done.stdout), done.stdout
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 FORKED = """
@@ -151,12 +146,3 @@ def test_threads_that_are_at_work_can_be_asked_by_several_at_once() -> None:
         stop.set()
         busy.join()
         torch.set_num_threads(before)
-
-
-def test_an_executor_refuses_to_run_there(flushing: None) -> None:
-    scalar = TensorType((), DType.F32)
-    nodes = (Node("constant", (), {"bits": (1,)}, scalar), Node("loss", (0,), {}, scalar))
-    program = Program(nodes=nodes, state_names=(), data_names=(), schedule_names=(), batch_size=1)
-    inputs = StepInputs(states=[], data=[], schedule=torch.zeros(0), seed=0, step=0, device=CPU)
-    with pytest.raises(MachineError):
-        Executor(program).run(inputs, Recorder(4))

@@ -34,10 +34,17 @@ class ThresholdFollower:
         """Outputs of the running step that were reversed, by operator index."""
         self._step = 0
         self._log: Mapping[int, Trits] | None = None
+        self._before = 0
+        """Findings before the running step."""
 
     def follow(self, step: int, log: Mapping[int, Trits] | None) -> None:
         """The log of the step that runs next; None: there is none, and nothing is reversed."""
         self._step, self._log = step, log
+        self.corrections = {}
+        self._before = len(self.findings)
+
+    def start_again(self) -> None:
+        del self.findings[self._before :]
         self.corrections = {}
 
     def read(self, reader: LogReader, step: int) -> None:

@@ -30,6 +30,9 @@ class ThresholdRecorder:
         """Hand the log of the step that has just run to a file. Raises LogError."""
         writer.append_trits(step, self.take())
 
+    def start_again(self) -> None:
+        self.trits = {}
+
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
     ) -> tuple[torch.Tensor, bool]:

@@ -1,0 +1,142 @@
+"""The floating-point environment of a thread: how it rounds, and whether it keeps subnormal numbers.
+
+It stands in a register of the processor that belongs to the thread: MXCSR on x86-64 (Intel SDM, volume 1, 10.2.3),
+FPCR on aarch64 (Arm ARM, C5.2.8). A thread inherits its maker's. Whatever runs on a thread can change it: a library
+that was built with -Ofast does so when it is loaded, `torch.set_flush_denormal` and fesetround when they are called.
+Nothing warns of it; the bits of results are just different ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+_X86 = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define i64 @get() {
+  %place = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %word = load i32, ptr %place
+  %wide = zext i32 %word to i64
+  ret i64 %wide
+}
+define void @set(i64 %wide) {
+  %place = alloca i32
+  %word = trunc i64 %wide to i32
+  store i32 %word, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  ret void
+}
+"""
+_X86_BITS = 1 << 15 | 3 << 13 | 1 << 6
+"""Flush to zero, the rounding mode (00: to nearest, ties to even), denormals are zero."""
+
+ARM = """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+define i64 @get() {
+  %word = call i64 @llvm.aarch64.get.fpcr()
+  ret i64 %word
+}
+define void @set(i64 %word) {
+  call void @llvm.aarch64.set.fpcr(i64 %word)
+  ret void
+}
+"""
+_ARM_BITS = 1 << 24 | 3 << 22 | 1 << 1 | 1 << 0
+"""FZ, RMode (00: to nearest, ties to even), AH (alternate handling), FIZ (flush inputs to zero)."""
+
+
+class Environment(ABC):
+    """That of the thread that asks."""
+
+    @abstractmethod
+    def is_right(self) -> bool:
+        """Whether the thread rounds to nearest, ties to even, and keeps subnormal numbers."""
+
+    @abstractmethod
+    def put_right(self) -> int | None:
+        """Make it so, where it can be made, and return what `put_back` needs; None where there was nothing to do."""
+
+    @abstractmethod
+    def put_back(self, before: int | None) -> None:
+        """Undo that."""
+
+
+class _Register(Environment):
+    """A register that can be read and written: some nanoseconds, and a call from Python."""
+
+    def __init__(self, code: str, bits: int) -> None:
+        """bits: those that are 0 where it is right."""
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(code), machine)
+        self._engine.finalize_object()
+        address = self._engine.get_function_address
+        # Not CFUNCTYPE: letting go of Python's lock would take longer than the call.
+        self._get: Any = ctypes.PYFUNCTYPE(ctypes.c_uint64)(address("get"))
+        self._set: Any = ctypes.PYFUNCTYPE(None, ctypes.c_uint64)(address("set"))
+        self._bits = bits
+
+    def is_right(self) -> bool:
+        return not self._get() & self._bits
+
+    def put_right(self) -> int | None:
+        word: int = self._get()
+        if not word & self._bits:
+            return None
+        self._set(word & ~self._bits)
+        return word
+
+    def put_back(self, before: int | None) -> None:
+        if before is not None:
+            self._set(self._get() & ~self._bits | before & self._bits)
+
+
+class ByNumbers(Environment):
+    """Of a processor whose register is not known here: some numbers are computed, and nothing can be changed."""
+
+    def is_right(self) -> bool:
+        with np.errstate(all="ignore"):
+            small = np.full(2, 2.0**-149, dtype=np.float32)
+            kept = (small + small)[0] == np.float32(2.0**-148) and small.astype(np.float64)[0] == 2.0**-149
+            sums = np.array([1.0, 1.0, -1.0]) + np.array([1, 3, -3]) * 2.0**-53
+        return bool(kept and sums.tolist() == [1.0, 1 + 2.0**-51, -1 - 2.0**-51])
+
+    def put_right(self) -> int | None:
+        return None
+
+    def put_back(self, before: int | None) -> None:
+        pass
+
+
+def _of_this_processor() -> Environment:
+    name = platform.machine().lower()
+    if name in ("x86_64", "amd64"):
+        return _Register(_X86, _X86_BITS)
+    if name in ("aarch64", "arm64"):
+        return _Register(ARM, _ARM_BITS)
+    return ByNumbers()
+
+
+ENVIRONMENT = _of_this_processor()
+
+
+@contextmanager
+def right_environment() -> Iterator[None]:
+    """While this lasts, this thread computes as IEEE 754 says, unless something changes that; then as before."""
+    before = ENVIRONMENT.put_right()
+    try:
+        yield
+    finally:
+        ENVIRONMENT.put_right()
+        ENVIRONMENT.put_back(before)
