@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,26 +32,35 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, help="rounds at the same time")
     parser.add_argument("--pause", type=float, default=0.25, help="seconds between two blocks")
     parser.add_argument("--keep", type=Path, help="where what a violated round left behind is kept")
-    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stride", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if options.minutes is None and options.rounds is None:
         options.minutes = 30.0
-    if options.json:
+    if options.prepare:
+        from jobs import write_jobs
+
+        write_jobs(options.jobs)
+        return 0
+    if options.jobs is not None:
         return _work(options)
-    return _lead(options)
+    with tempfile.TemporaryDirectory(prefix="tiebreak-chaos-") as name:
+        return _lead(options, Path(name))
 
 
-def _lead(options: argparse.Namespace) -> int:
+def _lead(options: argparse.Namespace, jobs: Path) -> int:
     """Shares the rounds among workers, which are processes of their own, and adds up what they say."""
     started = time.monotonic()
     workers = min(options.workers, options.rounds or options.workers)
     totals: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
     threads, processes, failed = [], [], []
     lock = threading.Lock()
+    # Once, and before all others: whatever has to be compiled is then at hand.
+    itself = [sys.executable, str(Path(__file__).resolve()), "--jobs", str(jobs)]
+    subprocess.run([*itself, "--prepare"], check=True)
     for index in range(workers):
-        words = [sys.executable, str(Path(__file__).resolve()), "--json", "--stride", str(workers)]
-        words += ["--seed", str(options.seed + index), "--pause", str(options.pause)]
+        words = [*itself, "--stride", str(workers), "--seed", str(options.seed + index), "--pause", str(options.pause)]
         if options.rounds is not None:
             words += ["--rounds", str((options.rounds - index + workers - 1) // workers)]
         if options.minutes is not None:
@@ -65,6 +75,8 @@ def _lead(options: argparse.Namespace) -> int:
     try:
         for thread in threads:
             thread.join()
+    except KeyboardInterrupt:
+        failed.append(130)
     finally:
         for process in processes:
             if process.poll() is None:
@@ -97,22 +109,24 @@ def _work(options: argparse.Namespace) -> int:
     from disks import own_mounts
     from parties import start_fork_server
 
+    # An interrupt is the leader's, which then stops its workers; a stop leaves no process behind.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     mounts = own_mounts()
     start_fork_server()
-    from jobs import write_jobs
+    from jobs import read_roots
     from plans import plan
     from rounds import play
 
     deadline = time.monotonic() + 60 * options.minutes if options.minutes is not None else float("inf")
     seed, left = options.seed, options.rounds
     with tempfile.TemporaryDirectory(prefix="tiebreak-chaos-") as name:
-        jobs = Path(name) / "jobs"
-        right_roots = write_jobs(jobs)
+        right_roots = read_roots(options.jobs)
         while time.monotonic() < deadline and left != 0:
             planned = plan(seed)
             directory = Path(name) / f"seed-{seed}"
             directory.mkdir()
-            result = play(planned, directory, jobs, right_roots, pause=options.pause, mounts=mounts)
+            result = play(planned, directory, options.jobs, right_roots, pause=options.pause, mounts=mounts)
             trainer = planned.trainer or "honest"
             story = f"{trainer} trainer, {planned.auditors} auditors, {len(planned.challengers)} liars"
             told = {"seed": seed, "story": story, "ended": result.ended, "seconds": result.seconds}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -37,12 +38,17 @@ def small_job(kind: int) -> Job:
     return Job.from_task(task)
 
 
-def write_jobs(directory: Path) -> list[bytes]:
-    """Writes all kinds below `directory`, as `job-0` and so on; returns the checkpoint roots of honest runs."""
+def write_jobs(directory: Path) -> None:
+    """Writes all kinds below `directory`, as `job-0` and so on, and the checkpoint roots of honest runs."""
     roots = []
     for kind in range(KINDS):
         job = small_job(kind)
         job.write(directory / f"job-{kind}")
         with tempfile.TemporaryDirectory() as name:
-            roots.append(Trainer(job, Path(name) / "run").run().checkpoint_root)
-    return roots
+            roots.append(Trainer(job, Path(name) / "run").run().checkpoint_root.hex())
+    (directory / "roots.json").write_text(json.dumps(roots))
+
+
+def read_roots(directory: Path) -> list[bytes]:
+    """The checkpoint roots that `write_jobs` has found."""
+    return [bytes.fromhex(root) for root in json.loads((directory / "roots.json").read_text())]
