@@ -172,7 +172,7 @@ class AuditorRole(JobRole):
             "challenge",
             *(self.job, posted.spec_hash, claimed, root),
             value=bond,
-            purpose=f"challenge 0x{claimed.hex()} on job {self.job} 0x{posted.spec_hash.hex()}",
+            purpose=f"challenge 0x{claimed.hex()} on {self.intention(posted)}",
             job=self.job,
         )
         return Progress(state="challenges")
@@ -256,7 +256,12 @@ class AuditorRole(JobRole):
         log = self._log(posted, duty) if self._use_log else None
         bonded = duty.bonded
         return self.work(
-            Lane.RUNS, "audit", lambda errand: self.alter(self._audit(posted, log, errand, bonded)), duty, "the audit"
+            Lane.RUNS,
+            "audit",
+            lambda errand: self.alter(self._audit(posted, log, errand, bonded)),
+            duty,
+            "the audit",
+            about=posted.claim.checkpoint_root,
         )
 
     def _log(self, posted: Job, duty: Duty) -> Errand[list[Path]]:

@@ -233,6 +233,11 @@ class JobRole(Role):
             return False
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
 
+    def intention(self, posted: Job) -> str:
+        """The job's part in the name of a payment that is made once: one number may stand for several jobs, on other
+        contracts or after a reorganisation."""
+        return f"job {self.job} of {self.station.contract.address} with spec 0x{posted.spec_hash.hex()}"
+
     def leave(self, why: str) -> Progress:
         """Ends the role: once it has seen the same reason often enough, deep enough, and has all that is its own."""
         self._leaves = True

@@ -175,7 +175,7 @@ class TrainerRole(JobRole):
             "commit",
             *(self.job, posted.spec_hash, root, final, proof, done.log_cid, done.model_cid),
             value=posted.terms.trainer_bond,
-            purpose=f"commit to job {self.job} 0x{posted.spec_hash.hex()}",
+            purpose=f"commit to {self.intention(posted)}",
             job=self.job,
         )
         return Progress(state="commits")
@@ -199,9 +199,10 @@ class TrainerRole(JobRole):
     def _play(self, posted: Job, stake: int) -> Progress:
         games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
         due = min(
-            (game.deadlines[Side.TRAINER] or posted.claim.challenge_deadline for game in games.values()), default=0
+            (game.deadlines[Side.TRAINER] for game in games.values() if game.deadlines[Side.TRAINER]), default=None
         )
-        duty = Duty(deadline=due, stake=stake, bonded=True)
+        later = self.station.now() + posted.terms.clock_allowance
+        duty = Duty(deadline=due or later, stake=stake, bonded=True)
         evidence = self._evidence(posted, duty)
         if evidence is None:
             return Progress(working=True, state="gets its run ready for a game", stake=stake, deadline=due)
