@@ -20,6 +20,7 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -31,35 +32,56 @@ from floods.simulated import Meter
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=1000, help="puppets against the honest trainer")
+    parser.add_argument("--before", type=int, help="puppets before the honest challenger (default: a tenth of --games)")
     parser.add_argument("--block", type=int, default=12, help="seconds between two blocks")
     parser.add_argument("--clock", type=int, default=86_400, help="seconds of thinking time for each side of a game")
     parser.add_argument("--replay", type=float, default=60.0, help="seconds to execute an interval again")
     parser.add_argument("--concurrent", type=int, default=16, help="games of a job that are played at a time")
     parser.add_argument("--figure", type=Path, metavar="DIR", help="draws floods.png and floods.svg there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes everything that was measured")
+    parser.add_argument(
+        "--add", type=Path, action="append", metavar="FILE", help="draws what an earlier run has written, too"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     setting = Setting(block=options.block, clock=options.clock, replay=options.replay, concurrent=options.concurrent)
     started = time.monotonic()
     floods: list[Flood] = []
+
+    def keep(flood: Flood) -> None:
+        floods.append(_told(flood))
+        if options.json is not None:
+            what = {"setting": asdict(setting), "floods": [asdict(one) for one in floods]}
+            options.json.write_text(json.dumps(what, indent=1) + "\n")
+
+    curves = options.figure is not None
+    before = max(1, options.games // 10) if options.before is None else options.before
     with tempfile.TemporaryDirectory(prefix="floods-") as name, Meter() as meter:
         ground = Ground(Path(name), setting)
-        for puppets, manners in _trainers_plan(options.games, curves=options.figure is not None):
-            floods.append(_told(honest_trainer(ground, meter, puppets, manners)))
-        for puppets in _sizes(max(1, options.games // 10), curves=options.figure is not None):
-            floods.append(_told(honest_challenger(ground, meter, puppets)))
-    if options.json is not None:
-        what = {"setting": vars(setting) | {}, "floods": [vars(flood) for flood in floods]}
-        options.json.write_text(json.dumps(what, indent=1, default=str) + "\n")
+        for puppets, manners in _trainers_plan(options.games, curves=curves):
+            keep(honest_trainer(ground, meter, puppets, manners))
+        for puppets in _sizes(before, curves=curves) if before else []:
+            keep(honest_challenger(ground, meter, puppets))
     if options.figure is not None:
         from floods.figure import draw
 
-        draw(floods, setting, options.figure)
+        draw([*floods, *_measured_before(options.add or [], setting)], setting, options.figure)
     failed = [flood for flood in floods if why(flood)]
     for flood in failed:
         print(f"FAILED: {flood.scene}, {flood.puppets} puppets that move {flood.manner}: {why(flood)}")
     print(f"{len(floods)} floods, {len(failed)} failed, {time.monotonic() - started:.0f} seconds")
     return 1 if failed else 0
+
+
+def _measured_before(paths: list[Path], setting: Setting) -> list[Flood]:
+    """Floods that earlier runs with the same setting have written."""
+    found = []
+    for path in paths:
+        what = json.loads(path.read_text())
+        if what["setting"] != asdict(setting):
+            raise SystemExit(f"{path} was measured with another setting: {what['setting']}")
+        found += [Flood(**flood) for flood in what["floods"]]
+    return found
 
 
 def why(flood: Flood) -> str:
