@@ -12,23 +12,27 @@ from roundlog.job import Job
 from roundlog.trainer import Trainer
 from torch import nn
 
-KINDS = 2
+KINDS = 3
 STEPS, INTERVAL = 12, 3
 
 
 def small_job(kind: int) -> Job:
-    """0: a linear classifier with momentum; 1: a convolution with batch norm."""
+    """0: a linear classifier with momentum; 1: a convolution with batch norm; 2: a classifier of rows that do not fit a
+    transaction, about which the referee is asked."""
     torch.manual_seed(5 + kind)
     if kind == 0:
         model: nn.Module = nn.Linear(4, 3)
         inputs = torch.randn(11, 4)
+    elif kind == 2:
+        model = nn.Linear(17_000, 3)
+        inputs = torch.randn(11, 17_000)
     else:
         model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
         inputs = torch.randn(11, 1, 4, 4)
     task = Task(
         model=model,
         loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-5 if kind == 2 else 0.1, momentum=0.9),
         dataset={"x": inputs, "y": torch.randint(0, 3, (11,))},
         batch_size=4,
         steps=STEPS,

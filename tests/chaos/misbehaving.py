@@ -16,6 +16,7 @@ from tiebreak.demo.dishonest import (
     cheating,
     silenced,
 )
+from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import Role
 from tiebreak.roles.station import Station
 
@@ -65,5 +66,5 @@ def misbehave(words: Sequence[str]) -> None:
 
     where = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
     memory = quantities.memory(options.DEFAULT_MEMORY)
-    place = roles.Place(None, *where, 0, Path(words[3]), memory)
+    place = roles.Place(None, *where, 0, Path(words[3]), memory, Policy(large_rows=True))
     roles.play("trainer" if kind in TRAINERS else "auditor", place, make, float(words[4]), True)

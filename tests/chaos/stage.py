@@ -18,6 +18,7 @@ from tiebreak.chain.node import connect
 from tiebreak.chain.records import Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.roles.customer import post_job
+from tiebreak.roles.policy import Policy
 from tiebreak.roles.station import Station
 from tiebreak.store import FolderStore
 
@@ -32,6 +33,8 @@ _TERMS = (
     *("--reward", "1ether", "--trainer-bond", "1ether", "--challenger-bond", "1ether"),
     *("--commit-window", "7d", "--challenge-window", f"{WINDOW}s", "--clock", f"{CLOCK}s", "--referee-clock", "2h"),
 )
+
+_LARGE = "--allow-large-rows"
 
 
 class Stage:
@@ -84,7 +87,7 @@ class Stage:
     def posting(self) -> Party:
         """The customer that posts the job."""
         referee = self.address("referee")
-        words = ["job", "create", str(self._jobs / f"job-{self.plan.job}"), *_TERMS, "--referee", referee]
+        words = ["job", "create", str(self._jobs / f"job-{self.plan.job}"), *_TERMS, _LARGE, "--referee", referee]
         return self.add("posting", words, account="customer")
 
     def add_followers(self) -> None:
@@ -100,6 +103,7 @@ class Stage:
             sender=sender,
             store=FolderStore(self.store),
             directory=self.directory / "rival",
+            policy=Policy(large_rows=True),
         )
         terms = Terms(
             reward=2 * ETHER,
@@ -137,7 +141,7 @@ class Stage:
     def _add_role(self, name: str, role: str, job: int, *, twin: bool = False) -> None:
         follows = (name in self.plan.following) != twin
         which = ["--trust-referee", self.address("referee")] if follows else ["--job", str(job)]
-        self.add(name + ("-twin" if twin else ""), [role, "run", *which], account=name, lasting=follows)
+        self.add(name + ("-twin" if twin else ""), [role, "run", _LARGE, *which], account=name, lasting=follows)
 
     def set_weather(self, *, storm: bool) -> None:
         for name in [*self.parties, "posting"]:
