@@ -117,7 +117,9 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
         trainer.step()
     assert world.said("trained to checkpoint root") and world.status is JobStatus.OPEN  # not deep enough for a bond
     take_back()
+    world.node.confirmations = 0
     other = world.post(linear_task(6, 2))
+    world.node.confirmations = 2
     assert other == first
     mine(world, 3)
     world.run(trainer)
