@@ -104,7 +104,7 @@ def _trainers_plan(most: int, *, curves: bool) -> list[tuple[int, list[Manner]]]
     """The largest flood has puppets of all manners; for a curve, each manner has floods of its own."""
     plan = [(most, list(Manner))]
     if curves:
-        plan += [(size, [manner]) for size in _sizes(max(1, most // 10), curves=True) for manner in Manner]
+        plan += [(size, [manner]) for size in _sizes(min(most, 100), curves=True) for manner in Manner]
     return plan
 
 
@@ -121,7 +121,7 @@ def _told(flood: Flood) -> Flood:
         f"{bonds}; {flood.blocks} blocks, {flood.seconds:.0f} s",
         flush=True,
     )
-    for text, count in flood.warnings.most_common(3):
+    for text, count in flood.warnings.items():
         print(f"  {count} times: {text}", file=sys.stderr, flush=True)
     return flood
 

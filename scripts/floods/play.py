@@ -83,7 +83,8 @@ class Flood:
     worked: int = 0
     blocks: int = 0
     seconds: float = 0.0
-    warnings: Counter[str] = field(default_factory=Counter)
+    warnings: dict[str, int] = field(default_factory=dict)
+    """The most frequent of the honest role's, with their numbers."""
 
 
 def small_task(steps: int) -> Task:
@@ -262,7 +263,7 @@ class Scene:
         flood.honest_gas, flood.honest_transactions = self.gas[key], self.transactions[key]
         flood.attacker_gas = sum(self.gas.values()) - self.gas[key]
         flood.worked, flood.blocks = int(self.workshop.busy), self.chain.blocks
-        flood.warnings = self.warnings
+        flood.warnings = dict(self.warnings.most_common(3))
         return flood
 
 
