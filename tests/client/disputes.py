@@ -16,7 +16,7 @@ from tiebreak.chain.records import Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import Known, Leaves, Move, Need, Place, Trace, Tree, next_move
-from tiebreak.roles.player import execute
+from tiebreak.roles.player import call_of
 
 STEPS, INTERVAL = 60, 5
 ETHER = 10**18
@@ -107,7 +107,10 @@ class Party:
             state = self.contract.game(game)
             decision = next_move(state, self.side, self.known, self.contract.node.now())
             if not isinstance(decision, Need):
-                return execute(self.contract, game, decision) if isinstance(decision, Move) else None
+                if not isinstance(decision, Move):
+                    return None
+                function, arguments = call_of(game, decision)
+                return self.contract._send(function, *arguments)
             self.known.trees[decision.place] = self.run.tree(decision.place)
 
 

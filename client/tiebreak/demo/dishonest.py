@@ -182,7 +182,8 @@ def cheating(station: Station) -> Station:
 
 
 def with_desk(station: Station, desk: Desk) -> Station:
-    """A station with another desk, which only a dishonest party has a use for."""
+    """A station with another desk, which only a dishonest party has a use for. To be made last: every copy of a station
+    has a desk of its own."""
     moved = replace(station)
     object.__setattr__(moved, "desk", desk)
     return moved
