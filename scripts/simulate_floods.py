@@ -102,8 +102,8 @@ def _sizes(most: int, *, curves: bool) -> list[int]:
 
 def _trainers_plan(most: int, *, curves: bool) -> list[tuple[int, list[Manner]]]:
     """The largest flood has puppets of all manners; for a curve, each manner has floods of its own."""
-    plan = [(most, list(Manner))]
-    if curves:
+    plan = [(most, list(Manner))] if most else []
+    if most and curves:
         plan += [(size, [manner]) for size in _sizes(min(most, 100), curves=True) for manner in Manner]
     return plan
 

@@ -147,6 +147,8 @@ class Scene:
         """Those that are not over, the first in the queue in front."""
         self._next_game = 0
         self.lost = 0
+        self.finished = False
+        """Whether the honest role says that it has nothing left to do."""
         self.most_live = 0
         self.closest = self.setting.clock
 
@@ -207,7 +209,8 @@ class Scene:
             self.workshop.work()
             until = None
             try:
-                until = role.step().until
+                progress = role.step()
+                until, self.finished = progress.until, progress.finished
             except (ChainError, OSError) as error:
                 self.warnings[str(error)[:120]] += 1
             self.workshop.work()
@@ -311,9 +314,10 @@ def honest_challenger(ground: Ground, meter: Meter, puppets: int) -> Flood:
             station = scene.station(2)
             before = scene.node.balance(station.address)
             steps = ground.job.spec.steps
-            trainer = Puppet(puppet_account(-1 + 10**6), manner, steps // 2 + 3)
+            # The lie of the trainer comes last, so that each of its puppets is the one that is wrong, and loses.
+            trainer = Puppet(puppet_account(-1 + 10**6), manner, steps - 3)
             scene.attacker.commit(scene.job, trainer, scene.mine)
-            crowd = [Puppet(puppet_account(i), manner, (i * 97 + 13) % steps) for i in range(puppets)]
+            crowd = [Puppet(puppet_account(i), manner, (i * 97 + 13) % (steps - 3)) for i in range(puppets)]
             scene.attacker.challenge(scene.job, crowd, scene.mine)
             role = AuditorRole(station, scene.job)
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.contract.game_count() > puppets)
@@ -321,6 +325,10 @@ def honest_challenger(ground: Ground, meter: Meter, puppets: int) -> Flood:
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.contract.job(scene.job).status is not JobStatus.CLAIMED)
             flood.right = scene.contract.job(scene.job).status is JobStatus.REJECTED
             flood.delay = int(scene.chain.time()) - challenged
+            ended = scene.contract.job(scene.job).status
+            # What is its own, it fetches by itself.
+            scene.carry_on(role, Side.CHALLENGER, lambda: scene.finished)
+            assert scene.contract.job(scene.job).status is ended
             flood.attacker_bonds = TRAINER_BOND + puppets * CHALLENGER_BOND
             return scene.result(flood, station.address, 1, before)
         finally:
