@@ -91,7 +91,7 @@ class Sum(Summation):
     def join(self, measures: Measures, more: Measures) -> None:
         join_measures(measures, more)
 
-    def keepsbound_of_sums(self, parts: Sequence[int]) -> bool:
+    def keeps_bound(self, parts: Sequence[int]) -> bool:
         return sum_parts_keep_depth(parts)
 
     @staticmethod

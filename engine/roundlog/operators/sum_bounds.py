@@ -56,7 +56,8 @@ def _in_blocks(wide: torch.Tensor) -> torch.Tensor:
     for _ in range(2):
         if wide.shape[1] <= BLOCK_TERMS:
             break
-        wide = F.pad(wide, (0, -wide.shape[1] % BLOCK_TERMS)).reshape(len(wide), -1, BLOCK_TERMS).sum(2)
+        # Not by reshape(R, -1, ...): how many blocks there are cannot be told from no elements at all.
+        wide = F.pad(wide, (0, -wide.shape[1] % BLOCK_TERMS)).unflatten(1, (-1, BLOCK_TERMS)).sum(2)
     return wide.sum(1)
 
 

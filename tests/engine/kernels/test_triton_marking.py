@@ -207,11 +207,19 @@ def test_a_tensor_on_cuda_is_marked_by_triton_where_it_works(
 ) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    used: list[str] = []
+    nothing = Marked(torch.empty(0, dtype=torch.int64), *torch.empty(2, 0, dtype=torch.float64))
+    made: list[tuple[str, tuple[torch.Tensor, Marked]]] = []
+
+    def by(name: str, y: torch.Tensor) -> tuple[torch.Tensor, Marked]:
+        made.append((name, (y.float(), nothing)))
+        return made[-1][1]
+
     for name in ("mark_by_triton", "mark_by_reference"):
-        monkeypatch.setattr(marking, name, lambda y, bound, scale, name=name: used.append(name))
+        monkeypatch.setattr(marking, name, lambda y, bound, scale, name=name: by(name, y))
     monkeypatch.setattr(marking, "works", lambda device: works)
     with FakeTensorMode():
-        marking.mark(torch.empty(3, dtype=torch.float64, device="cuda"), RelativeBound(0.0), 1.0)
-        marking.mark(torch.empty(0, dtype=torch.float64, device="cuda"), RelativeBound(0.0), 1.0)
-    assert used == [chosen, "mark_by_reference"]
+        for size, expected in ((3, chosen), (0, "mark_by_reference")):
+            y = torch.empty(size, dtype=torch.float64, device="cuda")
+            rounded, marked = marking.mark(y, RelativeBound(0.0), 1.0)
+            name, (whole, few) = made.pop()
+            assert (name, made) == (expected, []) and rounded is whole and marked is few

@@ -193,7 +193,7 @@ def test_parts_are_only_accepted_where_no_term_goes_through_more_additions(monke
             assert not keeps or deepest <= terms.chain(whole) - 1
             accepted, refused = accepted + keeps, refused + (not keeps)
     assert accepted > 200 and refused > 200
-    for name in ("matmul", "conv2d_grad_weight"):
+    for name in ("matmul", "conv2d_grad_weight", "sum"):
         op = operator(name)
         assert isinstance(op, Summation) and op.keeps_bound([5, 3]) and not op.keeps_bound([1] * 59)
 

@@ -117,6 +117,12 @@ def test_no_terms_but_zeros_are_exact() -> None:
     assert bound_sums(np.zeros(1), np.array([NO_TERM]), np.array([1 << 23]), 1.0).tolist() == [0.0]
 
 
+@pytest.mark.parametrize("terms", [0, 3, 257, 70_000])
+def test_there_may_be_no_sums_at_all(terms: int) -> None:
+    y, measures = sum_bounds.sum_by_torch(torch.zeros(0, terms), (1,))
+    assert [tuple(one.shape) for one in (y, *measures)] == [(0, 1)] * 4
+
+
 def test_the_depth_of_a_sum_is_that_of_its_blocks() -> None:
     def depth(count: int, level: int = 0) -> int:
         if count <= BLOCK_TERMS or level == 2:

@@ -26,11 +26,12 @@ INEXACT: dict[str, Callable[[Inputs, Attributes], tuple[Index, list[Real]]]] = {
 @dataclass(frozen=True)
 class Real:
     """A mathematical value, None where there is none because a factor or an argument is infinite or NaN; for sums, how
-    many terms it has that are not zero, and their sum in magnitude."""
+    many terms it has that are not zero, their sum in magnitude, and the largest power of two that divides them all."""
 
     value: Fraction | None
     terms: int = 0
     magnitude: Fraction = Fraction(0)
+    unit: Fraction = Fraction(0)
 
     @property
     def rounded(self) -> int:
@@ -276,7 +277,7 @@ def max_pool_index(inputs: Inputs, attributes: Attributes) -> Array:
 
 def _sum_of_products(pairs: Iterable[tuple[int | None, int | None]]) -> Real:
     """None stands for padding."""
-    total = magnitude = terms = 0
+    total = magnitude = terms = together = 0
     for a, b in pairs:
         if a is not None and b is not None:
             if not (ieee.is_finite(a) and ieee.is_finite(b)):
@@ -285,7 +286,10 @@ def _sum_of_products(pairs: Iterable[tuple[int | None, int | None]]) -> Real:
             total += product
             magnitude += abs(product)
             terms += product != 0
-    return Real(Fraction(total, 1 << 298), terms, Fraction(magnitude, 1 << 298))
+            together |= abs(product)
+    # The last bit of numbers or-ed is the first of their last bits.
+    last = together & -together
+    return Real(Fraction(total, 1 << 298), terms, Fraction(magnitude, 1 << 298), Fraction(last, 1 << 298))
 
 
 _ONE = 0x3F800000
