@@ -56,6 +56,28 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
+def short_numbers(rows: int, columns: int, *, bits: int) -> torch.Tensor:
+    """f32[rows, columns] of numbers in (-1, 1) that have `bits` significant bits at most."""
+    generator = torch.Generator().manual_seed(bits)
+    return torch.randint(1 - 2**bits, 2**bits, (rows, columns), generator=generator).float() / 2**bits
+
+
+class HalfwayGPT(GPT):
+    """A GPT with a fixed code beside its trained embedding, whose sums are in doubt on every machine.
+
+    A product of 12 and 13 bits has 25, one more than FP32 keeps: many sums of such products lie exactly halfway between
+    two FP32 numbers. They follow the data, so another batch leads to other entries of the log."""
+
+    def __init__(self, vocabulary: int = 17, width: int = 16, code: int = 8, dropout: float = 0.1) -> None:
+        super().__init__(vocabulary, width, dropout=dropout)
+        self.register_buffer("code", short_numbers(vocabulary, code, bits=12))
+        self.register_buffer("mix", short_numbers(code, width, bits=13))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        embedded = self.tokens(x) + self.positions(torch.arange(x.shape[1])) + F.embedding(x, self.code) @ self.mix
+        return self.head(self.norm(self.blocks(embedded)))
+
+
 def classify(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return F.cross_entropy(model(batch["x"]).flatten(0, -2), batch["y"].flatten())
 
@@ -77,9 +99,17 @@ def conv_task(*, dropout: float = 0.1, steps: int = 6, interval: int = 2, seed: 
     )
 
 
-def gpt_task(*, dropout: float = 0.1, eps: float = 1e-8, steps: int = 6, interval: int = 2, seed: int = 4) -> Task:
+def gpt_task(
+    *,
+    dropout: float = 0.1,
+    eps: float = 1e-8,
+    steps: int = 6,
+    interval: int = 2,
+    seed: int = 4,
+    network: type[GPT] = GPT,
+) -> Task:
     torch.manual_seed(seed)
-    model = GPT(dropout=dropout)
+    model = network(dropout=dropout)
     return Task(
         model=model,
         loss=classify,
@@ -90,6 +120,11 @@ def gpt_task(*, dropout: float = 0.1, eps: float = 1e-8, steps: int = 6, interva
         interval=interval,
         seed=seed,
     )
+
+
+def halfway_task(*, steps: int = 6) -> Task:
+    """A training whose log has decisive entries at every step: for tests that bend, thin or forge them."""
+    return gpt_task(steps=steps, network=HalfwayGPT)
 
 
 def linear_task(*, steps: int = 8, interval: int = 2, seed: int = 5) -> Task:

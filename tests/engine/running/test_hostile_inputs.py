@@ -14,13 +14,13 @@ from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.rounding import FindingKind, follow
 from roundlog.trainer import Trainer, log_header, log_path
 from safetensors.torch import save_file
-from tasks import conv_task, gpt_task, linear_task
+from tasks import conv_task, halfway_task, linear_task
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
     directory = tmp_path_factory.mktemp("honest")
-    Job.from_task(gpt_task(steps=4)).write(directory / "job")
+    Job.from_task(halfway_task(steps=4)).write(directory / "job")
     job = Job.read(directory / "job")
     return job, Trainer(job, directory / "run").run()
 
@@ -111,7 +111,7 @@ def test_an_unreadable_log_is_reported_and_the_audit_goes_on_without_it(damage: 
 def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
     """Of another run, for instance: findings are for people to read, and memory is finite."""
     monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
-    job = Job.from_task(gpt_task(steps=6))
+    job = Job.from_task(halfway_task(steps=6))
 
     class Poisoned(Batches):
         def load(self, step: int) -> list[torch.Tensor]:

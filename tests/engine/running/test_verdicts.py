@@ -18,7 +18,7 @@ from roundlog.run import RunError
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.trainer import Trainer, TrainingResult, log_path
 from roundlog.verdict import BY_LOG, LogStanding, audit
-from tasks import gpt_task, linear_task
+from tasks import halfway_task, linear_task
 
 LogChange = Callable[[Path, Path], Path]
 
@@ -45,7 +45,7 @@ class Honest:
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Honest:
-    job = Job.from_task(gpt_task(steps=4))
+    job = Job.from_task(halfway_task(steps=4))
     return Honest(job, Trainer(job, tmp_path_factory.mktemp("honest") / "run").run())
 
 
