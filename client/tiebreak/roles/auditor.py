@@ -186,6 +186,8 @@ class AuditorRole(JobRole):
 
     def _play(self, posted: Job, mine: dict[int, Game]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
+        # What keeps a queued game waiting is everybody's affair; beside a running one, the others do not matter.
+        self._games.end_overdue(running or self._live())
         due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None
         duty = Duty(
             deadline=due or self.station.now() + posted.terms.clock_allowance,
@@ -204,11 +206,19 @@ class AuditorRole(JobRole):
         """Too late for a game of one's own: all that is left is to move for others who hold the right root."""
         if claim_is_right:
             return self.leave(f"the claim on job {self.job} is right")
-        root = evidence.claim.root
-        for number, game in self.games(lambda game: game.phase is not Phase.OVER).items():
-            if game.levels[0].roots[Side.CHALLENGER] == root:
-                self._games.help_along(number, game, evidence)
+        root, live = evidence.claim.root, self._live()
+        mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
+        for number, game in mates.items():
+            self._games.help_along(number, game, evidence)
+        # A game that is lost by the clock is left alone, unless one that can be won waits behind it.
+        waits = any(game.phase is Phase.QUEUED for game in mates.values())
+        won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
+        self._games.end_overdue(live if waits else won)
         return Progress(state="the claim is wrong, but only the games of others can still show it")
+
+    def _live(self) -> dict[int, Game]:
+        """All games of the job that are not over, queued ones too."""
+        return self.games(lambda game: game.phase is not Phase.OVER)
 
     # The audit.
 

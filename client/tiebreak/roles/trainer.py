@@ -198,6 +198,8 @@ class TrainerRole(JobRole):
 
     def _play(self, posted: Job, stake: int) -> Progress:
         games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
+        # Every game holds the claim up, and silent challengers lose without anything that the trainer has to compute.
+        self._games.end_overdue(games)
         due = min(
             (game.deadlines[Side.TRAINER] for game in games.values() if game.deadlines[Side.TRAINER]), default=None
         )
