@@ -62,8 +62,8 @@ class Block(nn.Module):
 
 
 class Letters(nn.Module):
-    """A language model of one block whose last layer is its embedding. It adds a fixed code to the trained positions.
-    Letters i64[B, T] -> logits f32[B, T, V]."""
+    """A language model of one block whose last layer is its embedding. Beside the trained positions it adds a fixed
+    code. Letters i64[B, T] -> logits f32[B, T, V]."""
 
     places: torch.Tensor
     mix: torch.Tensor

@@ -62,7 +62,7 @@ class Games:
         for game_id, game in games.items():
             if game.phase is Phase.OVER:
                 continue
-            if game.deadlines[self._side] and game.phase is not Phase.OVER:
+            if game.deadlines[self._side]:
                 deadlines.append(game.deadlines[self._side])
             decision = self._decide(game_id, game, evidence)
             if decision is None:
