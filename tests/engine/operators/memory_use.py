@@ -1,5 +1,6 @@
 """Print, for operators on inputs that leave every element ambiguous, the memory that they declare and the memory that
-they take, recorded or followed: one JSON list of [label, declared, taken], bytes beside the inputs.
+they take, recorded or followed, and how many sums superaccumulators decide: one JSON list of [label, declared, taken,
+decided], bytes beside the inputs.
 
 Taken is the process's peak of resident memory (Linux: /proc/self/status, reset by /proc/self/clear_refs)."""
 
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from roundlog.kernels import exact_products, superaccumulator
+from roundlog.kernels.exact_products import F32, I64, Runs
 from roundlog.operators import REGISTRY, Inexact
 from roundlog.program import DType, TensorType
 from roundlog.rounding import Follower, Recorder
@@ -40,9 +43,9 @@ def cases(scale: int = 1) -> Iterator[Case]:
     plane = (1, 1, 1 << 11, len(x) >> 11)
     yield "a kernel's gradient", "conv2d_grad_weight", [y.reshape(plane), x.reshape(plane)], {**PLAIN, "size": (1, 1)}
     row = torch.cat([x[:4096] * y[:4096], x[-4096:] * y[-4096:]])
-    ties = torch.ones((1 << 21) // scale, 2)
-    ties[:, 1] = 2.0**-24
-    yield "ties", "sum", [ties], {"dims": (1,)}
+    # The last two keep FP64, and two FP64 numbers, from holding the sum: it is a tie all the same.
+    tie = torch.tensor([1.0, 2.0**-24, 2.0**-149, -(2.0**-149)])
+    yield "ties", "sum", [tie.expand((1 << 21) // scale, -1).contiguous()], {"dims": (1,)}
     rows, columns = torch.rand(1024, 8) + 1, torch.randn(8, (1 << 11) // scale)
     rows[:, 4:], columns[4:] = rows[:, :4], -columns[:4]
     yield "products that cancel", "matmul", [rows, columns], {}
@@ -54,7 +57,24 @@ def _status(name: str) -> int:
     return int(line.split()[1]) << 10
 
 
-def measure(case: Case) -> tuple[str, int, int]:
+def _count_exact_sums() -> list[int]:
+    """Has superaccumulators note how many sums they round, in the list that is returned, and do all else as ever."""
+    counted: list[int] = []
+    rounded, round_products = superaccumulator.rounded, exact_products.round_products
+
+    def counting_sums(sums: I64, bits: int) -> F32:
+        counted.append(len(sums))
+        return rounded(sums, bits)
+
+    def counting_products(a: Runs, b: Runs, of_a: I64, of_b: I64, bits: int) -> F32:
+        counted.append(len(of_a))
+        return round_products(a, b, of_a, of_b, bits)
+
+    superaccumulator.rounded, exact_products.round_products = counting_sums, counting_products
+    return counted
+
+
+def measure(case: Case, counted: list[int]) -> tuple[str, int, int, int]:
     label, name, inputs, attributes = case
     operator = REGISTRY[name]
     assert isinstance(operator, Inexact)
@@ -62,6 +82,7 @@ def measure(case: Case) -> tuple[str, int, int]:
     output = operator.infer(kinds, attributes, kinds[0])  # type: ignore[arg-type]
     recorder, follower = Recorder(4), Follower(4, 0.05, np.random.default_rng(1))
     taken = 0
+    counted.clear()
     for rounding in (recorder, follower):
         gc.collect()
         # What has been given back does not count as there.
@@ -72,14 +93,16 @@ def measure(case: Case) -> tuple[str, int, int]:
         taken = max(taken, _status("VmHWM") - before)
         if rounding is recorder:
             follower.follow(0, recorder.take())
-    return label, operator.workspace(kinds, attributes, output) + output.nbytes, taken  # type: ignore[arg-type]
+    declared = operator.workspace(kinds, attributes, output) + output.nbytes  # type: ignore[arg-type]
+    return label, declared, taken, sum(counted)
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    counted = _count_exact_sums()
     for case in cases(64):
-        measure(case)  # loads and compiles what is needed
-    print(json.dumps([measure(case) for case in cases()]))
+        measure(case, counted)  # loads and compiles what is needed
+    print(json.dumps([measure(case, counted) for case in cases()]))
 
 
 if __name__ == "__main__":
