@@ -18,7 +18,7 @@ from roundlog.replay import replay_interval
 from roundlog.rounding import FindingKind
 from roundlog.run import Run
 from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
-from tasks import classify, conv_task, gpt_task, linear_task
+from tasks import HalfwayGPT, classify, conv_task, gpt_task, linear_task
 from torch import nn
 
 Changed = Mapping[int, Entries]
@@ -49,7 +49,7 @@ def accumulating_task() -> Task:
 
 
 TASKS = {
-    "gpt": (lambda: gpt_task(steps=2, interval=1), 4),
+    "gpt": (lambda: gpt_task(steps=2, interval=1, network=HalfwayGPT), 4),
     "conv net": (plain_net_task, 6),
     "batch norm": (lambda: conv_task(steps=2, interval=1), 8),
     "logistic regression": (lambda: linear_task(steps=2, interval=1), 5),
