@@ -32,7 +32,8 @@ def _short_numbers(rows: int, columns: int, *, bits: int) -> torch.Tensor:
     A product of 12 and 13 bits has 25, one more than FP32 keeps. So many sums of such products lie halfway between two
     FP32 numbers, on every machine and at every step, and a rounding log has decisions that somebody can turn."""
     generator = torch.Generator().manual_seed(bits)
-    return torch.randint(1 - 2**bits, 2**bits, (rows, columns), generator=generator).float() / 2**bits
+    numbers: torch.Tensor = torch.randint(1 - 2**bits, 2**bits, (rows, columns), generator=generator) / 2**bits
+    return numbers
 
 
 class Block(nn.Module):
