@@ -83,7 +83,7 @@ class Auditor:
             keep_every=keep_every,
             device=device,
             on_step=on_step,
-            # What a sample has missed may be in its states: nobody may take them for those of an audit.
+            # States of a sampled audit may contain what the sample missed, so no full audit may take them up.
             role="auditor" if log_dir is None or verify_log >= 1.0 else "sampling auditor",
             micro_batches=micro_batches,
             go_on=go_on,

@@ -28,12 +28,17 @@ def wrong_state(path: Path, program: Program, root: bytes) -> str | None:
     return None if found == root else f"its state root is 0x{found.hex()}, not 0x{root.hex()}"
 
 
+def wrong_checkpoint(path: Path, program: Program, root: bytes) -> str | None:
+    """`wrong_state` of a run's checkpoint. One that is not there is not wrong: a run keeps what it wants."""
+    return wrong_state(path, program, root) if path.is_symlink() or path.exists() else None
+
+
 def wrong_checkpoints(
     run_dir: Path, program: Program, spec: TrainingSpec, roots: Sequence[bytes]
 ) -> Iterator[tuple[Path, str]]:
     """(file, what is wrong with it) of every checkpoint that is kept and is not the state with the root of its
-    interval. roots: of the first intervals. A checkpoint that is not there is not wrong: a run keeps what it wants."""
+    interval. roots: of the first intervals."""
     for interval, root in enumerate(roots):
         path = checkpoint_path(run_dir, (interval + 1) * spec.interval)
-        if (path.is_symlink() or path.exists()) and (why := wrong_state(path, program, root)) is not None:
+        if (why := wrong_checkpoint(path, program, root)) is not None:
             yield path, why

@@ -117,7 +117,7 @@ class Following:
             self._reader.close()
             self._reader = None
 
-    # Of logs that cannot be used.
+    # Logs that cannot be used.
 
     def _open(self, interval: int) -> LogReader:
         return LogReader(log_path(self._log_dir, interval), log_header(self.job, interval), self._sizes)
@@ -140,7 +140,7 @@ class Following:
         if self.unreadable:
             raise WrongLogError(f"the log cannot be used: {self.unreadable[0]}")
 
-    # What was found before.
+    # The record of former findings.
 
     def _take_up(self, done: int) -> float:
         """Takes up the record of findings; returns the share that was verified, 0 where nothing is on record."""

@@ -29,7 +29,7 @@ import torch
 
 from roundlog.arithmetic import until_undisturbed
 from roundlog.batches import Batches, BatchSource
-from roundlog.checkpoints import checkpoint_path, wrong_state
+from roundlog.checkpoints import checkpoint_path, wrong_checkpoint
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.dispute.made_up import MadeUp
 from roundlog.dispute.stops import note_stop
@@ -272,8 +272,7 @@ class Run:
             roots = self.recorded_roots()
             for interval in range(min(intervals, len(roots))):
                 path = self.checkpoint_path((interval + 1) * self.job.spec.interval)
-                torn = path.is_symlink() or path.exists()
-                torn = torn and wrong_state(path, self.job.program, roots[interval]) is not None
+                torn = wrong_checkpoint(path, self.job.program, roots[interval]) is not None
                 if not torn and not is_damaged(interval):
                     continue
                 done, states = self.newest(interval)

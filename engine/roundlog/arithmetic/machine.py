@@ -41,7 +41,7 @@ def check_machine(device: torch.device) -> None:
     ties = (one + 2.0**-53, 1.0), (one + 3 * 2.0**-53, 1 + 2.0**-51), (-one - 3 * 2.0**-53, -1 - 2.0**-51)
     if not all(bool((x == expected).all()) for x, expected in ties):
         raise MachineError("this process does not round to nearest, ties to even: find what changes the rounding mode")
-    # By arithmetic, where the processor's register can be read, too: what is believed of it has to be so.
+    # Arithmetic is tried even where the register can be read, to confirm what the register says.
     if not on_every_thread(ENVIRONMENT.is_right) or not on_every_thread(ByNumbers().is_right):
         raise MachineError(
             "a thread of this process flushes subnormal numbers to zero, or does not round to nearest, ties to even: "

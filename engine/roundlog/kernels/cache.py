@@ -84,7 +84,7 @@ def _taken(parent: Path, name: str, stale: str) -> str | None:
         if os.name == "posix" and _holds_foreign_files(place):
             shutil.rmtree(place)
             place.mkdir(mode=0o700)
-        # What was made now lies where it was looked at before; a umask or a list of rights may say otherwise.
+        # A umask or an access list may have made the new directory writable for others, so it is looked at again.
         if (why := not_ours_alone(place)) is not None:
             return why
         tempfile.TemporaryFile(dir=place).close()

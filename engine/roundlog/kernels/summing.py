@@ -95,22 +95,6 @@ def _sum_placed(x: Any, index: Any, size: int, elements: Any, out: Any, start: i
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sum_all_placed(x: Any, index: Any, size: int, slots: Any, out: Any) -> None:
-    lanes = np.empty((3, 1))
-    for outer in range(x.shape[0]):
-        for t in range(x.shape[1]):
-            for within in range(x.shape[2]):
-                place = index[outer, t, within]
-                if place < 0 or place >= size:
-                    continue
-                r = slots[(outer * size + place) * x.shape[2] + within]
-                if r >= 0:
-                    lanes[:, 0] = out[:, r]
-                    _add(lanes, 0, np.float64(x[outer, t, within]))
-                    out[:, r] = lanes[:, 0]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def _sum_dense(a: Any, b: Any, first_a: Any, first_b: Any, terms: int, out: Any, start: int, stop: int) -> None:
     lanes = np.empty((3, _LANES))
     for r in range(start, stop):

@@ -180,7 +180,7 @@ def _add_term(sums: Any, bits: Any) -> None:
     magnitude |= 0x10000000000000
     place = exponent - 1075 - LAST_PLACE
     if place < 0:
-        # What goes away are zeros.
+        # The bits shifted out are zeros.
         magnitude >>= min(-place, 63)
         place = 0
     _add_at(sums, -magnitude if bits < 0 else magnitude, place)

@@ -37,7 +37,7 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
-from roundlog.operators.summation import Measures, Shapes, Summation
+from roundlog.operators.summation import Measures, Shapes, Summation, decide
 from roundlog.operators.terms import block_of, blocked_gamma, blocks, check_terms, exact_bytes, parts_keep_chain
 from roundlog.program import DType, ProgramError, TensorType
 
@@ -107,10 +107,9 @@ class Contraction(Inexact):
         outputs = prod(self.output_shape((tuple(a.shape), tuple(b.shape)), attributes))
         if len(chosen) >= MANY and _SHARED * len(chosen) >= outputs:
             return torch.from_numpy(exactly(chosen))
-        values, undecided = round_sums_of(*self.sums([a, b], attributes, chosen), terms, bits)
-        if undecided.any():
-            values[undecided] = exactly(chosen[undecided])
-        return torch.from_numpy(values)
+        return torch.from_numpy(
+            decide(chosen, lambda some: round_sums_of(*self.sums([a, b], attributes, some), terms, bits), exactly)
+        )
 
     @abstractmethod
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:

@@ -61,8 +61,8 @@ class Sum(Summation):
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         terms = inputs[0].numel // max(output.numel, 1)
-        # `exact` copies the input, with the summed axes last. A term is 4 + 8 bytes, and a Python number in the sums
-        # that take integers.
+        # `exact` copies the input, with the summed axes last. A term is 4 + 8 bytes; 64 leave
+        # room to spare.
         exact = 4 * inputs[0].numel + exact_bytes(output.numel, terms, 64)
         return super().workspace(inputs, attributes, output) + exact
 

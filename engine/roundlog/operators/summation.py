@@ -43,7 +43,7 @@ def decide(elements: Index, nearly: Callable[[Index], tuple[F32, Bool]], exactly
     exactly: some of them, whatever they are. Where a sample says that double-double is of no use, it is left out: data
     that make every sum a tie behind terms that cancel shall not be paid for twice."""
     if len(elements) > 16 * _PROBED:
-        sample = np.random.default_rng().choice(elements, _PROBED, replace=False, shuffle=False)
+        sample = np.sort(np.random.default_rng().choice(elements, _PROBED, replace=False))
         if 2 * np.count_nonzero(nearly(sample)[1]) > _PROBED:
             return exactly(elements)
     values, undecided = nearly(elements)

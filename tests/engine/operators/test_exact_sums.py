@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from roundlog.kernels import reducing
 from roundlog.kernels.reducing import NO_TERM, bound_sums
 from roundlog.operators import Summation, operator, sum_bounds
 from roundlog.operators.summation import InParts
@@ -31,6 +32,10 @@ def marked(name: str, inputs: list[torch.Tensor], attributes: dict[str, Any], bi
     recorder = Recorder(4, bits)
     recorder.round(0, summation(name), inputs, attributes)
     return sum(len(entries.indices) for entries in recorder.take().values())
+
+
+def test_loops_add_up_in_the_blocks_that_the_bound_counts() -> None:
+    assert reducing._BLOCK == BLOCK_TERMS
 
 
 @pytest.mark.parametrize("dims", [(0,), (1,)])
