@@ -54,6 +54,7 @@ TERMS = Terms(
     challenge_window=10**6,
     clock_allowance=10**5,
     referee_allowance=10**5,
+    concurrent_games=16,
 )
 
 ORDER = ("claim", *(level.name for level in Level), "proof")
@@ -166,6 +167,7 @@ def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying:
     claim = lying.claim
     receipt = contract.by(trainer).commit(
         number,
+        spec_hash=spec.hash,
         checkpoint_root=claim.root,
         final_state_root=claim.payloads[-1],
         proof=claim.as_next_root().last_leaf_proof,
@@ -174,7 +176,13 @@ def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying:
         bond=TERMS.trainer_bond,
     )
     bill.add("claim", receipt)
-    game_id, receipt = contract.by(auditor).challenge(number, honest.claim.root, bond=TERMS.challenger_bond)
+    game_id, receipt = contract.by(auditor).challenge(
+        number,
+        spec_hash=spec.hash,
+        claimed_root=claim.root,
+        checkpoint_root=honest.claim.root,
+        bond=TERMS.challenger_bond,
+    )
     bill.add("claim", receipt)
 
     known = {side: Known({(): own.claim}) for side, (_, own) in sides.items()}

@@ -28,9 +28,11 @@ def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Train
     terms = (
         *REFEREE_ARGUMENTS,
         "--challenger-bond",
-        "20 gwei",
+        "0.2 ether",
         "--clock",
-        "90s",
+        "90m",
+        "--concurrent-games",
+        "8",
         "--trainer",
         devnet_account(1).address,
     )
@@ -39,8 +41,9 @@ def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Train
     number = json.loads(result.stdout)["job"]
     posted = chain.game.job(number)
     assert posted.terms.reward == posted.terms.trainer_bond == 5 * 10**17
-    assert posted.terms.challenger_bond == 20 * 10**9
-    assert (posted.terms.clock_allowance, posted.terms.challenge_window) == (90, 7 * 86400)
+    assert posted.terms.challenger_bond == 2 * 10**17
+    assert (posted.terms.clock_allowance, posted.terms.challenge_window) == (90 * 60, 7 * 86400)
+    assert posted.terms.concurrent_games == 8
     assert posted.terms.trainer == devnet_account(1).address
     assert posted.spec.referee == REFEREE and posted.customer == devnet_account(0).address
 
