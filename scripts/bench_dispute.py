@@ -33,13 +33,14 @@ from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node, Receipt, connect
+from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.game import Known, Need, NeedChunk, next_move
 from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.player import execute, posted_chunk
+from tiebreak.roles.player import call_of
 
 STEPS, INTERVAL = 80_000, 16
 LIED_INTERVAL, LIED_STEP = 3_210, 11
@@ -193,10 +194,11 @@ def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying:
         if isinstance(decision, Need):
             known[side].trees[decision.place] = own.tree(decision.place)
         elif isinstance(decision, NeedChunk):
-            known[side].chunk = posted_chunk(contract, game_id, game)
+            known[side].chunk = find_chunk(contract, game_id, game)
         else:
             part = "proof" if game.phase in (Phase.POSTING, Phase.PROVING) else game.current.level.name
-            bill.add(part, execute(own_contract, game_id, decision))
+            function, arguments = call_of(game_id, decision)
+            bill.add(part, own_contract.send(function, *arguments))
 
     assert game.outcome is Outcome.CHALLENGER_WON, game.outcome
     interval, step, operator = (level.index for level in game.levels[:3])

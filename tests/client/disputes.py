@@ -110,7 +110,7 @@ class Party:
                 if not isinstance(decision, Move):
                     return None
                 function, arguments = call_of(game, decision)
-                return self.contract._send(function, *arguments)
+                return self.contract.send(function, *arguments)
             self.known.trees[decision.place] = self.run.tree(decision.place)
 
 

@@ -156,7 +156,7 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
         "RootIsTheTrainers": lambda: cast.challenge(job, Run.of().checkpoints.root),
         "WrongPayment": lambda: cast.challenge(job, root("other"), bond=ETHER - 1),
         "WrongJobStatus": lambda: cast.attest(job + 1, root("other")),
-        "WrongPhase": lambda: cast.auditor.bisect(1, NO_CHILDREN, NO_CHILDREN),
+        "WrongPhase": lambda: cast.auditor.send("bisect", 1, NO_CHILDREN, NO_CHILDREN),
     }
     for name, action in cases.items():
         with pytest.raises(ContractError) as caught:

@@ -10,7 +10,7 @@ from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
 from tiebreak.chain.records import Outcome, Phase, Reason, Side
 from tiebreak.game import Known, Leaves, Move, Need, NeedChunk, Place, Trace, Tree, next_move
-from tiebreak.roles.player import execute
+from tiebreak.roles.player import call_of
 from world import TERMS, World
 
 INITIAL = sha256(b"initial").digest()
@@ -98,7 +98,8 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
                 decision = next_move(world.contract.game(game_id), side, known[side], world.node.now())
                 assert not isinstance(decision, Need | NeedChunk)
                 if isinstance(decision, Move):
-                    execute(contracts[side], game_id, decision)
+                    function, arguments = call_of(game_id, decision)
+                    contracts[side].send(function, *arguments)
                     moved = True
                     moves += 1
             assert moved

@@ -28,16 +28,8 @@ from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import Log, Node, Receipt, Topic
 from tiebreak.chain.records import (
     Answer,
-    Children,
-    ElementProof,
     Game,
     Job,
-    LeafOpening,
-    NextRoot,
-    OperatorOpening,
-    PartialsOpening,
-    SegmentProof,
-    Side,
     Terms,
 )
 from tiebreak.chain.sender import Sender
@@ -186,12 +178,12 @@ class VerificationGame:
     ) -> tuple[int, Receipt]:
         """Posts a job, pays its reward into escrow, and returns its id. `purpose`: a name under which this is done once
         (`Sender.submit`); without one the same job may be posted again."""
-        receipt = self._send("postJob", spec, terms, job_cid, value=terms.reward, purpose=purpose)
+        receipt = self.send("postJob", spec, terms, job_cid, value=terms.reward, purpose=purpose)
         return self._one(receipt, JobPosted).job, receipt
 
     def reclaim(self, job: int) -> Receipt:
         """Returns the reward of a job to which nobody committed in time."""
-        return self._send("reclaim", job)
+        return self.send("reclaim", job)
 
     def commit(
         self,
@@ -210,11 +202,11 @@ class VerificationGame:
         """
         arguments = (spec_hash, checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid)
         purpose = f"commit to job {job} of {self.address} with spec 0x{spec_hash.hex()}"
-        return self._send("commit", job, *arguments, value=bond, purpose=purpose)
+        return self.send("commit", job, *arguments, value=bond, purpose=purpose)
 
     def attest(self, job: int, *, spec_hash: bytes, checkpoint_root: bytes) -> Receipt:
         """States in public that an audit of this spec gave the committed root."""
-        return self._send("attest", job, spec_hash, checkpoint_root)
+        return self.send("attest", job, spec_hash, checkpoint_root)
 
     def challenge(
         self, job: int, *, spec_hash: bytes, claimed_root: bytes, checkpoint_root: bytes, bond: int
@@ -225,61 +217,24 @@ class VerificationGame:
         """
         roots = f"0x{claimed_root.hex()} with 0x{checkpoint_root.hex()}"
         purpose = f"challenge job {job} of {self.address} with spec 0x{spec_hash.hex()}: {roots}"
-        receipt = self._send("challenge", job, spec_hash, claimed_root, checkpoint_root, value=bond, purpose=purpose)
+        receipt = self.send("challenge", job, spec_hash, claimed_root, checkpoint_root, value=bond, purpose=purpose)
         return self._one(receipt, Challenged).game, receipt
 
     def finalize(self, job: int) -> Receipt:
-        return self._send("finalize", job)
-
-    # the game
-
-    def bisect(self, game: int, opened: Children, next: Children) -> Receipt:
-        return self._send("bisect", game, opened, next)
-
-    def open_level(self, game: int, side: Side, leaf: LeafOpening, next: NextRoot) -> Receipt:
-        return self._send("openLevel", game, side, leaf, next)
-
-    def open_operator(self, game: int, side: Side, opening: OperatorOpening) -> Receipt:
-        return self._send("openOperator", game, side, opening)
-
-    def prove_store(self, game: int, payload: bytes, proof: Iterable[bytes]) -> Receipt:
-        """`payload`: the tensor root that the store keeps; `proof`: that it is a leaf of the challenger's trace."""
-        return self._send("proveStore", game, payload, tuple(proof))
-
-    def post_chunk(self, game: int, chunk: bytes) -> Receipt:
-        return self._send("postChunk", game, chunk)
-
-    def prove_element(self, game: int, proof: ElementProof) -> Receipt:
-        return self._send("proveElement", game, proof)
-
-    def dispute_sum(self, game: int, descriptor: bytes, chunk: bytes, position: int) -> Receipt:
-        """`position`: which element of the trainer's chunk, counted in elements."""
-        return self._send("disputeSum", game, descriptor, chunk, position)
-
-    def open_partials(self, game: int, side: Side, opening: PartialsOpening) -> Receipt:
-        return self._send("openPartials", game, side, opening)
-
-    def prove_segment(self, game: int, proof: SegmentProof) -> Receipt:
-        return self._send("proveSegment", game, proof)
-
-    def adjudicate(self, game: int, bits: int) -> Receipt:
-        return self._send("adjudicate", game, bits)
+        return self.send("finalize", job)
 
     def claim_timeout(self, game: int) -> Receipt:
-        return self._send("claimTimeout", game)
-
-    def release_bond(self, game: int) -> Receipt:
-        return self._send("releaseBond", game)
+        return self.send("claimTimeout", game)
 
     def withdraw(self) -> tuple[int, Receipt]:
         """Pays out everything credited to the sender; returns how many wei that was."""
-        receipt = self._send("withdraw")
+        receipt = self.send("withdraw")
         return self._one(receipt, Withdrawn).amount, receipt
 
     def batch(self, calls: Sequence[Call]) -> Receipt:
         """Makes several calls in one transaction, each as if it had been sent alone. One that fails undoes only itself:
         look at the events of the receipt, or at the contract, for what came of each."""
-        return self._send("batch", [self.encode(call) for call in calls])
+        return self.send("batch", [self.encode(call) for call in calls])
 
     def try_batch(self, calls: Sequence[Call]) -> list[Any]:
         """What would come of each call of a batch of the sender's, now; as `answers`. Nothing is sent."""
@@ -338,7 +293,11 @@ class VerificationGame:
             raise self._typed(error) from error
         return self._abi.decode_result(function, answer)
 
-    def _send(self, function: str, *arguments: object, value: int = 0, purpose: str | None = None) -> Receipt:
+    def send(self, function: str, *arguments: object, value: int = 0, purpose: str | None = None) -> Receipt:
+        """Makes one call of the contract and waits for its receipt. `value`: wei; `purpose`: as of `Sender.send`. So
+        the moves of a game are made, which have no methods of their own here.
+
+        Raises ContractError if the contract refuses, AccountError without an account, and the errors of Sender."""
         if self._sender is None:
             raise AccountError(f"{function} needs an account: give a keystore or a private key.")
         call = self._abi.encode_call(function, *arguments)

@@ -134,6 +134,9 @@ class Role(ABC):
             self.tell(What.SENT, text, job=job, game=game, receipt=receipt)
 
         def failed(error: ChainError) -> None:
+            if isinstance(error, ContractError) and error.name == "TooEarly":
+                # Nodes try calls at the time of their newest block, which lags behind that of the next one.
+                return
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
         self.station.desk.put(
