@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from simulated_chain import FakeAccount, FaultyLine, Killed, SimulatedChain
 from tiebreak.chain.devnet_accounts import ACCOUNTS
-from tiebreak.chain.errors import ChainError
+from tiebreak.chain.errors import ChainError, NonceTaken
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.node import MAX_REORGANISATION, Node
 from tiebreak.chain.sender import Sender
@@ -101,3 +101,23 @@ def test_every_intention_is_carried_out_exactly_once(weather: str, tmp_path: Pat
     for seed in range(12):
         found = story(seed, tmp_path / str(seed), **WEATHERS[weather])
         assert found == Counter(f"{index:02x}" for index in range(8)), f"seed {seed}"
+
+
+@pytest.mark.parametrize("value", [0, 1], ids=["a move", "a payment"])
+def test_two_processes_with_one_key_pay_once(value: int, tmp_path: Path) -> None:
+    """A move the contract takes once anyhow, so it goes out again; a payment only after another look at the chain."""
+    chain = SimulatedChain(5)
+    senders = [sender_on(chain, FaultyLine(chain, seed, 0.0), tmp_path / str(seed)) for seed in range(2)]
+    for sender in senders:
+        sender.poll()  # both have seen the same nonce
+    sent = [
+        sender.submit(TO, b"\xaa", value=value, purpose="a bond", gas=50_000 + n) for n, sender in enumerate(senders)
+    ]
+    for _ in range(6):
+        chain.sleep(12)
+        for sender in senders:
+            sender.poll()
+    assert chain.effects() == ["aa"] * (1 if value else 2)
+    errors = [type(one.error) for one in sent if one.error is not None]
+    assert errors == ([NonceTaken] if value else [])
+    assert sum(one.receipt is not None for one in sent) == (1 if value else 2)

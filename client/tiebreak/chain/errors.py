@@ -63,6 +63,10 @@ class TransactionPending(ChainError):
     """A transaction was sent but no block took it in time. It may still be included; sending again is harmless."""
 
 
+class NonceTaken(ChainError):
+    """Another process has sent from the same account, where a payment was to stand, and may have paid the same."""
+
+
 class JournalError(ChainError):
     """The record of what was signed cannot be written, so that nothing with value may be sent."""
 

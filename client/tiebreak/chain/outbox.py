@@ -2,8 +2,9 @@
 
 Every transaction is written into a journal before it is sent. All transactions for one intention have the same nonce,
 so a block takes one of them at most. So an answer that is lost, a receipt that is late, a restart and a repeated call
-all lead back to the same nonce. Another nonce is taken only when a block proves that a foreign transaction (another
-process with the same key) has used this one.
+all lead back to the same nonce. When a block proves that a foreign transaction (another process with the same key) has
+used this one, a call without value takes another nonce, and a payment ends: the other process may have paid the same,
+so that whoever ordered it has to look at the chain first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tiebreak.chain.errors import (
     InsufficientFunds,
     InvalidAnswer,
     JournalError,
+    NonceTaken,
     RpcRefused,
 )
 from tiebreak.chain.flight import Sent, Use, capped, raised, who_used
@@ -381,8 +383,14 @@ class Outbox:
         self._offer_again(filler)
 
     def _evade(self, sent: Sent) -> None:
-        """A foreign transaction has used the nonce: the same intention with another one, if it is still possible."""
+        """A foreign transaction has used the nonce: the same call with another one, if it is still possible."""
         old = sent.entry
+        if old.value:
+            sent.error = NonceTaken(
+                f"another process has sent from account {self.address} in place of this payment, and may have paid the "
+                "same: look at the chain again, and stop one of the two."
+            )
+            return
         assert self._head is not None and self._journal is not None
         try:
             gas = self._gas(old.to, old.data, old.value)
@@ -394,16 +402,11 @@ class Outbox:
         except InsufficientFunds as error:
             sent.error = error
             return
-        # Everything that may fail comes before anything is changed.
         nonce = max(self._next, self._node.nonce(self.address, pending=True))
         fees = capped(self._fees(self._head), self._max_fee)
         new = replace(old, nonce=nonce, gas=gas, since=self._head.number, signed=[])
         sent.entry = new
-        try:
-            self._sign(sent, fees)
-        except JournalError:
-            sent.entry = old
-            raise
+        self._sign(sent, fees)
         sent.suspected = sent.between = sent.taken = sent.offered_at = None
         del self._flights[old.nonce]
         self._flights[nonce] = sent
