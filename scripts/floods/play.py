@@ -22,9 +22,10 @@ from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import Watch
 from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.customer import CustomerRole, post_job
+from tiebreak.roles.customer import post_job
 from tiebreak.roles.desk import Desk
 from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.overdue import HEAD_START
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
@@ -147,8 +148,6 @@ class Scene:
         """Those that are not over, the first in the queue in front."""
         self._next_game = 0
         self.lost = 0
-        self.also: list[JobRole] = []
-        """Honest roles that take part, and are not what is measured."""
         self.finished = False
         """Whether the honest role says that it has nothing left to do."""
         self.most_live = 0
@@ -215,8 +214,6 @@ class Scene:
                 until, self.finished = progress.until, progress.finished
             except (ChainError, OSError) as error:
                 self.warnings[str(error)[:120]] += 1
-            for other in self.also:
-                other.step()
             self.workshop.work()
             live = self._look(role, honest)
             again = self.attacker.act(live)
@@ -227,7 +224,8 @@ class Scene:
             if (nothing := nothing + 1) > _MOST_IDLE_BLOCKS:
                 raise RuntimeError(f"nothing happens any more: {dict(self.warnings)}")
             instants = [self.workshop.next_end(), again, float(until or "inf")]
-            instants += [max(game.deadlines) + 1.0 for game in live.values() if any(game.deadlines)]
+            overdue = [max(game.deadlines) + 1.0 for game in live.values() if any(game.deadlines)]
+            instants += [end + late for end in overdue for late in (0.0, HEAD_START * self.setting.block)]
             now = self.chain.time()
             self.mine(min((instant for instant in instants if now < instant < float("inf")), default=now + 3600))
 
@@ -324,8 +322,6 @@ def honest_challenger(ground: Ground, meter: Meter, puppets: int) -> Flood:
             crowd = [Puppet(puppet_account(i), manner, (i * 97 + 13) % (steps - 3)) for i in range(puppets)]
             scene.attacker.challenge(scene.job, crowd, scene.mine)
             role = AuditorRole(station, scene.job)
-            # Ends the games whose clocks have run out: neither the trainer nor its puppets do.
-            scene.also.append(CustomerRole(scene.station(0), scene.job, model=Path(room) / "model"))
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.contract.game_count() > puppets)
             challenged = int(scene.chain.time())
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.contract.job(scene.job).status is not JobStatus.CLAIMED)

@@ -11,7 +11,7 @@ from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, SilentDesk, silenced, with_desk
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.desk import Order
-from tiebreak.roles.player import HEAD_START
+from tiebreak.roles.overdue import HEAD_START
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole

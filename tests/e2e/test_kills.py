@@ -151,7 +151,7 @@ def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world
     station = world.station("auditor")
     for doom in (
         at_step(2),
-        at_notice("the log is wrong at step"),
+        at_notice("audited to checkpoint root"),
         at_notice("is not the claimed one"),
         at_sending(1),
     ):

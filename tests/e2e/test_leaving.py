@@ -97,6 +97,7 @@ def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     for role in itertools.cycle((trainer, liar)):
         take_back = chains_state(world)
         role.step()
+        role.station.sender.settle()  # so that the next state to go back to is not one in which its move is on its way
         if world.game().phase is Phase.OVER:
             break
     trainer.step()

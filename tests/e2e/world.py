@@ -165,10 +165,13 @@ class World:
     def run(self, *roles: Role) -> None:
         """Lets everybody step in turn until nobody has anything to do."""
         working = list(roles)
+        idle = 0
         for _ in range(200):
             progress = {role: role.step() for role in working}
             working = [role for role in working if not progress[role].finished]
-            if not any(seen.acted or seen.working for seen in progress.values()):
+            # Twice, because a role that only hears that a block has its move has changed what the one before it sees.
+            idle = 0 if any(seen.acted or seen.working for seen in progress.values()) else idle + 1
+            if idle == 2:
                 return
         raise AssertionError("the story does not end")
 

@@ -20,6 +20,7 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
+from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
@@ -187,7 +188,7 @@ class AuditorRole(JobRole):
     def _play(self, posted: Job, mine: dict[int, Game]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
         # What keeps a queued game waiting is everybody's affair; beside a running one, the others do not matter.
-        self._games.end_overdue(running or self._live())
+        end_overdue(self, running or self._live())
         due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None
         duty = Duty(
             deadline=due or self.station.now() + posted.terms.clock_allowance,
@@ -213,7 +214,7 @@ class AuditorRole(JobRole):
         # A game that is lost by the clock is left alone, unless one that can be won waits behind it.
         waits = any(game.phase is Phase.QUEUED for game in mates.values())
         won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
-        self._games.end_overdue(live if waits else won)
+        end_overdue(self, live if waits else won)
         return Progress(state="the claim is wrong, but only the games of others can still show it")
 
     def _live(self) -> dict[int, Game]:

@@ -22,6 +22,7 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.contents import fetch_state
 from tiebreak.roles.notices import Notice, Progress, What
+from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 from tiebreak.roles.time_to_answer import Pace, least_clock
@@ -145,10 +146,7 @@ class CustomerRole(JobRole):
 
     def _watch(self, posted: Job) -> Progress:
         if posted.live_games:
-            due = self.games(lambda game: timeout_is_due(game, self.station.now()))
-            for game_id in due:
-                text = "end a game whose clock ran out"
-                self.order(text, "claimTimeout", game_id, job=self.job, game=game_id)
+            end_overdue(self, self.games(lambda game: timeout_is_due(game, self.station.now())))
             return Progress(state=f"waits for {posted.live_games} games")
         deadline = posted.claim.challenge_deadline
         if self.station.now() <= deadline:

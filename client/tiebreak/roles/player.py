@@ -31,7 +31,6 @@ from tiebreak.game import (
     forced_move,
     next_move,
     place_of,
-    timeout_is_due,
 )
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.evidence import Evidence
@@ -41,9 +40,6 @@ from tiebreak.roles.workshop import Lane
 
 RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 """Phases in which a party's clock runs."""
-
-HEAD_START = 2
-"""Blocks in which only the parties of a game end it by the clock, so that not everybody pays for the same call."""
 
 
 class Games:
@@ -97,23 +93,6 @@ class Games:
         decision = self._decide(game_id, game, evidence)
         if isinstance(decision, get_args(ForcedMove)):
             self.order(game_id, game, decision)
-
-    def end_overdue(self, games: Mapping[int, Game]) -> None:
-        """Ends games in which every running clock, or the referee's, is out; those of others after a head start.
-
-        Colluding parties would never end each other's games, behind which others are queued. Needs no evidence, and
-        asks for nothing but games that are at hand."""
-        now = self._role.station.now()
-        for game_id, game in games.items():
-            if not timeout_is_due(game, now):
-                continue
-            if game.party(self._side) == self._role.station.address:
-                # Nobody gains by hurrying the end of a game that it has lost.
-                if not game.deadlines[self._side]:
-                    self.order(game_id, game, ClaimTimeout())
-            elif timeout_is_due(game, now - math.ceil(HEAD_START * self._role.station.desk.block_seconds())):
-                text = "end a game of others whose clock ran out"
-                self._role.order(text, "claimTimeout", game_id, job=game.job, game=game_id)
 
     def order(self, game_id: int, game: Game, move: Move) -> None:
         """Lets a move go out with this look."""

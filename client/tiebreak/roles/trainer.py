@@ -17,6 +17,7 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
+from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
@@ -199,7 +200,7 @@ class TrainerRole(JobRole):
     def _play(self, posted: Job, stake: int) -> Progress:
         games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
         # Every game holds the claim up, and silent challengers lose without anything that the trainer has to compute.
-        self._games.end_overdue(games)
+        end_overdue(self, games)
         due = min(
             (game.deadlines[Side.TRAINER] for game in games.values() if game.deadlines[Side.TRAINER]), default=None
         )
