@@ -63,8 +63,8 @@ def _place(indices: Any, y: Any, d: Any, first: int, occurs: Any, before: Any, n
         before[word] = before[word - 1] + _ones(occurs[word - 1])
     for i in range(len(indices)):
         at = np.uint64(indices[i] - first)
-        word = at >> np.uint64(6)
-        place = before[word] + _ones(occurs[word] & ((one << (at & last)) - one))
+        line = at >> np.uint64(6)
+        place = before[line] + _ones(occurs[line] & ((one << (at & last)) - one))
         in_order[place], values[place], bounds[place] = indices[i], y[i], d[i]
 
 

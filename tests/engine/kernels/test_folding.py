@@ -14,7 +14,7 @@ MOST = 1 << 62
 """Below what a bucket may hold."""
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def folded(buckets: np.ndarray, digits: np.ndarray, out: np.ndarray) -> None:
     fold(buckets.ctypes.data, digits.ctypes.data, out.ctypes.data)
 
