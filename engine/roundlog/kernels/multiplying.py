@@ -284,7 +284,10 @@ def certify_part(
         where = out.memory, out.first, out.row
         count = _multiply_batches(operands, sizes, scratch_memory, gamma, factor, *where, near, batches, out.batch)
         if count <= room:
-            return Near(*(part if count == room else part[:count].copy() for part in near))
+            indices, y, d = near
+            if count == room:
+                return Near(indices, y, d)
+            return Near(indices[:count].copy(), y[:count].copy(), d[:count].copy())
         # Only where much is marked, as hostile data can make it. It was soon found out.
         room = min(max(count, _GROWTH * room), batches * a.count * b.count)
 
