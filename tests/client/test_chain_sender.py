@@ -15,6 +15,7 @@ from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import (
     ContractError,
+    NonceTaken,
     RpcRefused,
     TransactionPending,
 )
@@ -123,14 +124,18 @@ def test_a_node_that_knows_the_transaction_already_is_waited_for(line: Unreliabl
     assert sender_on(line).send(FRIEND, b"", value=7).succeeded
 
 
-def test_another_process_with_the_same_account_only_costs_another_try(line: Unreliable) -> None:
+def test_what_another_process_with_the_same_account_may_have_paid_is_not_paid_unasked(line: Unreliable) -> None:
     def be_faster(params: list[object]) -> object:
         Sender(Node(line.chain), devnet_account(0)).send(FRIEND, b"", value=1)
         return line.chain.request("eth_sendRawTransaction", params)
 
     before = balance(line)
     line.once("eth_sendRawTransaction", be_faster)
-    assert sender_on(line).send(FRIEND, b"", value=7).succeeded
+    sender = sender_on(line)
+    with pytest.raises(NonceTaken, match="look at the chain again"):
+        sender.send(FRIEND, b"", value=7)
+    assert balance(line) == before + 1
+    assert sender.send(FRIEND, b"", value=7).succeeded
     assert balance(line) == before + 8
 
 

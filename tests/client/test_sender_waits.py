@@ -124,7 +124,7 @@ def test_two_processes_with_one_key_in_two_directories_interleave(tmp_path: Path
     wanted = []
     for index in range(10):
         data = bytes([index])
-        sent = [first.submit(TO, b"a" + data, value=1), second.submit(TO, b"b" + data, value=1)]
+        sent = [first.submit(TO, b"a" + data), second.submit(TO, b"b" + data)]
         wanted += [(b"a" + data).hex(), (b"b" + data).hex()]
         for sender, one in zip((first, second), sent, strict=True):
             sender.wait(one)

@@ -418,7 +418,7 @@ class Outbox:
         """Forgets what has ended and what no reorganisation can bring back."""
         assert self._head is not None
         for nonce, sent in list(self._flights.items()):
-            if sent.error is not None and sent.entry.heard:
+            if sent.error is not None and (sent.entry.heard or sent.former):
                 self._forget(nonce)
             elif sent.receipt is not None:
                 deep = self._head.number - sent.receipt.block
