@@ -13,12 +13,15 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
 from tiebreak.demo.dishonest import PoisoningTrainer
 from tiebreak.roles import answerable
+from tiebreak.roles import role as roles
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.customer import post_job
-from tiebreak.roles.notices import What
+from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
+from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Limits
+from tiebreak.roles.time_to_answer import Pace
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, conv_task, ended, linear_task
 
@@ -166,6 +169,34 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
         "where the contract cannot"
     )
     assert sent.what is What.SENT and sent.text == "challenge the claim"
+
+
+def test_who_follows_many_jobs_does_not_even_audit_a_trap(world: World) -> None:
+    """Untrusted customers could keep its machine busy with jobs on which it would never put a bond."""
+    world.post()
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
+    station = replace(world.station("auditor"), policy=Policy(referees=frozenset()))
+    progress = ended(AuditorRole(station, world.job, only_with_bond=True))
+    assert "left alone: its referee" in progress.state
+    assert not [notice for notice in world.notices if notice.role == "auditor" and notice.what is What.STEP]
+
+
+def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post(linear_task(2, 1))
+
+    def measured(role: JobRole) -> Progress:
+        with monkeypatch.context() as patch:
+            paces: list[Pace] = []
+            patch.setattr(roles, "least_clock", lambda program, spec, pace, games: paces.append(pace) or 10**9)
+            progress = ended(role)
+            assert len(paces) == 1 and 0 < paces[0].step < 1
+        return progress
+
+    assert "less than the 1000000000 needed" in measured(TrainerRole(world.station("trainer"), world.job)).state
+    assert world.status is JobStatus.OPEN
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1))
+    assert "less than the 1000000000 needed" in measured(AuditorRole(world.station("auditor"), world.job)).state
+    assert world.contract.job(world.job).game_count == 0
 
 
 def test_terms_just_good_enough_are_taken(world: World) -> None:

@@ -101,6 +101,20 @@ def falsely_accused(world: World) -> tuple[TrainerRole, TamperingAuditor]:
     return trainer, liar
 
 
+def test_a_referee_answers_only_a_game_that_lies_deep_enough(world: World) -> None:
+    """Its answer names no hash, and after a reorganisation the number may be that of another game."""
+    falsely_accused(world)
+    world.node.confirmations = 3
+    referee = world.referee()
+    for _ in range(4):
+        referee.step()
+        assert not world.said("decide about") and world.game().phase is Phase.REFEREE
+    for _ in range(3):
+        world.node.advance_time(12)
+    world.run(referee)
+    assert world.said("decide about") and world.game().outcome is Outcome.TRAINER_WON
+
+
 def test_a_silent_referee_costs_an_honest_trainer_its_reward(world: World) -> None:
     trainer, liar = falsely_accused(world)
     world.pass_time(world.game().referee_deadline)

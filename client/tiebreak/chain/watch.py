@@ -206,6 +206,17 @@ class Watch:
                 raise self._too_fresh(job)
             return known[1]
 
+    def is_confirmed(self, game: int) -> bool:
+        """Whether a game stood as it does now `confirmations` blocks ago."""
+        with self._lock:
+            if self.confirmations == 0:
+                return True
+            head = self._head or self.contract.node.head()
+            try:
+                return self.contract.game(game, block=max(0, head.number - self.confirmations)) == self.game(game)
+            except (ContractError, InvalidAnswer):  # it was not there yet, or the contract was not
+                return False
+
     def _too_fresh(self, job: int) -> NotConfirmed:
         return NotConfirmed(f"job {job} does not lie under {self.confirmations} blocks yet: wait for them.")
 

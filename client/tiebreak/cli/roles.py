@@ -138,7 +138,13 @@ def run_auditor(
 
         def role(number: int) -> AuditorRole:
             return AuditorRole(
-                station, number, verify_log=verify_log, use_log=use_log, device=device, keep_every=keep_every
+                station,
+                number,
+                verify_log=verify_log,
+                use_log=use_log,
+                device=device,
+                keep_every=keep_every,
+                only_with_bond=job is None,
             )
 
         return role(job) if job is not None else Follower(station, "auditor", lambda number, _: role(number))

@@ -54,14 +54,17 @@ class AuditorRole(JobRole):
         use_log: bool = True,
         device: torch.device | str = "cpu",
         keep_every: int = 1,
+        only_with_bond: bool = False,
     ) -> None:
         """verify_log: the share of the logged decisions that is verified; 1.0 for all. use_log: False to resolve every
-        decision without the trainer's help."""
+        decision without the trainer's help. only_with_bond: whether a job is left alone, and not
+        even audited, where the policy allows no bond: other jobs want the machine."""
         super().__init__(station, job)
         self._verify_log = verify_log
         self._use_log = use_log
         self._device = device
         self._keep_every = keep_every
+        self._only_with_bond = only_with_bond
         self._games = Games(self, Side.CHALLENGER)
         self._told_stakes = False
 
@@ -118,7 +121,8 @@ class AuditorRole(JobRole):
             return self.leave(f"the claim on job {self.job} is right, and this account has said so")
         if now > posted.claim.challenge_deadline and not posted.live_games:
             return self.leave(f"the window for challenges to job {self.job} is closed")
-        if (why := self.station.policy.not_worth_it(posted)) is not None:
+        policy, bond = self.station.policy, posted.terms.challenger_bond
+        if (why := policy.objection(posted, bond) if self._only_with_bond else policy.not_worth_it(posted)) is not None:
             return self.leave(f"job {self.job} is left alone: {why}")
         if (missing := self.missing_funds(posted.terms.challenger_bond)) is not None:
             return Progress(state=missing)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
 from roundlog import job as engine
-from roundlog.policies import alone
-from roundlog.run import Run
 from roundlog.storage import read_record, write_record
 
 from tiebreak.chain.code import is_adjudicator
@@ -25,7 +22,7 @@ from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
-from tiebreak.roles.time_to_answer import Pace, least_clock
+from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Lane
 
 
@@ -84,16 +81,6 @@ def require_time(station: Station, job: engine.Job, terms: Terms) -> None:
             f"its clocks would run {terms.clock_allowance} seconds, and whoever is right needs {needed} here: give "
             "them that much, or make intervals shorter"
         )
-
-
-def step_seconds(job: engine.Job) -> float:
-    """What the first step of a job takes here; the quicker of two executions, because the first one compiles."""
-    seen: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
-        run = Run(job, Path(name), on_step=lambda event: seen.append(event.seconds), go_on=True)
-        for _ in range(2):
-            run.step(0, list(job.initial.values()), alone(job.spec))
-    return min(seen)
 
 
 def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:

@@ -75,7 +75,9 @@ class RefereesJob(JobRole):
             return Progress(state="watches")
         due = min(game.referee_deadline for game in asked.values())
         for game_id, game in asked.items():
-            self._rule(posted, game_id, game)
+            # A verdict names no hash: after a reorganisation it could reach another game with this number.
+            if self.station.desk.watch.is_confirmed(game_id):
+                self._rule(posted, game_id, game)
         return Progress(working=True, state=f"decides {len(asked)} games", deadline=due)
 
     def _rule(self, posted: Job, game_id: int, game: Game) -> None:

@@ -24,7 +24,7 @@ from tiebreak.roles.notices import Notice, Progress, Warnings, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.pulse import Pulse
 from tiebreak.roles.station import Station
-from tiebreak.roles.time_to_answer import Pace, least_clock
+from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Interrupted, Lane
 from tiebreak.store import StoreError
 
@@ -378,8 +378,10 @@ class JobRole(Role):
                 raise Interrupted
             # The first step may have compiled its kernels.
             seen.append(event.seconds)
-            if len(seen) == _MEASURED_STEPS + 1 and not bonded:
+            if not bonded and len(seen) == _MEASURED_STEPS + 1:
                 self.require_time(posted, job, min(seen))
+            elif not bonded and len(seen) <= _MEASURED_STEPS and event.step + 1 == spec.steps:
+                self.require_time(posted, job, min(*seen, step_seconds(job)))
             # At the first step of an interval only that step is lost.
             errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 from roundlog.adjudication import describe
 from roundlog.adjudication.adjudicate import segments
 from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.commitments import depth_of
 from roundlog.dispute.trace import half_of
+from roundlog.job import Job
+from roundlog.policies import alone
 from roundlog.program import Program
+from roundlog.run import Run
 from roundlog.spec import TrainingSpec
 
 BLOCKS_A_MOVE = 2
@@ -27,6 +32,16 @@ class Pace:
     """Between two blocks."""
     step: float
     """To execute one training step of this job here."""
+
+
+def step_seconds(job: Job) -> float:
+    """What the first step of a job takes here; the quicker of two executions, because the first one compiles."""
+    seen: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
+        run = Run(job, Path(name), on_step=lambda event: seen.append(event.seconds), go_on=True)
+        for _ in range(2):
+            run.step(0, list(job.initial.values()), alone(job.spec))
+    return min(seen)
 
 
 def most_moves(spec: TrainingSpec, chunks: int, segments: int) -> int:
