@@ -1,9 +1,8 @@
-"""Transactions on their way: what the sender hands out for each, what it offers to pay, and whether one of them used a
-nonce."""
+"""Transactions on their way: what the sender hands out for each, and whether one of them used a nonce."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from eth_hash.auto import keccak
@@ -11,7 +10,7 @@ from eth_typing import ChecksumAddress
 
 from tiebreak.chain.errors import ChainError, RpcRefused
 from tiebreak.chain.journal import Entry
-from tiebreak.chain.node import Fees, Node, Receipt
+from tiebreak.chain.node import Node, Receipt
 
 MOST_SCANNED = 20_000
 """Blocks that are looked through for a hash, where a node does not know older states."""
@@ -76,22 +75,6 @@ _UNNAMED = "call 0x"
 def purpose_of(to: ChecksumAddress | None, data: bytes, value: int) -> str:
     """The name of an intention that is just this call."""
     return _UNNAMED + keccak(f"{to} {value} ".encode("ascii") + data).hex()
-
-
-def raised(fees: Fees, wanted: Fees, cap: int) -> Fees | None:
-    """Fees that replace `fees`: at least an eighth more of both (nodes ask for a tenth), and no less than `wanted`;
-    None if that is more than `cap` wei per gas."""
-    most = max(wanted.max_fee, fees.max_fee * 9 // 8 + 1)
-    tip = max(wanted.priority_fee, fees.priority_fee * 9 // 8 + 1)
-    if most > cap:
-        most = cap
-        if most < fees.max_fee * 9 // 8 + 1:
-            return None
-    return None if tip > most else Fees(most, tip)
-
-
-def capped(fees: Fees, cap: int) -> Fees:
-    return replace(fees, max_fee=min(fees.max_fee, cap), priority_fee=min(fees.priority_fee, cap))
 
 
 class Use(Enum):

@@ -27,7 +27,8 @@ from tiebreak.chain.errors import (
     NonceTaken,
     RpcRefused,
 )
-from tiebreak.chain.flight import Sent, Use, capped, raised, who_used
+from tiebreak.chain.fees import Offers
+from tiebreak.chain.flight import Sent, Use, who_used
 from tiebreak.chain.journal import Entry, Journal, Signed
 from tiebreak.chain.node import MAX_REORGANISATION, Block, Fees, Node
 from tiebreak.chain.pace import Pace
@@ -42,13 +43,9 @@ costs nearly twice as much as the first, and both sides send theirs at the same 
 MOST_GAS = 16_777_216
 """Of one transaction (EIP-7825)."""
 
-MAX_FEE = 1_000 * 10**9
-"""Wei per gas that are offered at most by default: ten times what a busy day costs."""
-
 REVERTED = 3  # the error code that nodes give to a reverted call
 
 _TRIES = 8
-_KEPT_TIP = 100  # blocks for which a priority fee is taken as known
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
 _GAP_SECONDS = 30.0
 _SECOND_LOOK = 5.0  # seconds
@@ -71,7 +68,7 @@ class Outbox:
         self._node = node
         self._account = account
         self._directory = directory
-        self._max_fee = max_fee
+        self._offers = Offers(node, max_fee)
         self._replace_after = replace_after
         self._clock = clock
         self._lock = threading.RLock()
@@ -81,7 +78,6 @@ class Outbox:
         self._pace = Pace(clock)
         self._head: Block | None = None
         self._head_at = 0.0
-        self._tip: tuple[int, int] | None = None
         self._gap: tuple[int, int, float] | None = None
         """A nonce below ours that no block takes, with block and time since it was seen."""
 
@@ -179,12 +175,6 @@ class Outbox:
             self._head, self._head_at = head, self._clock()
             self._pace.observe(head)
 
-    def _fees(self, head: Block) -> Fees:
-        if self._tip is None or not 0 <= head.number - self._tip[0] < _KEPT_TIP:
-            self._tip = head.number, self._node.priority_fee()
-        tip = self._tip[1]
-        return Fees(2 * head.base_fee + tip, tip)
-
     def _gas(self, to: ChecksumAddress | None, data: bytes, value: int) -> int:
         try:
             gas = self._node.estimate_gas(to, data, sender=self.address, value=value)
@@ -256,9 +246,8 @@ class Outbox:
 
     def _raise_offer(self, sent: Sent) -> bool:
         """Signs a transaction that pays more; False if the cap does not allow it."""
-        newest, head = sent.entry.signed[-1], self._head
-        wanted = self._fees(head) if head is not None else Fees(0, 0)
-        fees = raised(Fees(newest.max_fee, newest.priority_fee), wanted, self._max_fee)
+        newest = sent.entry.signed[-1]
+        fees = self._offers.raised(Fees(newest.max_fee, newest.priority_fee), self._head)
         if fees is None:
             return False
         self._sign(sent, fees)
@@ -378,7 +367,7 @@ class Outbox:
             since=self._head.number, heard=True,
         )  # fmt: skip
         filler = Sent(entry)
-        self._sign(filler, capped(self._fees(self._head), self._max_fee))
+        self._sign(filler, self._offers.first(self._head))
         self._flights[count] = filler
         self._offer_again(filler)
 
@@ -403,7 +392,7 @@ class Outbox:
             sent.error = error
             return
         nonce = max(self._next, self._node.nonce(self.address, pending=True))
-        fees = capped(self._fees(self._head), self._max_fee)
+        fees = self._offers.first(self._head)
         new = replace(old, nonce=nonce, gas=gas, since=self._head.number, signed=[])
         sent.entry = new
         self._sign(sent, fees)

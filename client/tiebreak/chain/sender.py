@@ -21,10 +21,11 @@ from tiebreak.chain.errors import (
     TransactionFailed,
     TransactionPending,
 )
-from tiebreak.chain.flight import Sent, capped, purpose_of
+from tiebreak.chain.fees import MAX_FEE
+from tiebreak.chain.flight import Sent, purpose_of
 from tiebreak.chain.journal import Entry
 from tiebreak.chain.node import Block, Node, Receipt
-from tiebreak.chain.outbox import MAX_FEE, Outbox
+from tiebreak.chain.outbox import Outbox
 from tiebreak.deadlines import Halted, pause
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Sender(Outbox):
             head = self._recent_head()
             entry = Entry(purpose=name, nonce=self._next, to=to, data=data, value=value, gas=limit, since=head.number)
             sent = Sent(entry)
-            self._sign(sent, capped(self._fees(head), self._max_fee))
+            self._sign(sent, self._offers.first(head))
             self._flights[entry.nonce] = sent
             self._next += 1
             try:
