@@ -42,6 +42,12 @@ library Claims {
         // INVARIANT: the two roots of a search differ. Roots that others have challenged with already are welcome: a friend of the
         // trainer could take the right one and lose on purpose.
         if (roots[0] == roots[1]) revert IVerificationGame.RootIsTheTrainers(roots[1]);
+        // Two processes with one key, which know nothing of each other, must not pay two bonds.
+        GameId before = job.challenged[msg.sender][roots[1]];
+        if (games[before].phase != Phase.NONE && games[before].phase != Phase.OVER) {
+            revert IVerificationGame.AlreadyChallenged(before);
+        }
+        job.challenged[msg.sender][roots[1]] = gameId;
         Game storage game = games[gameId];
         (game.job, game.phase, game.bondHeld, game.challenger) = (id, Phase.QUEUED, true, msg.sender);
         Clock memory clock = Clocks.create(job.terms.clockAllowance);

@@ -225,6 +225,8 @@ interface IVerificationGame {
     /// @notice The side has let its clock run out; it cannot move any more.
     error ClockRanOut(GameId game, Side side, Timestamp deadline);
     error AlreadyAttested(JobId job, address auditor);
+    /// @notice The account has a game with this root, which is not over: a second bond would win nothing.
+    error AlreadyChallenged(GameId game);
     /// @notice The root is not the one that the trainer committed to.
     error AnotherRootWasCommitted(Node given, Node committed);
     /// @notice A challenge must name a different root.

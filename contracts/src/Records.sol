@@ -43,6 +43,8 @@ struct Job {
     /// Of the games with this root of the challenger's that are not lost. See `Queue`.
     mapping(Node root => Ends) withRoot;
     mapping(address auditor => bool) attested;
+    /// The latest game of an account with this root.
+    mapping(address challenger => mapping(Node root => GameId)) challenged;
 }
 
 /// @notice A game. The order of the fields is that of the words of storage which a move touches.

@@ -89,7 +89,9 @@ contract QueueTest is Players {
         JobId job = claimWith(uint32(atATime), _wrong);
         Run memory accomplice = wrongRun(24, 3, 4, "accomplice");
         for (uint256 i = 0; i < puppets; ++i) {
-            challengeRun(job, stranger, accomplice);
+            address account = address(uint160(0x9000 + i));
+            vm.deal(account, CHALLENGER_BOND);
+            challengeRun(job, account, accomplice);
         }
         GameId last = challengeRun(job, auditor, _honest);
         uint256 games = 0;
@@ -112,6 +114,25 @@ contract QueueTest is Players {
         for (uint256 i = first; i < first + count; ++i) {
             bisect(at(i), run);
         }
+    }
+
+    function test_anAccount_hasOneGameAtATimeWithARoot() public {
+        JobId job = claimWith(1, _honest);
+        GameId first = puppet(job, 0);
+        GameId second = puppet(job, 1);
+        JobView memory shown = game.getJob(job);
+        for (uint256 i = 0; i < 2; ++i) {
+            Node root = Node.wrap(keccak256(abi.encode("puppet", i)));
+            vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AlreadyChallenged.selector, i == 0 ? first : second));
+            vm.prank(stranger);
+            game.challenge{value: CHALLENGER_BOND}(job, shown.specHash, shown.claim.checkpointRoot, root);
+        }
+        // Another account may, because it could be an accomplice of the trainer that has the right root and loses on purpose.
+        challengeRoot(job, auditor, keccak256(abi.encode("puppet", uint256(0))));
+        later(ALLOWANCE + 1);
+        game.claimTimeout(first);
+        // And who has lost by its clock, once more.
+        puppet(job, 0);
     }
 
     function test_anHonestTrainer_isPaid_afterAllPuppetsHaveLost() public {

@@ -37,6 +37,8 @@ contract World is Players {
 
     mapping(uint256 job => Claimed) public claims;
     mapping(uint256 game => Challenged) public challenges;
+    /// @notice Of an account with a root, by the hash of job, account and root.
+    mapping(bytes32 key => uint256 game) private latest;
 
     address public liar;
     address public cheat;
@@ -118,8 +120,13 @@ contract World is Players {
     }
 
     function start(uint256 job, address challenger, bool honest, Lie memory lie) private {
-        challenges[game.gameCount() + 1] = Challenged(job, honest, lie, 0);
-        challengeRun(JobId.wrap(uint64(job)), challenger, runWith(job, lie));
+        Run memory run = runWith(job, lie);
+        bytes32 key = keccak256(abi.encode(job, challenger, Trees.root(Runs.checkpointTree(run))));
+        uint256 id = game.gameCount() + 1;
+        if (latest[key] != 0 && game.getGame(GameId.wrap(uint64(latest[key]))).phase != Phase.OVER) return; // refused
+        latest[key] = id;
+        challenges[id] = Challenged(job, honest, lie, 0);
+        challengeRun(JobId.wrap(uint64(job)), challenger, run);
     }
 
     /// @notice A side that owes a move makes it, as its run says, unless its time is over.
