@@ -284,7 +284,7 @@ def test_the_spec_hash_is_that_of_eighteen_words() -> None:
 def test_a_job_with_hostile_text_hides_no_other_job(cast: Cast) -> None:
     cast.customer.post_job(cast.spec(), TERMS, "\x1b[2Jé\n")
     call = cast.customer._abi.encode_call("postJob", cast.customer.job(1).spec, TERMS, "PLACEHOLDER-OF-SIXTEEN")
-    sender = Sender(cast.customer.node, devnet_account(0))
+    sender = Sender(cast.customer.node, devnet_account(5))
     sender.send(cast.customer.address, call.replace(b"PLACEHOLDER", b"\xff\xfe\x00\x80\xc0PLACE1"), value=TERMS.reward)
     good = cast.post()
     posted = [event for event in cast.customer.events() if isinstance(event, ev.JobPosted)]
