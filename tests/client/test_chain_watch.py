@@ -9,7 +9,6 @@ import pytest
 from canned_node import ADDRESS, Canned
 from disputes import TERMS, Cast, Run
 from eth_abi.abi import encode
-from tiebreak.chain.confirmed import bound_job
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ContractError, NoCode, NotConfirmed, RpcRefused
 from tiebreak.chain.events import Committed, JobPosted
@@ -204,18 +203,10 @@ def test_a_bond_is_put_only_on_a_job_that_is_deep_enough_and_still_the_same() ->
     scene.watch.look()
     for _ in range(3):
         with pytest.raises(NotConfirmed, match="3 blocks"):
-            bound_job(scene.contract, job)
-        with pytest.raises(NotConfirmed, match="3 blocks"):
             scene.watch.confirmed_job(job)
         scene.mine()
         scene.watch.look()
-    found = bound_job(scene.contract, job)
-    assert found == scene.watch.confirmed_job(job)
-    assert bound_job(scene.contract, job, found.spec_hash).spec_hash == found.spec_hash
-    with pytest.raises(NotConfirmed, match="is now the one with spec"):
-        bound_job(scene.contract, job, bytes(32))
-    with pytest.raises(NotConfirmed, match="shows no job 7"):
-        bound_job(scene.contract, 7)
+    assert scene.watch.confirmed_job(job) == scene.contract.job(job)
 
 
 def test_views_come_with_one_request_and_each_has_its_own_end() -> None:

@@ -15,14 +15,13 @@ from typing import Any
 
 from roundlog.commitments import leaf_hash
 
-from tiebreak.chain.errors import ContractError, InvalidAnswer, NotConfirmed, Stopped
+from tiebreak.chain.errors import ContractError, InvalidAnswer, NotConfirmed
 from tiebreak.chain.events import ChunkPosted, ClaimRejected, Event
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION, Block
 from tiebreak.chain.pace import Pace
 from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Game, Job, Side
-from tiebreak.deadlines import Halted, pause
 
 PAGE = 100
 """Views of one request: a node gives a call some 50 million gas, and a game takes up to 0.2 million to show."""
@@ -94,11 +93,6 @@ class Watch:
             self._jobs.pop(job, None)
             self._confirmed.pop(job, None)
 
-    @property
-    def followed(self) -> frozenset[int]:
-        with self._lock:
-            return frozenset(self._followed)
-
     # Looking.
 
     def look(self) -> News | None:
@@ -121,17 +115,6 @@ class Watch:
     def head(self) -> Block | None:
         """The newest block that was seen."""
         return self._head
-
-    def due(self) -> float:
-        """Seconds until the next block is to be expected; 0.0 once it may be there."""
-        return self._pace.due()
-
-    def wait(self, stop: threading.Event | None, *, poll: float = 1.0) -> None:
-        """Waits until the next block may be there, and at least `poll` seconds. Raises Stopped."""
-        try:
-            pause(max(poll, self._pace.due()), stop if stop is not None else self.contract.node.stop)
-        except Halted as error:
-            raise Stopped("stopped while the next block was waited for.") from error
 
     def now(self) -> int:
         """The chain's time in seconds since 1970, by the newest block and the time since; 0 before the first look."""
@@ -177,11 +160,6 @@ class Watch:
         with self._lock:
             self._stale_games |= {game for game in games if game not in self._games}
             self._read_stale()
-
-    def forget_game(self, game: int) -> None:
-        """Has a game read again: after a move of one's own, which the next block shows."""
-        with self._lock:
-            self._stale_games.add(game)
 
     # The deep view.
 
