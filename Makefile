@@ -7,9 +7,10 @@ TORCH ?= torch==2.13.0
 # Test processes side by side; a file's tests stay in one, so that they share what they set up.
 WORKERS ?= 2
 FUZZ_SECONDS ?= 300
+MINUTES ?= 30
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 
-.PHONY: demo test test-slow test-matrix test-triton fuzz lint test-python clean
+.PHONY: demo test test-slow test-matrix test-triton fuzz chaos lint test-python clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -58,6 +59,10 @@ test-triton: $(VENV)/.installed-triton
 # Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev
 	$(VENV)/bin/python tests/fuzz/campaign.py --keep --seconds $(FUZZ_SECONDS)
+
+# Real roles as processes, whose node, disks and lives go wrong; the last line counts rounds and violations (docs/chaos.md).
+chaos: $(VENV)/.installed-dev contracts-tools
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/chaos/campaign.py --minutes $(MINUTES) --workers $(WORKERS) --keep build/chaos
 
 clean:
 	rm -rf $(VENV) .venv-slither .venv-halmos node_modules contracts/out contracts/cache build *.egg-info

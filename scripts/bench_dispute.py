@@ -33,13 +33,14 @@ from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node, Receipt, connect
+from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.game import Known, Need, NeedChunk, next_move
 from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.player import execute, posted_chunk
+from tiebreak.roles.player import call_of
 
 STEPS, INTERVAL = 80_000, 16
 LIED_INTERVAL, LIED_STEP = 3_210, 11
@@ -54,6 +55,7 @@ TERMS = Terms(
     challenge_window=10**6,
     clock_allowance=10**5,
     referee_allowance=10**5,
+    concurrent_games=16,
 )
 
 ORDER = ("claim", *(level.name for level in Level), "proof")
@@ -166,6 +168,7 @@ def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying:
     claim = lying.claim
     receipt = contract.by(trainer).commit(
         number,
+        spec_hash=spec.hash,
         checkpoint_root=claim.root,
         final_state_root=claim.payloads[-1],
         proof=claim.as_next_root().last_leaf_proof,
@@ -174,7 +177,13 @@ def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying:
         bond=TERMS.trainer_bond,
     )
     bill.add("claim", receipt)
-    game_id, receipt = contract.by(auditor).challenge(number, honest.claim.root, bond=TERMS.challenger_bond)
+    game_id, receipt = contract.by(auditor).challenge(
+        number,
+        spec_hash=spec.hash,
+        claimed_root=claim.root,
+        checkpoint_root=honest.claim.root,
+        bond=TERMS.challenger_bond,
+    )
     bill.add("claim", receipt)
 
     known = {side: Known({(): own.claim}) for side, (_, own) in sides.items()}
@@ -185,10 +194,11 @@ def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying:
         if isinstance(decision, Need):
             known[side].trees[decision.place] = own.tree(decision.place)
         elif isinstance(decision, NeedChunk):
-            known[side].chunk = posted_chunk(contract, game_id, game)
+            known[side].chunk = find_chunk(contract, game_id, game)
         else:
             part = "proof" if game.phase in (Phase.POSTING, Phase.PROVING) else game.current.level.name
-            bill.add(part, execute(own_contract, game_id, decision))
+            function, arguments = call_of(game_id, decision)
+            bill.add(part, own_contract.send(function, *arguments))
 
     assert game.outcome is Outcome.CHALLENGER_WON, game.outcome
     interval, step, operator = (level.index for level in game.levels[:3])

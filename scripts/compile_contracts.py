@@ -32,9 +32,11 @@ ARTIFACTS = ROOT / "client" / "tiebreak" / "chain" / "artifacts"
 
 CONTRACTS = {
     "VerificationGame": "src/VerificationGame.sol",
-    "Limits": "src/Limits.sol",
+    "Claims": "src/Claims.sol",
     "Descent": "src/Descent.sol",
     "Proofs": "src/Proofs.sol",
+    "Verdicts": "src/Verdicts.sol",
+    "Display": "src/Display.sol",
     "Adjudicator": "src/adjudication/Adjudicator.sol",
     "Functions": "src/adjudication/Functions.sol",
 }

@@ -3,12 +3,14 @@ pragma solidity ^0.8.30;
 
 import {Side} from "../src/Bisection.sol";
 import {Clock, ClockPair, Clocks} from "../src/Clock.sol";
+import {Meter} from "../src/Meter.sol";
 import {Duration, Timestamp} from "../src/Time.sol";
 
 /// @notice Nobody but the owner of a clock can use it up.
 contract ClockProof {
     using Clocks for Clock;
     using Clocks for ClockPair;
+    using Meter for ClockPair;
 
     function check_aMoveCostsExactlyItsOwnDelay(uint64 remaining, uint64 started, uint64 current) external pure {
         if (started == 0 || current < started || uint256(started) + remaining > type(uint64).max) return;
@@ -24,7 +26,7 @@ contract ClockProof {
         assert(!stopped.isRunning());
     }
 
-    function check_settingOneSidesClock_leavesTheOthers(uint256 word, bool trainers, uint64 remaining, uint64 started)
+    function check_settingOneSidesClock_leavesTheOthers(uint256 word, bool trainers, uint32 remaining, uint40 started)
         external
         pure
     {
@@ -35,6 +37,8 @@ contract ClockProof {
         (Clock memory kept, Clock memory set, Clock memory before) = (after_.get(theirs), after_.get(mine), pair.get(theirs));
         assert(Duration.unwrap(kept.remaining) == Duration.unwrap(before.remaining));
         assert(Timestamp.unwrap(kept.startedAt) == Timestamp.unwrap(before.startedAt));
+        // The meters, which stand above the clocks, keep what they show.
+        assert(after_.read(mine) == pair.read(mine) && after_.read(theirs) == pair.read(theirs));
         assert(Duration.unwrap(set.remaining) == remaining);
         assert(Timestamp.unwrap(set.startedAt) == started);
     }

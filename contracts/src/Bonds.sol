@@ -1,26 +1,51 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {IVerificationGame} from "./IVerificationGame.sol";
+import {GameId, IVerificationGame} from "./IVerificationGame.sol";
 
 /// @notice What the contract owes to whom, outside of the escrows.
 struct Ledger {
     mapping(address account => uint256 amount) credits;
+    /// Taken from losers and owed to nobody.
+    uint256 burnt;
+}
+
+/// @notice A lost bond, divided. The four come to the bond, to the wei.
+struct Shares {
+    /// To the winner, for the gas of its moves.
+    uint256 gas;
+    /// To the winning side.
+    uint256 half;
+    /// To the customer.
+    uint256 quarter;
+    uint256 burnt;
 }
 
 /// @title Bonds and pull payments
 /// @notice Nothing is ever sent on anybody's behalf: a verdict credits accounts, and each account withdraws for itself.
 library Bonds {
-    /// @notice How a lost bond is divided: at most half to the winner, the rest to the customer.
-    /// @dev Half, because a winner who gets all of it could lose to itself for free and so delay a claim at no cost, or reject its own.
-    function split(uint128 bond) internal pure returns (uint256 toWinner, uint256 toCustomer) {
-        toWinner = bond / 2;
-        toCustomer = bond - toWinner;
+    /// @notice How a lost bond is divided: the winner's measured gas, up to a quarter of the bond; of the rest half to the winning side, a
+    ///         quarter to the customer, a quarter to nobody.
+    /// @dev Half, because a winner who gets all of it could lose to itself for free. A quarter to nobody, because trainer, challenger and
+    ///      customer may all be one: even they lose something by losing. `docs/economics.md` has the numbers.
+    /// @param spent wei on the winner's meter
+    function split(uint128 bond, uint256 spent) internal pure returns (Shares memory shares) {
+        uint256 most = bond / 4;
+        shares.gas = spent < most ? spent : most;
+        uint256 rest = bond - shares.gas;
+        (shares.half, shares.quarter) = (rest / 2, rest / 4);
+        shares.burnt = rest - shares.half - shares.quarter;
     }
 
     function credit(Ledger storage self, address account, uint256 amount) internal {
         self.credits[account] += amount;
         emit IVerificationGame.Credited(account, amount);
+    }
+
+    /// @notice Keeps an amount for good.
+    function burn(Ledger storage self, GameId game, uint256 amount) internal {
+        self.burnt += amount;
+        emit IVerificationGame.Burnt(game, amount);
     }
 
     /// @notice Sends everything credited to `account` to it.

@@ -12,7 +12,8 @@ struct Clock {
     Timestamp startedAt;
 }
 
-/// @notice Both sides' clocks in one word of storage: remaining time and start of the trainer's, then of the challenger's, 64 bits each.
+/// @notice Both sides' clocks, and above them the gas meters of both (`Meter`), in one word of storage, because every move writes it. From
+///         the lowest bit on: the challenger's start (40 bits) and remaining time (32), the trainer's, then 112 bits of the meters.
 type ClockPair is uint256;
 
 /// @title Chess clocks
@@ -20,6 +21,10 @@ type ClockPair is uint256;
 /// @dev The instant of the deadline itself belongs to the owner of the clock: a move at the deadline is in time, and a clock is out
 ///      of time only strictly after it. A timeout claim reads the clock but never writes it, so it does not matter how late it comes.
 library Clocks {
+    uint256 private constant START_BITS = 40;
+    /// @notice Bits of one clock in a pair.
+    uint256 internal constant CLOCK_BITS = 72;
+
     /// @notice The clock has to run for this.
     error ClockNotRunning();
     /// @notice The clock must not run already.
@@ -58,15 +63,20 @@ library Clocks {
 
     /// @notice One side's clock of the two.
     function get(ClockPair pair, Side side) internal pure returns (Clock memory) {
-        uint256 bits = ClockPair.unwrap(pair) >> (side == Side.TRAINER ? 128 : 0);
-        // forge-lint: disable-next-line(unsafe-typecast)
-        return Clock({remaining: Duration.wrap(uint64(bits >> 64)), startedAt: Timestamp.wrap(uint64(bits))});
+        uint256 bits = ClockPair.unwrap(pair) >> (side == Side.TRAINER ? CLOCK_BITS : 0);
+        return Clock({
+            // forge-lint: disable-next-line(unsafe-typecast)
+            remaining: Duration.wrap(uint32(bits >> START_BITS)),
+            // forge-lint: disable-next-line(unsafe-typecast)
+            startedAt: Timestamp.wrap(uint40(bits))
+        });
     }
 
     /// @notice The pair with another clock for one side.
     function set(ClockPair pair, Side side, Clock memory clock) internal pure returns (ClockPair) {
-        uint256 shift = side == Side.TRAINER ? 128 : 0;
-        uint256 bits = (uint256(Duration.unwrap(clock.remaining)) << 64) | Timestamp.unwrap(clock.startedAt);
-        return ClockPair.wrap((ClockPair.unwrap(pair) & ~(uint256(type(uint128).max) << shift)) | (bits << shift));
+        uint256 shift = side == Side.TRAINER ? CLOCK_BITS : 0;
+        // INVARIANT: an allowance is 14 days at most (`Limits`), and 40 bits of seconds last for 34,000 years.
+        uint256 bits = (uint256(Duration.unwrap(clock.remaining)) << START_BITS) | Timestamp.unwrap(clock.startedAt);
+        return ClockPair.wrap((ClockPair.unwrap(pair) & ~(((uint256(1) << CLOCK_BITS) - 1) << shift)) | (bits << shift));
     }
 }

@@ -6,6 +6,7 @@ import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {GameId, IVerificationGame, Outcome, Phase} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Merkle, Node} from "./Merkle.sol";
+import {Meter} from "./Meter.sol";
 import {Game, Job, Records} from "./Records.sol";
 import {Time, Timestamp} from "./Time.sol";
 import {Trace} from "./Trace.sol";
@@ -16,8 +17,17 @@ library Course {
     using Bisections for Search;
     using Clocks for Clock;
     using Clocks for ClockPair;
+    using Meter for ClockPair;
     using Records for Game;
     using Records for Job;
+
+    /// @notice Starts a game that has waited for it.
+    function start(Job storage job, Game storage game, GameId gameId) internal {
+        game.startedAt = Time.now_();
+        emit IVerificationGame.GameStarted(game.job, gameId);
+        // INVARIANT: it is not over at once, because a tree of one leaf has no padding.
+        begin(job, game, gameId, Level.CHECKPOINT);
+    }
 
     /// @notice Starts the search of a level, whose roots and, in the search, trainer's children stand there already.
     /// @return the outcome if the game is over already, else NONE
@@ -73,6 +83,12 @@ library Course {
     function startProving(Game storage game) internal {
         game.phase = Phase.PROVING;
         startClock(game, Side.CHALLENGER);
+    }
+
+    /// @notice Counts the gas of a move, on the meter of the side for which it was made.
+    /// @param gasAtStart what was left when the move began
+    function charge(Game storage game, Side side, uint256 gasAtStart) internal {
+        game.clocks = game.clocks.add(side, Meter.cost(gasAtStart - gasleft(), tx.gasprice, block.basefee));
     }
 
     function startClock(Game storage game, Side side) internal {

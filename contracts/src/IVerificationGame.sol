@@ -32,6 +32,8 @@ struct Terms {
     Duration clockAllowance;
     /// The referee's time for one verdict.
     Duration refereeAllowance;
+    /// Games that are played at a time; all others wait for their turn, and their clocks with them.
+    uint32 concurrentGames;
     /// The only account that may commit; zero for anyone.
     address trainer;
 }
@@ -54,6 +56,8 @@ enum JobStatus {
 enum Phase {
     /// No such game.
     NONE,
+    /// Waits until an earlier game of the job is over; no clock runs.
+    QUEUED,
     /// One side's clock runs: `bisect` is due from `turn`.
     BISECTION,
     /// The clock of each side that has not spoken yet runs: `openLevel` at levels CHECKPOINT and STEP, `openOperator` at OPERATOR,
@@ -69,6 +73,13 @@ enum Phase {
     OVER
 }
 
+/// @notice What came of one call in a `batch`.
+struct Answer {
+    bool success;
+    /// What the call returned, or its error.
+    bytes data;
+}
+
 /// @notice How a game ended.
 enum Outcome {
     /// Still live.
@@ -77,7 +88,8 @@ enum Outcome {
     TRAINER_WON,
     /// The trainer lost its bond; the claim is rejected.
     CHALLENGER_WON,
-    /// Both sides' padding was wrong, or both let their time run out; the claim is rejected, both bonds are the customer's.
+    /// Both sides' padding was wrong, or both let their time run out; the claim is rejected, and of both bonds half is the
+    /// customer's and half is burnt.
     BOTH_LOST,
     /// The referee fell silent; the claim is rejected, both bonds return.
     UNDECIDED,
@@ -112,6 +124,7 @@ enum Reason {
 ///          openOperator by either, bisect x depth(CHUNK), postChunk, then
 ///            proveElement, and adjudicate if the contract's precision does not decide the element
 ///            disputeSum, openPartials by either, bisect x depth(PARTIAL), proveSegment      if its terms make several segments.
+///      A challenge for which there is no place waits (QUEUED) until an earlier game is over, in the order of the challenges.
 ///      At any point claimTimeout once a clock has run out; then releaseBond by the other challengers, and withdraw.
 ///      An undisputed claim: postJob, commit, (attest), finalize, withdraw.
 ///      Errors of proofs and openings: `Merkle`, `Bisections`, `Clocks`, and those of the adjudicator that the spec names.
@@ -133,6 +146,8 @@ interface IVerificationGame {
     );
     event Attested(JobId indexed job, address indexed auditor);
     event Challenged(JobId indexed job, GameId indexed game, address indexed challenger, Node checkpointRoot);
+    /// @notice The game's turn has come: its clocks run from now on.
+    event GameStarted(JobId indexed job, GameId indexed game);
 
     /// @notice A level's search begins.
     event LevelStarted(
@@ -179,6 +194,8 @@ interface IVerificationGame {
     event ClaimRejected(JobId indexed job, GameId indexed game);
     event ClaimFinal(JobId indexed job, address indexed trainer, bytes32 finalStateRoot);
     event Credited(address indexed account, uint256 amount);
+    /// @notice A part of the bonds that were lost in this game is nobody's.
+    event Burnt(GameId indexed game, uint256 amount);
     event Withdrawn(address indexed account, uint256 amount);
 
     // ------------------------------------------------------------------------------------------------------------------ errors
@@ -194,6 +211,10 @@ interface IVerificationGame {
     error WrongPayment(uint256 sent, uint256 expected);
     error WrongJobStatus(JobId job, JobStatus actual, JobStatus expected);
     error WrongPhase(GameId game, Phase actual, Phase expected);
+    /// @notice The job has another spec than the caller believes, perhaps because the chain was reorganised.
+    error WrongSpec(bytes32 given, bytes32 expected);
+    /// @notice A batch holds no batch.
+    error NestedBatch();
     error NotTheTrainer(address caller, address trainer);
     error NotTheParty(address caller, Side side, address party);
     error NotTheReferee(address caller, address referee);
@@ -204,10 +225,13 @@ interface IVerificationGame {
     /// @notice The side has let its clock run out; it cannot move any more.
     error ClockRanOut(GameId game, Side side, Timestamp deadline);
     error AlreadyAttested(JobId job, address auditor);
+    /// @notice The account has a game with this root, which is not over: a second bond would win nothing.
+    error AlreadyChallenged(GameId game);
     /// @notice The root is not the one that the trainer committed to.
     error AnotherRootWasCommitted(Node given, Node committed);
     /// @notice A challenge must name a different root.
     error RootIsTheTrainers(Node root);
+    /// @notice Games are played, or wait for their turn.
     error LiveGames(JobId job, uint64 count);
     /// @notice The side has already opened this leaf.
     error AlreadyOpened(GameId game, Side side);
@@ -250,11 +274,13 @@ interface IVerificationGame {
     function reclaim(JobId job) external;
 
     /// @notice Claims a result (`msg.value` = `terms.trainerBond`).
+    /// @param specHash of the job's spec, so that a reorganisation cannot point the claim at another job
     /// @param checkpointRoot root over the steps / interval state roots
     /// @param finalStateRoot the last of them
     /// @param proof its siblings, from the leaf upwards
     function commit(
         JobId job,
+        bytes32 specHash,
         Node checkpointRoot,
         bytes32 finalStateRoot,
         bytes32[] calldata proof,
@@ -263,14 +289,18 @@ interface IVerificationGame {
     ) external payable;
 
     /// @notice States in public that the caller's audit gave the same root. Moves no money; once per account.
+    /// @param specHash of the job's spec
     /// @param checkpointRoot the root that the auditor computed, which has to be the committed one
-    function attest(JobId job, Node checkpointRoot) external;
+    function attest(JobId job, bytes32 specHash, Node checkpointRoot) external;
 
-    /// @notice Starts a game against the claim (`msg.value` = `terms.challengerBond`). The challenger's clock starts at once.
+    /// @notice Challenges the claim (`msg.value` = `terms.challengerBond`). The game starts, and with it the challenger's clock, at once if fewer
+    ///         than `terms.concurrentGames` are live, else when its turn comes.
+    /// @param specHash of the job's spec, so that a reorganisation cannot point the challenge at another job
+    /// @param claimedRoot the root that the trainer committed to
     /// @param checkpointRoot the root that the challenger computed
-    function challenge(JobId job, Node checkpointRoot) external payable returns (GameId game);
+    function challenge(JobId job, bytes32 specHash, Node claimedRoot, Node checkpointRoot) external payable returns (GameId game);
 
-    /// @notice Pays the trainer, strictly after the challenge deadline and with no live game. Anyone may send it.
+    /// @notice Pays the trainer, strictly after the challenge deadline and with no game live or queued. Anyone may send it.
     function finalize(JobId job) external;
 
     // --------------------------------------------------------------------------------------------------------------- the game
@@ -321,13 +351,18 @@ interface IVerificationGame {
     /// @notice Pays out everything credited to the caller.
     function withdraw() external returns (uint256 amount);
 
+    /// @notice Makes several calls of this contract, each as if the sender had made it alone; one that fails undoes only itself. Calls that
+    ///         need a payment fail. With `eth_call`, many views in one request.
+    /// @param calls selector and arguments of each; no `batch`
+    function batch(bytes[] calldata calls) external returns (Answer[] memory answers);
+
     // ------------------------------------------------------------------------------------------------------------------- views
 
     function getJob(JobId job) external view returns (JobView memory);
 
     function getGame(GameId game) external view returns (GameView memory);
 
-    /// @notice Games of a job in the order in which they started, `limit` of them at most, from `offset`.
+    /// @notice Games of a job in the order of their challenges, which is that in which they start, `limit` of them at most, from `offset`.
     function gamesOf(JobId job, uint256 offset, uint256 limit) external view returns (GameId[] memory);
 
     /// @notice Jobs ever posted; their ids are 1 to this.
@@ -341,6 +376,9 @@ interface IVerificationGame {
 
     /// @notice What `withdraw` would pay to the account.
     function creditOf(address account) external view returns (uint256);
+
+    /// @notice Wei of lost bonds that stay in the contract for good.
+    function burnt() external view returns (uint256);
 
     function hasAttested(JobId job, address auditor) external view returns (bool);
 

@@ -2,16 +2,40 @@
 pragma solidity 0.8.37;
 
 import {IVerificationGame, Terms} from "./IVerificationGame.sol";
+import {Merkle} from "./Merkle.sol";
 import {Duration} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 
 /// @title What a job may ask for
-/// @notice Checked once, when the job is posted; everything after relies on it. A contract of its own for the sake of the limit on code.
+/// @notice Checked once, when the job is posted; everything after relies on it.
 library Limits {
     /// @notice Longest content address, in bytes: a CIDv1 with a 64-byte digest in base32 has 111.
     uint256 internal constant MAX_CID_LENGTH = 128;
-    /// @notice Far from any overflow of 64-bit timestamps, and nobody's bond is locked for good by a slip of the pen.
-    uint256 internal constant MAX_WINDOW = 365 days;
+    /// @notice Training may take long; nobody's bond is locked meanwhile.
+    uint256 internal constant MAX_COMMIT_WINDOW = 365 days;
+    /// @notice An audit takes time, and a trainer waits for its money.
+    uint256 internal constant MIN_CHALLENGE_WINDOW = 1 hours;
+    uint256 internal constant MAX_CHALLENGE_WINDOW = 90 days;
+    /// @notice A game lasts two clocks and a referee's verdict, so no reward is held up by one game for longer than six weeks.
+    uint256 internal constant MAX_CLOCK = 14 days;
+    uint256 internal constant MIN_REFEREE = 10 minutes;
+    uint256 internal constant MAX_REFEREE = 14 days;
+    /// @notice Holding up a claim, and the gas of answering, cost something.
+    uint256 internal constant MIN_AMOUNT = 0.001 ether;
+    /// @notice A trainer risks at least a tenth of the reward.
+    uint256 internal constant REWARD_PER_BOND = 10;
+    /// @notice A challenger risks at least a quarter of what the trainer does, and never more.
+    uint256 internal constant BOND_RATIO = 4;
+    uint256 internal constant MAX_CONCURRENT_GAMES = 1024;
+    /// @notice Seconds between two blocks of Ethereum, and blocks until a transaction that was just too late for one stands in the next.
+    uint256 internal constant BLOCK_TIME = 12;
+    uint256 internal constant BLOCKS_PER_MOVE = 2;
+    /// @notice Moves for different games that one block takes for sure, in a batch: dear ones, of a million gas.
+    uint256 internal constant MOVES_PER_BLOCK = 16;
+    /// @notice Elements of an operator's output, and terms of an element, that a descriptor allows: 2^40 (`Decoding`).
+    uint256 internal constant DEEPEST = 40;
+    /// @notice Openings of a side at four levels; and posting a chunk for the trainer, naming an element and proving for the challenger.
+    uint256 internal constant SINGLE_MOVES = 4 + 2;
     /// @notice Bounds the depth of every tree, and thereby moves and proofs, to 40.
     uint256 internal constant MAX_LEAVES = 1 << 40;
     /// @notice A trainer has to be able to post a chunk in one transaction, at up to 40 gas a byte.
@@ -25,9 +49,9 @@ library Limits {
     /// @notice Two values within d of the exact one can differ by 2d, so a log that holds less than 3d misses ambiguous elements.
     uint256 internal constant MIN_LOG_GUARD = 3;
 
-    function check(TrainingSpec calldata spec, Terms calldata terms, string calldata jobCid) external view {
+    function check(TrainingSpec calldata spec, Terms calldata terms, string calldata jobCid) internal view {
         checkSpec(spec);
-        checkTerms(terms);
+        checkTerms(spec, terms);
         checkCid(jobCid);
     }
 
@@ -55,15 +79,44 @@ library Limits {
         if (address(spec.adjudicator).code.length == 0) revert IVerificationGame.NoAdjudicator(address(spec.adjudicator));
     }
 
-    function checkTerms(Terms calldata terms) private pure {
-        within("reward", terms.reward, 1, type(uint128).max);
+    function checkTerms(TrainingSpec calldata spec, Terms calldata terms) private pure {
+        within("reward", terms.reward, MIN_AMOUNT, type(uint128).max);
         // INVARIANT: nobody plays for nothing; a free challenge would let anyone hold up a claim and make the trainer pay gas.
-        within("trainerBond", terms.trainerBond, 1, type(uint128).max);
-        within("challengerBond", terms.challengerBond, 1, type(uint128).max);
-        window("commitWindow", terms.commitWindow);
-        window("challengeWindow", terms.challengeWindow);
-        window("clockAllowance", terms.clockAllowance);
-        window("refereeAllowance", terms.refereeAllowance);
+        within("trainerBond", terms.trainerBond, atLeast(divideUp(terms.reward, REWARD_PER_BOND)), type(uint128).max);
+        within("challengerBond", terms.challengerBond, atLeast(divideUp(terms.trainerBond, BOND_RATIO)), terms.trainerBond);
+        within("concurrentGames", terms.concurrentGames, 1, MAX_CONCURRENT_GAMES);
+        window("commitWindow", terms.commitWindow, 1, MAX_COMMIT_WINDOW);
+        window("challengeWindow", terms.challengeWindow, MIN_CHALLENGE_WINDOW, MAX_CHALLENGE_WINDOW);
+        window("clockAllowance", terms.clockAllowance, leastClock(spec, terms.concurrentGames), MAX_CLOCK);
+        window("refereeAllowance", terms.refereeAllowance, MIN_REFEREE, MAX_REFEREE);
+    }
+
+    /// @notice The least clock of a side, in seconds: with less, one that answers every move in the very next block could lose by time. It is
+    ///         the moves of one side on the longest path of the job, at two blocks each (a transaction that just misses a block stands in the
+    ///         next), and for the games that are played at the same time their share of a block, because their moves may all be due at once.
+    /// @dev Time to execute an interval again is not known here. Clients measure it, and ask for more.
+    function leastClock(TrainingSpec calldata spec, uint256 concurrentGames) internal pure returns (uint256) {
+        uint256 moves = SINGLE_MOVES + movesIn(Merkle.depth(spec.steps / spec.interval)) + movesIn(Merkle.depth(spec.interval))
+            + movesIn(Merkle.depth(spec.operatorCount) + 1) + movesIn(deepestChunk(spec.chunkSize)) + movesIn(DEEPEST);
+        return moves * BLOCK_TIME * (BLOCKS_PER_MOVE * MOVES_PER_BLOCK + concurrentGames) / MOVES_PER_BLOCK;
+    }
+
+    /// @dev Of a search as deep as this, one side makes every other move.
+    function movesIn(uint256 depth) private pure returns (uint256) {
+        return divideUp(depth, 2);
+    }
+
+    /// @dev Depth of a tree over the chunks of the largest output there is.
+    function deepestChunk(uint256 chunkSize) private pure returns (uint256) {
+        return Merkle.depth(uint64(divideUp((1 << DEEPEST) * LARGEST_ELEMENT, chunkSize)));
+    }
+
+    function atLeast(uint256 minimum) private pure returns (uint256) {
+        return minimum < MIN_AMOUNT ? MIN_AMOUNT : minimum;
+    }
+
+    function divideUp(uint256 value, uint256 divisor) private pure returns (uint256) {
+        return (value + divisor - 1) / divisor;
     }
 
     function checkCid(string calldata cid) internal pure {
@@ -71,8 +124,8 @@ library Limits {
         if (length == 0 || length > MAX_CID_LENGTH) revert IVerificationGame.CidLengthOutOfRange(length, MAX_CID_LENGTH);
     }
 
-    function window(string memory field, Duration value) private pure {
-        within(field, Duration.unwrap(value), 1, MAX_WINDOW);
+    function window(string memory field, Duration value, uint256 minimum, uint256 maximum) private pure {
+        within(field, Duration.unwrap(value), minimum, maximum);
     }
 
     function nonZero(string memory field, bytes32 value) private pure {

@@ -207,7 +207,7 @@ library Proofs {
 
     function callReferee(Job storage job, Game storage game, GameId gameId) private {
         game.phase = Phase.REFEREE;
-        Timestamp deadline = Time.now_().add(game.refereeAllowance);
+        Timestamp deadline = Time.now_().add(job.terms.refereeAllowance);
         game.refereeDeadline = deadline;
         emit IVerificationGame.RefereeCalled(gameId, job.spec.referee, game.disputed.element, game.disputed.claimed, deadline);
     }

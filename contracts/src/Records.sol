@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bisections, Search, Side} from "./Bisection.sol";
-import {Clock, ClockPair, Clocks} from "./Clock.sol";
+import {Search, Side} from "./Bisection.sol";
+import {ClockPair} from "./Clock.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
-import {Duration, Timestamp} from "./Time.sol";
+import {Ends} from "./Queue.sol";
+import {Timestamp} from "./Time.sol";
 import {Trace} from "./Trace.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
-import {ClaimView, ElementView, GameView, JobView, LevelView, OperatorView} from "./Views.sol";
+import {ElementView, OperatorView} from "./Views.sol";
 
 /// @notice A trainer's claim.
 struct Claim {
@@ -29,13 +30,21 @@ struct Job {
     JobStatus status;
     Timestamp postedAt;
     uint64 liveGames;
+    /// How many of `games` have started: the first ones.
+    uint64 started;
     uint64 attestations;
+    bytes32 specHash;
     Terms terms;
     TrainingSpec spec;
     Claim claim;
     string jobCid;
+    /// In the order of their challenges.
     GameId[] games;
+    /// Of the games with this root of the challenger's that are not lost. See `Queue`.
+    mapping(Node root => Ends) withRoot;
     mapping(address auditor => bool) attested;
+    /// The latest game of an account with this root.
+    mapping(address challenger => mapping(Node root => GameId)) challenged;
 }
 
 /// @notice A game. The order of the fields is that of the words of storage which a move touches.
@@ -48,11 +57,7 @@ struct Game {
     Reason reason;
     Level level;
     bool bondHeld;
-    /// Bonds and allowances are copied when the game starts.
     address challenger;
-    Duration refereeAllowance;
-    uint128 trainerBond;
-    uint128 challengerBond;
     ClockPair clocks;
     /// Of the present level.
     Search search;
@@ -63,14 +68,15 @@ struct Game {
     mapping(Level level => Node[2]) roots;
     OperatorView operator;
     ElementView disputed;
+    /// Index in the job's games.
+    uint64 place;
+    /// The neighbours among the games with the same root.
+    GameId previous;
+    GameId next;
 }
 
-/// @title Records as one call shows them
+/// @title What follows from the records
 library Records {
-    using Bisections for Search;
-    using Clocks for Clock;
-    using Clocks for ClockPair;
-
     function commitDeadline(Job storage job) internal view returns (Timestamp) {
         return job.postedAt.add(job.terms.commitWindow);
     }
@@ -89,66 +95,5 @@ library Records {
         if (level == Level.STEP) return spec.interval;
         if (level == Level.OPERATOR) return Trace.leafCount(spec);
         return level == Level.CHUNK ? game.operator.chunks : game.operator.segments;
-    }
-
-    function show(Job storage job) internal view returns (JobView memory shown) {
-        shown.status = job.status;
-        shown.customer = job.customer;
-        shown.spec = job.spec;
-        shown.specHash = keccak256(abi.encode(shown.spec));
-        shown.terms = job.terms;
-        shown.jobCid = job.jobCid;
-        shown.postedAt = job.postedAt;
-        shown.commitDeadline = commitDeadline(job);
-        if (job.claim.trainer != address(0)) shown.claim = showClaim(job);
-        shown.liveGames = job.liveGames;
-        shown.gameCount = uint64(job.games.length);
-        shown.attestations = job.attestations;
-    }
-
-    function showClaim(Job storage job) private view returns (ClaimView memory shown) {
-        Claim storage claim = job.claim;
-        shown.trainer = claim.trainer;
-        shown.checkpointRoot = claim.checkpointRoot;
-        shown.finalStateRoot = claim.finalStateRoot;
-        shown.logCid = claim.logCid;
-        shown.modelCid = claim.modelCid;
-        shown.committedAt = claim.committedAt;
-        shown.challengeDeadline = challengeDeadline(job);
-    }
-
-    function show(Game storage game, Job storage job) internal view returns (GameView memory shown) {
-        shown.job = game.job;
-        shown.trainer = job.claim.trainer;
-        shown.challenger = game.challenger;
-        (shown.phase, shown.outcome, shown.reason) = (game.phase, game.outcome, game.reason);
-        if (job.status == JobStatus.REJECTED && game.phase != Phase.OVER) {
-            (shown.phase, shown.outcome, shown.reason) = (Phase.OVER, Outcome.VOID, Reason.CLAIM_REJECTED);
-        }
-        shown.trainerBond = game.trainerBond;
-        shown.challengerBond = game.challengerBond;
-        shown.bondHeld = game.bondHeld;
-        for (uint8 side = 0; side < 2; ++side) {
-            Clock memory clock = game.clocks.get(Side(side));
-            shown.clocks[side] = clock;
-            if (clock.isRunning()) shown.deadlines[side] = clock.deadline();
-        }
-        shown.refereeDeadline = game.refereeDeadline;
-        shown.startedAt = game.startedAt;
-        shown.agreed = game.agreed;
-        shown.operator = game.operator;
-        shown.disputed = game.disputed;
-        Level level = game.level;
-        if (level < Level.PARTIAL || game.phase != Phase.OPENING) shown.search = game.search.show();
-        shown.levels = new LevelView[](uint8(level) + 1);
-        for (uint8 i = 0; i < shown.levels.length; ++i) {
-            Level above = Level(i);
-            shown.levels[i] = LevelView({
-                level: above,
-                leafCount: leafCount(game, job.spec, above),
-                roots: game.roots[above],
-                index: above == level ? shown.search.index : game.path[i]
-            });
-        }
     }
 }

@@ -4,10 +4,12 @@ pragma solidity 0.8.37;
 import {IAdjudicator} from "./adjudication/IAdjudicator.sol";
 import {Bisections, Children, Search, Side} from "./Bisection.sol";
 import {Bonds, Ledger} from "./Bonds.sol";
+import {Claims} from "./Claims.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {Course} from "./Course.sol";
 import {Descent} from "./Descent.sol";
-import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
+import {Display} from "./Display.sol";
+import {Answer, GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Limits} from "./Limits.sol";
 import {Merkle, Node} from "./Merkle.sol";
@@ -16,6 +18,7 @@ import {Proofs} from "./Proofs.sol";
 import {Claim, Game, Job, Records} from "./Records.sol";
 import {Time, Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
+import {Verdicts} from "./Verdicts.sol";
 import {GameView, JobView} from "./Views.sol";
 
 /// @title Verification game
@@ -24,7 +27,6 @@ contract VerificationGame is IVerificationGame {
     using Bisections for Search;
     using Bisections for Side;
     using Bonds for Ledger;
-    using Bonds for uint128;
     using Clocks for Clock;
     using Clocks for ClockPair;
     using Course for Game;
@@ -57,18 +59,9 @@ contract VerificationGame is IVerificationGame {
         override
         returns (JobId id)
     {
-        Limits.check(spec, terms, jobCid);
         requirePayment(terms.reward);
-
         id = JobId.wrap(++jobCount);
-        Job storage job = _jobs[id];
-        job.status = JobStatus.OPEN;
-        job.customer = msg.sender;
-        job.postedAt = Time.now_();
-        job.spec = spec;
-        job.terms = terms;
-        job.jobCid = jobCid;
-        emit JobPosted(id, msg.sender, hashSpec(spec), spec, terms, jobCid);
+        Claims.post(_jobs[id], id, spec, terms, jobCid);
     }
 
     /// @inheritdoc IVerificationGame
@@ -83,13 +76,14 @@ contract VerificationGame is IVerificationGame {
     /// @inheritdoc IVerificationGame
     function commit(
         JobId id,
+        bytes32 specHash,
         Node checkpointRoot,
         bytes32 finalStateRoot,
         bytes32[] calldata proof,
         string calldata logCid,
         string calldata modelCid
     ) external payable override {
-        Job storage job = jobIn(id, JobStatus.OPEN);
+        Job storage job = jobWith(id, JobStatus.OPEN, specHash);
         requireNotAfter(job.commitDeadline());
         address expected = job.terms.trainer;
         if (expected != address(0) && msg.sender != expected) revert NotTheTrainer(msg.sender, expected);
@@ -111,11 +105,10 @@ contract VerificationGame is IVerificationGame {
     }
 
     /// @inheritdoc IVerificationGame
-    function attest(JobId id, Node checkpointRoot) external override {
-        Job storage job = jobIn(id, JobStatus.CLAIMED);
+    function attest(JobId id, bytes32 specHash, Node checkpointRoot) external override {
+        Job storage job = jobWith(id, JobStatus.CLAIMED, specHash);
         requireNotAfter(job.challengeDeadline());
-        Node committed = job.claim.checkpointRoot;
-        if (checkpointRoot != committed) revert AnotherRootWasCommitted(checkpointRoot, committed);
+        requireCommitted(job, checkpointRoot);
         if (job.attested[msg.sender]) revert AlreadyAttested(id, msg.sender);
         job.attested[msg.sender] = true;
         ++job.attestations;
@@ -123,41 +116,25 @@ contract VerificationGame is IVerificationGame {
     }
 
     /// @inheritdoc IVerificationGame
-    function challenge(JobId id, Node checkpointRoot) external payable override returns (GameId gameId) {
-        Job storage job = jobIn(id, JobStatus.CLAIMED);
+    function challenge(JobId id, bytes32 specHash, Node claimedRoot, Node checkpointRoot)
+        external
+        payable
+        override
+        returns (GameId gameId)
+    {
+        Job storage job = jobWith(id, JobStatus.CLAIMED, specHash);
         requireNotAfter(job.challengeDeadline());
+        requireCommitted(job, claimedRoot);
         requirePayment(job.terms.challengerBond);
-        Node claimed = job.claim.checkpointRoot;
-        // INVARIANT: the two roots of a search differ. Roots that others have challenged with already are welcome: a friend of the
-        // trainer could take the right one and lose on purpose.
-        if (checkpointRoot == claimed) revert RootIsTheTrainers(checkpointRoot);
-
         gameId = GameId.wrap(++gameCount);
-        job.games.push(gameId);
-        ++job.liveGames;
-        Game storage game = _games[gameId];
-        game.job = id;
-        game.challenger = msg.sender;
-        game.bondHeld = true;
-        game.trainerBond = job.terms.trainerBond;
-        game.challengerBond = job.terms.challengerBond;
-        game.refereeAllowance = job.terms.refereeAllowance;
-        game.startedAt = Time.now_();
-        Clock memory clock = Clocks.create(job.terms.clockAllowance);
-        game.clocks = game.clocks.set(Side.TRAINER, clock).set(Side.CHALLENGER, clock);
-        game.agreed = job.spec.initialStateRoot;
-        emit Challenged(id, gameId, msg.sender, checkpointRoot);
-
-        game.roots[Level.CHECKPOINT] = [claimed, checkpointRoot];
-        game.search.revealed = Children(job.claim.left, job.claim.right);
-        // A tree of one leaf is at its leaf at once, which is never padding.
-        settle(job, game, gameId, job.begin(game, gameId, Level.CHECKPOINT), Reason.PADDING);
+        Claims.challenge(job, _games, id, gameId, [claimedRoot, checkpointRoot]);
     }
 
     /// @inheritdoc IVerificationGame
     function finalize(JobId id) external override {
         Job storage job = jobIn(id, JobStatus.CLAIMED);
         requireAfter(job.challengeDeadline());
+        // No game is queued either: while one is, others are live (`Queue`).
         if (job.liveGames != 0) revert LiveGames(id, job.liveGames);
         job.status = JobStatus.FINAL;
         address trainer = job.claim.trainer;
@@ -169,62 +146,89 @@ contract VerificationGame is IVerificationGame {
 
     /// @inheritdoc IVerificationGame
     function bisect(GameId gameId, Children calldata opened, Children calldata next) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.BISECTION);
-        Level level = game.level;
+        (Level level, Side mover) = (game.level, game.search.turn);
+        Outcome outcome = Outcome.NONE;
+        if (descend(game, gameId, level, mover, opened, next)) outcome = job.leafFound(game, gameId, level);
+        else game.startClock(mover.other());
+        settle(game, gameId, mover, gas, outcome, Reason.PADDING);
+    }
+
+    /// @return atLeaf whether the search has found its leaf
+    function descend(Game storage game, GameId gameId, Level level, Side mover, Children calldata opened, Children calldata next)
+        private
+        returns (bool atLeaf)
+    {
         Search storage search = game.search;
-        (Side mover, uint64 index, uint8 height) = (search.turn, search.index, search.height);
+        (uint64 index, uint8 height) = (search.index, search.height);
         game.stopClock(gameId, mover);
         emit Bisected(gameId, level, mover, index, height, search.advance(opened, next), opened, next);
-        if (height == 1) settle(job, game, gameId, job.leafFound(game, gameId, level), Reason.PADDING);
-        else game.startClock(mover.other());
+        return height == 1;
     }
 
     /// @inheritdoc IVerificationGame
     function openLevel(GameId gameId, Side side, LeafOpening calldata leaf, NextRoot calldata next) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
-        settle(job, game, gameId, Descent.openLevel(job, game, gameId, side, leaf, next), Reason.PADDING);
+        Outcome outcome = Descent.openLevel(job, game, gameId, side, leaf, next);
+        settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 
     /// @inheritdoc IVerificationGame
     function openOperator(GameId gameId, Side side, OperatorOpening calldata opening) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
-        settle(job, game, gameId, Descent.openOperator(job, game, gameId, side, opening), Reason.PADDING);
+        Outcome outcome = Descent.openOperator(job, game, gameId, side, opening);
+        settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 
     /// @inheritdoc IVerificationGame
     function proveStore(GameId gameId, bytes32 payload, bytes32[] calldata proof) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
-        settle(job, game, gameId, Proofs.proveStore(job, game, gameId, payload, proof), Reason.PROOF);
+        Outcome outcome = Proofs.proveStore(job, game, gameId, payload, proof);
+        settle(game, gameId, Side.CHALLENGER, gas, outcome, Reason.PROOF);
     }
 
     /// @inheritdoc IVerificationGame
     function postChunk(GameId gameId, bytes calldata chunk) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.POSTING);
         Proofs.postChunk(job, game, gameId, chunk);
+        game.charge(Side.TRAINER, gas);
     }
 
     /// @inheritdoc IVerificationGame
     function proveElement(GameId gameId, ElementProof calldata proof) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
-        settle(job, game, gameId, Proofs.proveElement(job, game, gameId, proof), Reason.PROOF);
+        Outcome outcome = Proofs.proveElement(job, game, gameId, proof);
+        settle(game, gameId, Side.CHALLENGER, gas, outcome, Reason.PROOF);
     }
 
     /// @inheritdoc IVerificationGame
     function disputeSum(GameId gameId, bytes calldata descriptor, bytes calldata chunk, uint32 position) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
         Proofs.disputeSum(job, game, gameId, descriptor, chunk, position);
+        game.charge(Side.CHALLENGER, gas);
     }
 
     /// @inheritdoc IVerificationGame
     function openPartials(GameId gameId, Side side, PartialsOpening calldata opening) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
-        settle(job, game, gameId, Descent.openPartials(job, game, gameId, side, opening), Reason.PADDING);
+        Outcome outcome = Descent.openPartials(job, game, gameId, side, opening);
+        settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 
     /// @inheritdoc IVerificationGame
     function proveSegment(GameId gameId, SegmentProof calldata proof) external override {
+        uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
-        settle(job, game, gameId, Proofs.proveSegment(job, game, gameId, proof), Reason.PROOF);
+        Outcome outcome = Proofs.proveSegment(job, game, gameId, proof);
+        settle(game, gameId, Side.CHALLENGER, gas, outcome, Reason.PROOF);
     }
 
     /// @inheritdoc IVerificationGame
@@ -235,7 +239,7 @@ contract VerificationGame is IVerificationGame {
         requireNotAfter(game.refereeDeadline);
         emit Adjudicated(gameId, bits);
         Outcome outcome = bits == game.disputed.claimed ? Outcome.TRAINER_WON : Outcome.CHALLENGER_WON;
-        end(job, game, gameId, outcome, Reason.VERDICT);
+        end(job, gameId, outcome, Reason.VERDICT);
     }
 
     /// @inheritdoc IVerificationGame
@@ -245,7 +249,7 @@ contract VerificationGame is IVerificationGame {
         (Job storage job,) = gameIn(gameId, phase);
         if (phase == Phase.REFEREE) {
             requireAfter(game.refereeDeadline);
-            end(job, game, gameId, Outcome.UNDECIDED, Reason.TIMEOUT);
+            end(job, gameId, Outcome.UNDECIDED, Reason.TIMEOUT);
             return;
         }
         Timestamp current = Time.now_();
@@ -258,7 +262,7 @@ contract VerificationGame is IVerificationGame {
         Outcome outcome = !trainerClock.isRunning()
             ? Outcome.TRAINER_WON
             : !challengerClock.isRunning() ? Outcome.CHALLENGER_WON : Outcome.BOTH_LOST;
-        end(job, game, gameId, outcome, Reason.TIMEOUT);
+        end(job, gameId, outcome, Reason.TIMEOUT);
     }
 
     /// @inheritdoc IVerificationGame
@@ -269,12 +273,23 @@ contract VerificationGame is IVerificationGame {
         (game.phase, game.outcome, game.reason) = (Phase.OVER, Outcome.VOID, Reason.CLAIM_REJECTED);
         game.bondHeld = false;
         emit GameOver(game.job, gameId, Outcome.VOID, Reason.CLAIM_REJECTED);
-        _ledger.credit(game.challenger, game.challengerBond);
+        _ledger.credit(game.challenger, _jobs[game.job].terms.challengerBond);
     }
 
     /// @inheritdoc IVerificationGame
     function withdraw() external override returns (uint256 amount) {
         return _ledger.payOut(msg.sender);
+    }
+
+    /// @inheritdoc IVerificationGame
+    function batch(bytes[] calldata calls) external override returns (Answer[] memory answers) {
+        answers = new Answer[](calls.length);
+        for (uint256 i = 0; i < calls.length; ++i) {
+            // INVARIANT: calls go to this contract's own code, keep the sender, and bring no money: this function takes none.
+            if (bytes4(calls[i]) == this.batch.selector) answers[i].data = abi.encodeWithSelector(NestedBatch.selector);
+            // slither-disable-next-line calls-loop,low-level-calls
+            else (answers[i].success, answers[i].data) = address(this).delegatecall(calls[i]);
+        }
     }
 
     // ------------------------------------------------------------------------------------------------------------------- views
@@ -283,14 +298,14 @@ contract VerificationGame is IVerificationGame {
     function getJob(JobId id) external view override returns (JobView memory) {
         Job storage job = _jobs[id];
         if (job.status == JobStatus.NONE) revert WrongJobStatus(id, JobStatus.NONE, JobStatus.OPEN);
-        return job.show();
+        answerWith(Display.jobView(job));
     }
 
     /// @inheritdoc IVerificationGame
     function getGame(GameId gameId) external view override returns (GameView memory) {
         Game storage game = _games[gameId];
         if (game.phase == Phase.NONE) revert WrongPhase(gameId, Phase.NONE, Phase.BISECTION);
-        return game.show(_jobs[game.job]);
+        answerWith(Display.gameView(game, _jobs[game.job]));
     }
 
     /// @inheritdoc IVerificationGame
@@ -309,6 +324,11 @@ contract VerificationGame is IVerificationGame {
     }
 
     /// @inheritdoc IVerificationGame
+    function burnt() external view override returns (uint256) {
+        return _ledger.burnt;
+    }
+
+    /// @inheritdoc IVerificationGame
     function hasAttested(JobId id, address auditor) external view override returns (bool) {
         return _jobs[id].attested[auditor];
     }
@@ -320,46 +340,22 @@ contract VerificationGame is IVerificationGame {
 
     // ------------------------------------------------------------------------------------------------------------ the verdict
 
-    /// @dev Ends the game if a move has brought an outcome.
-    function settle(Job storage job, Game storage game, GameId gameId, Outcome outcome, Reason reason) private {
-        if (outcome != Outcome.NONE) end(job, game, gameId, outcome, reason);
+    /// @dev After a move of a side: counts its gas, and ends the game if the move has brought an outcome.
+    function settle(Game storage game, GameId gameId, Side side, uint256 gas, Outcome outcome, Reason reason) private {
+        game.charge(side, gas);
+        if (outcome != Outcome.NONE) end(_jobs[game.job], gameId, outcome, reason);
     }
 
-    /// @dev The only place where a game ends with a winner or a loser, and the only one that moves a trainer's bond in a dispute.
-    function end(Job storage job, Game storage game, GameId gameId, Outcome outcome, Reason reason) private {
-        (game.phase, game.outcome, game.reason) = (Phase.OVER, outcome, reason);
-        game.bondHeld = false;
-        emit GameOver(game.job, gameId, outcome, reason);
-        (address customer, address trainer, address challenger) = (job.customer, job.claim.trainer, game.challenger);
-        (uint128 trainerBond, uint128 challengerBond) = (game.trainerBond, game.challengerBond);
-
-        if (outcome == Outcome.TRAINER_WON) {
-            --job.liveGames;
-            payLoser(challengerBond, trainer, customer);
-            return;
-        }
-        // INVARIANT: one lost game rejects the claim. The trainer's bond and the reward leave here, once, because from now on
-        // every other game of this job is void: its moves ask for a claim that is not rejected.
-        job.status = JobStatus.REJECTED;
-        job.liveGames = 0;
-        emit ClaimRejected(game.job, gameId);
-        _ledger.credit(customer, job.terms.reward);
-        if (outcome == Outcome.CHALLENGER_WON) {
-            _ledger.credit(challenger, challengerBond);
-            payLoser(trainerBond, challenger, customer);
-        } else if (outcome == Outcome.BOTH_LOST) {
-            _ledger.credit(customer, uint256(trainerBond) + challengerBond);
-        } else {
-            _ledger.credit(trainer, trainerBond);
-            _ledger.credit(challenger, challengerBond);
-        }
+    function end(Job storage job, GameId gameId, Outcome outcome, Reason reason) private {
+        Verdicts.end(job, _games, _ledger, gameId, outcome, reason);
     }
 
-    /// @dev Divides a loser's bond.
-    function payLoser(uint128 bond, address winner, address customer) private {
-        (uint256 toWinner, uint256 toCustomer) = bond.split();
-        _ledger.credit(winner, toWinner);
-        _ledger.credit(customer, toCustomer);
+    /// @dev Returns from the contract with what a library has encoded, so that its code is not here a second time.
+    function answerWith(bytes memory encoded) private pure {
+        // slither-disable-next-line assembly
+        assembly ("memory-safe") {
+            return(add(encoded, 32), mload(encoded))
+        }
     }
 
     // ------------------------------------------------------------------------------------------------------- guards and clocks
@@ -369,11 +365,22 @@ contract VerificationGame is IVerificationGame {
         if (job.status != expected) revert WrongJobStatus(id, job.status, expected);
     }
 
+    /// @dev INVARIANT: whoever puts a bond on a job names its spec, so that a number which a reorganisation gives to another job does not count.
+    function jobWith(JobId id, JobStatus expected, bytes32 specHash) private view returns (Job storage job) {
+        job = jobIn(id, expected);
+        if (specHash != job.specHash) revert WrongSpec(specHash, job.specHash);
+    }
+
+    function requireCommitted(Job storage job, Node given) private view {
+        Node committed = job.claim.checkpointRoot;
+        if (given != committed) revert AnotherRootWasCommitted(given, committed);
+    }
+
     function gameIn(GameId gameId, Phase expected) private view returns (Job storage job, Game storage game) {
         game = _games[gameId];
         Phase phase = game.phase;
-        // INVARIANT: a game that is over, or was never started, moves no more.
-        if (phase != expected || phase == Phase.NONE || phase == Phase.OVER) revert WrongPhase(gameId, phase, expected);
+        // INVARIANT: a game that is over, or has not started, does not move.
+        if (phase != expected || phase <= Phase.QUEUED || phase == Phase.OVER) revert WrongPhase(gameId, phase, expected);
         job = jobIn(game.job, JobStatus.CLAIMED);
     }
 

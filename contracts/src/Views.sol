@@ -23,7 +23,9 @@ struct JobView {
     ClaimView claim;
     /// Games still being played; has to be zero before `finalize`. Zero again once the claim is rejected.
     uint64 liveGames;
-    /// All games ever started against the claim.
+    /// Games that wait for their turn; while there are any, `terms.concurrentGames` others are live. Zero again once the claim is rejected.
+    uint64 queuedGames;
+    /// All challenges ever made to the claim.
     uint64 gameCount;
     uint64 attestations;
 }
@@ -80,6 +82,8 @@ struct GameView {
     Phase phase;
     Outcome outcome;
     Reason reason;
+    /// In phase QUEUED, how many games start before this one.
+    uint64 ahead;
     uint128 trainerBond;
     uint128 challengerBond;
     /// Whether the challenger's bond is still escrowed; once the outcome is VOID, `releaseBond` returns it.
@@ -88,8 +92,11 @@ struct GameView {
     Clock[2] clocks;
     /// Last instant for a move of each side whose clock runs, else zero; by Side. In phase OPENING: zero for a side that has opened.
     Timestamp[2] deadlines;
+    /// Wei that the gas of each side's moves has cost, as far as it counts (`Meter`); by Side.
+    uint256[2] spent;
     /// Last instant for the verdict; zero before the referee's clock has started.
     Timestamp refereeDeadline;
+    /// When the clocks started; zero in phase QUEUED.
     Timestamp startedAt;
     /// Agreed so far: the spec's initial state, then the state root before the disputed interval, and from level OPERATOR on the one
     /// before the disputed step.

@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {IAdjudicator, Outline} from "../src/adjudication/IAdjudicator.sol";
 import {Side} from "../src/Bisection.sol";
-import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
 import {Level} from "../src/Level.sol";
 import {GameView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
@@ -47,6 +47,12 @@ contract CapriciousTest is Players {
     Run private _honest;
     Run private _wrong;
 
+    /// @notice One game at a time, so that another one waits behind the spoilt one.
+    function terms() internal pure override returns (Terms memory offered) {
+        offered = super.terms();
+        offered.concurrentGames = 1;
+    }
+
     function setUp() public override {
         super.setUp();
         _real = adjudicator;
@@ -79,19 +85,21 @@ contract CapriciousTest is Players {
     function settles(JobId job) private {
         later(CHALLENGE_WINDOW);
         if (game.getJob(job).status == JobStatus.CLAIMED) game.finalize(job);
-        address[3] memory all = [customer, trainer, auditor];
+        address[4] memory all = [customer, trainer, auditor, stranger];
         for (uint256 i = 0; i < all.length; ++i) {
             if (game.creditOf(all[i]) == 0) continue;
             vm.prank(all[i]);
             game.withdraw();
         }
-        vm.assertEq(address(game).balance, 0, "all money comes out");
+        vm.assertEq(address(game).balance, game.burnt(), "all money comes out but for what is burnt");
     }
 
     function spoilt(bytes4 selector, bytes memory answer, uint256 place, uint256 after_) private {
         _wrong = Runs.with(6, 3, Lie(3, place, 1, 0));
         adjudicator = IAdjudicator(address(_capricious));
         (JobId job, GameId id) = dispute(_wrong, _honest);
+        GameId waiting = challengeRun(job, stranger, _honest);
+        assertPhase(waiting, Phase.QUEUED);
         adjudicator = _real;
         for (uint256 moves = 0; moves < after_ && oneMove(id); ++moves) {}
         _capricious.set(selector, answer);
@@ -101,6 +109,9 @@ contract CapriciousTest is Players {
         assertOver(good, Outcome.CHALLENGER_WON, Reason.PROOF);
         assertJob(other, JobStatus.REJECTED);
         ends(id);
+        // The next game starts, or has nothing to wait for any more.
+        if (game.getJob(job).status == JobStatus.CLAIMED) ends(waiting);
+        else game.releaseBond(waiting);
         settles(job);
     }
 

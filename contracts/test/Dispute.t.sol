@@ -30,7 +30,7 @@ contract DisputeTest is Players {
         vm.assertEq(shown.agreed, honest.states[32], "from the last agreed state");
         assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
         assertJob(job, JobStatus.REJECTED);
-        assertCredits(REWARD + TRAINER_BOND / 2, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
+        assertCredits(REWARD + TRAINER_BOND / 4, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
     }
 
     function test_wrongChallenge_losesHalfItsBondToTheTrainer_andTheClaimBecomesFinal() public {
@@ -45,7 +45,7 @@ contract DisputeTest is Players {
         later(CHALLENGE_WINDOW + 1);
         game.finalize(job);
         assertJob(job, JobStatus.FINAL);
-        assertCredits(CHALLENGER_BOND / 2, REWARD + TRAINER_BOND + CHALLENGER_BOND / 2, 0);
+        assertCredits(CHALLENGER_BOND / 4, REWARD + TRAINER_BOND + CHALLENGER_BOND / 2, 0);
     }
 
     function test_wherePlayersAreBothWrong_theTrainerLoses() public {
@@ -221,7 +221,7 @@ contract DisputeTest is Players {
         GameId id = challengeRun(job, auditor, honest);
         playTrees(id, forged, Runs.checkpointTree(honest));
         assertOver(id, Outcome.CHALLENGER_WON, Reason.PADDING);
-        assertCredits(REWARD + TRAINER_BOND / 2, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
+        assertCredits(REWARD + TRAINER_BOND / 4, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
     }
 
     function test_challengerWhoForgesThePadding_loses_atEveryPositionOfIt() public {

@@ -117,8 +117,9 @@ contract GasTest is Players {
         JobId job = post(512, 16);
         commitRun(job, _honest);
         Node root = Node.wrap(Trees.root(Runs.checkpointTree(_honest)));
+        bytes32 hash = hashOf(job);
         vm.prank(auditor);
-        game.attest(job, root);
+        game.attest(job, hash, root);
         used("attest");
         GameId id = challengeRun(job, auditor, wrongRun(512, 16, 261, "wrong"));
         later(ALLOWANCE + 1);

@@ -55,12 +55,22 @@ contract InvariantTest is Test {
         anHonestTimelyParty_neverLoses();
         aGame_takesAtMostDepthMovesALevel_andItsOpenings();
         noRule_isBroken();
+        gamesWait_onlyWhileAsManyAsMayBe_areLive();
+    }
+
+    function gamesWait_onlyWhileAsManyAsMayBe_areLive() private view {
+        (uint256 jobs,) = _world.counts();
+        for (uint256 job = 1; job <= jobs; ++job) {
+            JobView memory shown = _world.getJob(job);
+            vm.assertLe(shown.liveGames, shown.terms.concurrentGames, "no more than may be are live");
+            if (shown.queuedGames > 0) vm.assertEq(shown.liveGames, shown.terms.concurrentGames, "no place stays empty");
+        }
     }
 
     /// @notice Solvency, to the wei: what lies in the contract is what it owes.
     function theBalanceIsExactlyEscrowsAndCredits() private view {
         (uint256 jobs, uint256 games) = _world.counts();
-        uint256 owed = _world.credits();
+        uint256 owed = _world.credits() + _world.burnt();
         for (uint256 job = 1; job <= jobs; ++job) {
             JobView memory shown = _world.getJob(job);
             if (shown.status == JobStatus.OPEN) owed += shown.terms.reward;
@@ -121,7 +131,7 @@ contract InvariantTest is Test {
             if (honest) vm.assertTrue(status == JobStatus.FINAL, "an honest claim becomes final");
             if (challenged) vm.assertTrue(status == JobStatus.REJECTED, "one honest challenger stops a wrong claim");
         }
-        vm.assertEq(_world.funds(), 0, "everything is paid out");
+        vm.assertEq(_world.funds(), _world.burnt(), "everything is paid out but for what is burnt");
         vm.assertLe(1_000_000 ether, _world.wealth(_honestTrainer), "an honest trainer never ends up poorer");
         vm.assertLe(1_000_000 ether, _world.wealth(_honestAuditor), "an honest auditor never ends up poorer");
     }

@@ -66,20 +66,58 @@ contract JobTest is Players {
         game.finalize(JobId.wrap(5));
     }
 
+    // ------------------------------------------------------------------------------------------------ what a reorganisation can change
+
+    /// @dev Another job got the number that the caller believes to be its own.
+    function test_whoBonds_namesTheSpec_andAnotherJobIsRefused() public {
+        JobId job = post(60, 5);
+        (bytes32 mine, bytes32 other) = (keccak256(abi.encode(spec(20, 5))), hashOf(job));
+        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
+        Node root = Node.wrap(Trees.root(tree));
+        bytes32 state = honestRun(60, 5).states[59];
+        bytes memory why = abi.encodeWithSelector(IVerificationGame.WrongSpec.selector, mine, other);
+        vm.expectRevert(why);
+        vm.prank(trainer);
+        game.commit{value: TRAINER_BOND}(job, mine, root, state, Trees.proof(tree, 11), "l", "m");
+        commitRun(job, honestRun(60, 5));
+        vm.expectRevert(why);
+        vm.prank(auditor);
+        game.attest(job, mine, root);
+        vm.expectRevert(why);
+        vm.prank(auditor);
+        game.challenge{value: CHALLENGER_BOND}(job, mine, root, Node.wrap(keccak256("another")));
+        vm.assertEq(game.getJob(job).specHash, other, "as the view shows it");
+    }
+
+    /// @dev Another trainer's claim stands where the challenger saw a wrong one.
+    function test_whoChallenges_namesTheClaim_andAnotherOneIsRefused() public {
+        JobId job = post(60, 5);
+        commitRun(job, honestRun(60, 5));
+        bytes32 hash = hashOf(job);
+        Node wrong = Node.wrap(Trees.root(Runs.checkpointTree(wrongRun(60, 5, 3, "wrong"))));
+        Node right = claimedIn(job);
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AnotherRootWasCommitted.selector, wrong, right));
+        vm.prank(auditor);
+        game.challenge{value: CHALLENGER_BOND}(job, hash, wrong, right);
+    }
+
     // ---------------------------------------------------------------------------------------------------------------- committing
 
     function test_commitOfAStateThatIsNotTheLastLeaf_reverts() public {
         Run memory honest = honestRun(60, 5);
         JobId job = post(60, 5);
         Tree memory tree = Runs.checkpointTree(honest);
+        bytes32 hash = hashOf(job);
         vm.prank(trainer);
         (bool ok, bytes memory why) = address(game).call{value: TRAINER_BOND}(
-            abi.encodeCall(game.commit, (job, Node.wrap(Trees.root(tree)), honest.states[54], Trees.proof(tree, 10), "l", "m"))
+            abi.encodeCall(
+                game.commit, (job, hash, Node.wrap(Trees.root(tree)), honest.states[54], Trees.proof(tree, 10), "l", "m")
+            )
         );
         vm.assertTrue(!ok && bytes4(why) == Merkle.WrongProof.selector, "the proof is checked at the last index");
         vm.prank(trainer);
         (ok, why) = address(game).call{value: TRAINER_BOND}(
-            abi.encodeCall(game.commit, (job, Node.wrap(Trees.root(tree)), honest.states[59], new bytes32[](3), "l", "m"))
+            abi.encodeCall(game.commit, (job, hash, Node.wrap(Trees.root(tree)), honest.states[59], new bytes32[](3), "l", "m"))
         );
         vm.assertTrue(!ok && bytes4(why) == Merkle.WrongProofLength.selector, "exact depth");
     }
@@ -88,10 +126,11 @@ contract JobTest is Players {
         JobId job = post(60, 5);
         commitRun(job, honestRun(60, 5));
         Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
+        bytes32 hash = hashOf(job);
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.CLAIMED, JobStatus.OPEN));
         vm.prank(stranger);
-        game.commit{value: TRAINER_BOND}(job, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
+        game.commit{value: TRAINER_BOND}(job, hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
     }
 
     function test_whereTheTermsNameATrainer_nobodyElseCommits() public {
@@ -99,11 +138,12 @@ contract JobTest is Players {
         t.trainer = trainer;
         vm.prank(customer);
         JobId job = game.postJob{value: REWARD}(spec(60, 5), t, "cid");
+        bytes32 hash = hashOf(job);
         Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NotTheTrainer.selector, stranger, trainer));
         vm.prank(stranger);
-        game.commit{value: TRAINER_BOND}(job, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
+        game.commit{value: TRAINER_BOND}(job, hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
         commitRun(job, honestRun(60, 5));
     }
 
@@ -117,6 +157,7 @@ contract JobTest is Players {
 
     function test_afterTheCommitDeadline_theRewardReturns_once() public {
         JobId job = post(60, 5);
+        bytes32 hash = hashOf(job);
         later(COMMIT_WINDOW + 1);
         Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
         bytes32 state = honestRun(60, 5).states[59];
@@ -124,7 +165,7 @@ contract JobTest is Players {
             abi.encodeWithSelector(IVerificationGame.TooLate.selector, START + COMMIT_WINDOW + 1, START + COMMIT_WINDOW)
         );
         vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(job, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
+        game.commit{value: TRAINER_BOND}(job, hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
         vm.prank(stranger);
         game.reclaim(job);
         assertCredits(REWARD, 0, 0);
@@ -139,22 +180,23 @@ contract JobTest is Players {
         JobId job = post(60, 5);
         commitRun(job, honestRun(60, 5));
         Node root = Node.wrap(Trees.root(Runs.checkpointTree(honestRun(60, 5))));
+        bytes32 hash = hashOf(job);
         vm.prank(auditor);
-        game.attest(job, root);
+        game.attest(job, hash, root);
         vm.assertTrue(game.hasAttested(job, auditor), "attested");
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AlreadyAttested.selector, job, auditor));
         vm.prank(auditor);
-        game.attest(job, root);
+        game.attest(job, hash, root);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AnotherRootWasCommitted.selector, bytes32(uint256(1)), root));
         vm.prank(stranger);
-        game.attest(job, Node.wrap(bytes32(uint256(1))));
+        game.attest(job, hash, Node.wrap(bytes32(uint256(1))));
         vm.assertEq(game.getJob(job).attestations, 1, "one attestation");
         later(CHALLENGE_WINDOW + 1);
         vm.expectRevert(
             abi.encodeWithSelector(IVerificationGame.TooLate.selector, START + CHALLENGE_WINDOW + 1, START + CHALLENGE_WINDOW)
         );
         vm.prank(stranger);
-        game.attest(job, root);
+        game.attest(job, hash, root);
     }
 
     // --------------------------------------------------------------------------------------------------------------- challenging
@@ -170,20 +212,24 @@ contract JobTest is Players {
         challengeRun(job, auditor, wrongRun(60, 5, 3, "wrong"));
         later(1);
         bytes32 root = Trees.root(Runs.checkpointTree(wrongRun(60, 5, 3, "wrong")));
+        bytes32 hash = hashOf(job);
+        Node claimed = claimedIn(job);
         vm.expectRevert(
             abi.encodeWithSelector(IVerificationGame.TooLate.selector, START + CHALLENGE_WINDOW + 1, START + CHALLENGE_WINDOW)
         );
         vm.prank(auditor);
-        game.challenge{value: CHALLENGER_BOND}(job, Node.wrap(root));
+        game.challenge{value: CHALLENGER_BOND}(job, hash, claimed, Node.wrap(root));
     }
 
     function test_challengeWithTheTrainersOwnRoot_reverts() public {
         JobId job = post(60, 5);
         commitRun(job, honestRun(60, 5));
         bytes32 root = Trees.root(Runs.checkpointTree(honestRun(60, 5)));
+        bytes32 hash = hashOf(job);
+        Node claimed = claimedIn(job);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.RootIsTheTrainers.selector, root));
         vm.prank(auditor);
-        game.challenge{value: CHALLENGER_BOND}(job, Node.wrap(root));
+        game.challenge{value: CHALLENGER_BOND}(job, hash, claimed, Node.wrap(root));
     }
 
     function test_finalizeWithALiveGame_reverts_howeverLateItIs() public {
@@ -243,7 +289,7 @@ contract JobTest is Players {
         game.releaseBond(second);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.BondNotHeld.selector, first));
         game.releaseBond(first);
-        assertCredits(REWARD + TRAINER_BOND / 2, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
+        assertCredits(REWARD + TRAINER_BOND / 4, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
     }
 
     function test_gamesOfAJob_arePaged() public {

@@ -76,8 +76,8 @@ contract TimeoutTest is Players {
         game.claimTimeout(id);
         assertOver(id, moves == 1 ? Outcome.CHALLENGER_WON : Outcome.TRAINER_WON, Reason.TIMEOUT);
         assertJob(job, moves == 1 ? JobStatus.REJECTED : JobStatus.CLAIMED);
-        if (moves == 1) assertCredits(REWARD + TRAINER_BOND / 2, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
-        else assertCredits(CHALLENGER_BOND / 2, CHALLENGER_BOND / 2, 0);
+        if (moves == 1) assertCredits(REWARD + TRAINER_BOND / 4, 0, CHALLENGER_BOND + TRAINER_BOND / 2);
+        else assertCredits(CHALLENGER_BOND / 4, CHALLENGER_BOND / 2, 0);
     }
 
     function test_theClocksOfTwoGames_doNotTouchEachOther() public {
@@ -132,7 +132,7 @@ contract TimeoutTest is Players {
         game.claimTimeout(id);
         assertOver(id, Outcome.BOTH_LOST, Reason.TIMEOUT);
         assertJob(job, JobStatus.REJECTED);
-        assertCredits(REWARD + TRAINER_BOND + CHALLENGER_BOND, 0, 0);
+        assertCredits(REWARD + (TRAINER_BOND + CHALLENGER_BOND) / 2, 0, 0);
     }
 
     // ------------------------------------------------------------------------------------------------------- posting and proving

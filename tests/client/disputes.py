@@ -16,7 +16,7 @@ from tiebreak.chain.records import Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import Known, Leaves, Move, Need, Place, Trace, Tree, next_move
-from tiebreak.roles.player import execute
+from tiebreak.roles.player import call_of
 
 STEPS, INTERVAL = 60, 5
 ETHER = 10**18
@@ -46,8 +46,9 @@ TERMS = Terms(
     challenger_bond=ETHER,
     commit_window=3600,
     challenge_window=7200,
-    clock_allowance=600,
-    referee_allowance=300,
+    clock_allowance=3000,
+    referee_allowance=600,
+    concurrent_games=16,
 )
 
 
@@ -106,7 +107,10 @@ class Party:
             state = self.contract.game(game)
             decision = next_move(state, self.side, self.known, self.contract.node.now())
             if not isinstance(decision, Need):
-                return execute(self.contract, game, decision) if isinstance(decision, Move) else None
+                if not isinstance(decision, Move):
+                    return None
+                function, arguments = call_of(game, decision)
+                return self.contract.send(function, *arguments)
             self.known.trees[decision.place] = self.run.tree(decision.place)
 
 
@@ -136,6 +140,7 @@ class Cast:
         tree = run.checkpoints
         self.trainer.commit(
             job,
+            spec_hash=self.spec().hash,
             checkpoint_root=tree.root,
             final_state_root=run.states[-1],
             proof=tree.proof(tree.count - 1),
@@ -144,9 +149,24 @@ class Cast:
             bond=TERMS.trainer_bond,
         )
 
+    def attest(self, job: int, checkpoint_root: bytes) -> Receipt:
+        return self.auditor.attest(job, spec_hash=self.spec().hash, checkpoint_root=checkpoint_root)
+
+    def challenge(self, job: int, checkpoint_root: bytes, bond: int = TERMS.challenger_bond) -> int:
+        """The auditor's, of the claim that stands there."""
+        seen = self.auditor.job(job)
+        game, _ = self.auditor.challenge(
+            job,
+            spec_hash=seen.spec_hash,
+            claimed_root=seen.claim.checkpoint_root,
+            checkpoint_root=checkpoint_root,
+            bond=bond,
+        )
+        return game
+
     def dispute(self, job: int, claimed: Run, believed: Run, *, until: Phase = Phase.OVER) -> int:
         """Plays a game from the challenge to its end, or to another phase."""
-        game, _ = self.auditor.challenge(job, believed.checkpoints.root, bond=TERMS.challenger_bond)
+        game = self.challenge(job, believed.checkpoints.root)
         parties = [Party(self.trainer, claimed, Side.TRAINER), Party(self.auditor, believed, Side.CHALLENGER)]
         for turn in range(100):
             if self.customer.game(game).phase is until:

@@ -40,6 +40,11 @@ def test_the_code_fits_the_limit_of_a_chain(file_name: str) -> None:
     assert 0 < len(bytes.fromhex(shipped(file_name)["deployedBytecode"][2:])) <= EIP_170_LIMIT
 
 
+def test_a_tenth_of_the_game_is_free_for_what_comes() -> None:
+    code = bytes.fromhex(shipped("VerificationGame.json")["deployedBytecode"][2:])
+    assert EIP_170_LIMIT - len(code) >= EIP_170_LIMIT // 10 + 1
+
+
 def test_forge_compiles_with_the_settings_of_the_artifacts() -> None:
     import tomllib
 

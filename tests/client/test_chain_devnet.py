@@ -176,3 +176,25 @@ def test_the_embedded_chain_refuses_a_transaction_that_breaks_the_rules() -> Non
     for raw in (b"", b"\x02", b"\x02\xc0", b"\xff" * 100):
         with pytest.raises(RpcRefused):
             node.send_raw(raw)
+
+
+def test_anvil_ends_with_the_process_that_started_it_however_that_ends() -> None:
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    script = (
+        "import time; from tiebreak.chain.devnet import start_devnet\n"
+        "print(start_devnet(kind='anvil').url, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        url = parent.stdout.readline().strip()
+        assert HttpTransport(url).request("eth_chainId", [])
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            HttpTransport(url, attempts=1).request("eth_chainId", [])
+        except ChainUnavailable:
+            return
+        time.sleep(0.05)
+    raise AssertionError("anvil has outlived its parent")

@@ -17,9 +17,10 @@ from tiebreak.chain import events as ev
 from tiebreak.chain.abi import ENUMS, STRUCTS, ContractAbi, snake_case
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.errors import AccountError, ContractError, DeploymentError, InsufficientFunds
-from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import Node, connect
 from tiebreak.chain.records import (
+    ANYONE,
     NO_CHILDREN,
     JobStatus,
     Level,
@@ -57,7 +58,9 @@ def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: Node, 
     assert cast.customer.job(job).status is JobStatus.REJECTED
 
     credit = cast.auditor.credit_of(devnet_account(2).address)
-    assert credit == TERMS.challenger_bond + TERMS.trainer_bond // 2
+    assert 0 < state.spent[Side.CHALLENGER] < TERMS.trainer_bond // 4
+    rest = TERMS.trainer_bond - state.spent[Side.CHALLENGER]
+    assert credit == TERMS.challenger_bond + state.spent[Side.CHALLENGER] + rest // 2
     amount, receipt = cast.auditor.withdraw()
     assert amount == credit
     assert node.balance(devnet_account(2).address) == before + credit - settled.fee - receipt.fee
@@ -75,7 +78,7 @@ def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: Node, 
     told = cast.customer.events(game=game)
     assert [(event.block, event.index) for event in told] == sorted({(event.block, event.index) for event in told})
     assert isinstance(told[0], ev.Challenged)
-    assert isinstance(told[-1], ev.ClaimRejected)
+    assert [type(event) for event in told[-2:]] == [ev.ClaimRejected, ev.Burnt]
     assert [event.leaf_index for event in told if isinstance(event, ev.LeafFound)] == [
         (wrong - 1) // INTERVAL,
         (wrong - 1) % INTERVAL,
@@ -92,7 +95,7 @@ def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Node
     job = cast.post()
     run = Run.of()
     cast.commit(job, run)
-    cast.auditor.attest(job, run.checkpoints.root)
+    cast.attest(job, run.checkpoints.root)
     assert cast.auditor.has_attested(job, devnet_account(2).address)
     assert not cast.auditor.has_attested(job, devnet_account(1).address)
 
@@ -127,7 +130,7 @@ def test_whoever_falls_silent_loses_the_bond(node: Node) -> None:
     cast = Cast.on(node)
     job = cast.post()
     cast.commit(job, Run.of())
-    game, _ = cast.auditor.challenge(job, Run.of(40).checkpoints.root, bond=TERMS.challenger_bond)
+    game = cast.challenge(job, Run.of(40).checkpoints.root)
     with pytest.raises(ContractError) as caught:
         cast.trainer.claim_timeout(game)
     assert caught.value.name == "TooEarly"
@@ -149,11 +152,11 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
     cast.commit(job, Run.of())
     before = cast.auditor.node.balance(devnet_account(2).address)
     cases = {
-        "AnotherRootWasCommitted": lambda: cast.auditor.attest(job, root("other")),
-        "RootIsTheTrainers": lambda: cast.auditor.challenge(job, Run.of().checkpoints.root, bond=ETHER),
-        "WrongPayment": lambda: cast.auditor.challenge(job, root("other"), bond=ETHER - 1),
-        "WrongJobStatus": lambda: cast.auditor.attest(job + 1, root("other")),
-        "WrongPhase": lambda: cast.auditor.bisect(1, NO_CHILDREN, NO_CHILDREN),
+        "AnotherRootWasCommitted": lambda: cast.attest(job, root("other")),
+        "RootIsTheTrainers": lambda: cast.challenge(job, Run.of().checkpoints.root),
+        "WrongPayment": lambda: cast.challenge(job, root("other"), bond=ETHER - 1),
+        "WrongJobStatus": lambda: cast.attest(job + 1, root("other")),
+        "WrongPhase": lambda: cast.auditor.send("bisect", 1, NO_CHILDREN, NO_CHILDREN),
     }
     for name, action in cases.items():
         with pytest.raises(ContractError) as caught:
@@ -173,10 +176,63 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
     assert cast.auditor.node.balance(devnet_account(2).address) == before
 
 
+def test_another_job_or_another_claim_than_believed_gets_no_bond(cast: Cast) -> None:
+    job = cast.post()
+    cast.commit(job, Run.of())
+    claimed = Run.of().checkpoints.root
+    believed = {
+        "claimed_root": Run.of().checkpoints.root,
+        "checkpoint_root": root("other"),
+        "bond": TERMS.challenger_bond,
+    }
+    with pytest.raises(ContractError) as caught:
+        cast.auditor.challenge(job, spec_hash=root("spec"), **believed)
+    assert (caught.value.name, caught.value.values["expected"]) == ("WrongSpec", cast.spec().hash)
+    with pytest.raises(ContractError) as caught:
+        cast.auditor.challenge(job, spec_hash=cast.spec().hash, **{**believed, "claimed_root": root("another")})
+    assert caught.value.name == "AnotherRootWasCommitted"
+    with pytest.raises(ContractError) as caught:
+        cast.auditor.attest(job, spec_hash=root("spec"), checkpoint_root=claimed)
+    assert caught.value.name == "WrongSpec"
+
+
+def test_many_views_and_many_calls_in_one_request(cast: Cast) -> None:
+    job = cast.post(replace(TERMS, concurrent_games=1))
+    cast.commit(job, Run.of())
+    first, second = (cast.challenge(job, root(name)) for name in ("one", "other"))
+    views = [Call.of("getJob", job), Call.of("getGame", second), Call.of("getJob", 99), Call.of("creditOf", ANYONE)]
+    seen, game, missing, credit = cast.customer.views(views)
+    assert seen == cast.customer.job(job) and (seen.live_games, seen.queued_games) == (1, 1)
+    assert game == cast.customer.game(second) and (game.phase, game.ahead, game.deadlines) == (Phase.QUEUED, 0, (0, 0))
+    assert isinstance(missing, ContractError) and missing.name == "WrongJobStatus"
+    assert credit == 0
+
+    # Each call for itself: the first is early, the second counts, the third waits for its turn.
+    attest = Call.of("attest", job, cast.spec().hash, Run.of().checkpoints.root)
+    calls = [Call.of("claimTimeout", first), attest, Call.of("claimTimeout", second), Call.of("batch", [])]
+    early, done, waits, nested = cast.auditor.try_batch(calls)
+    assert [error.name for error in (early, waits, nested)] == [
+        "TooEarly",
+        "WrongPhase",
+        "NestedBatch",
+    ] and done is None
+    assert not cast.auditor.has_attested(job, devnet_account(2).address)
+    receipt = cast.auditor.batch(calls)
+    assert [type(event).__name__ for event in cast.auditor.decode(receipt.logs)] == ["Attested"]
+    assert cast.auditor.has_attested(job, devnet_account(2).address)
+
+    cast.auditor.node.advance_time(TERMS.clock_allowance + 1)
+    receipt = cast.trainer.batch([Call.of("claimTimeout", first), Call.of("withdraw")])
+    happened = [type(event).__name__ for event in cast.trainer.decode(receipt.logs)]
+    assert happened[0] == "GameOver" and {"Burnt", "GameStarted", "LevelStarted", "Withdrawn"} <= set(happened)
+    assert cast.customer.game(second).phase is Phase.BISECTION
+    assert cast.customer.burnt() == TERMS.challenger_bond // 4
+
+
 def test_values_that_do_not_fit_are_refused_before_they_are_sent(cast: Cast) -> None:
     for bad in (root("x")[:31], root("x") + b"x", "text", None, 7):
         with pytest.raises(ValueError, match="attest"):
-            cast.auditor.attest(1, bad)  # type: ignore[arg-type]
+            cast.auditor.attest(1, spec_hash=root("spec"), checkpoint_root=bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="postJob"):
         cast.customer.post_job(cast.spec(steps=2**64), TERMS, JOB_CID)
 
@@ -228,7 +284,7 @@ def test_the_spec_hash_is_that_of_eighteen_words() -> None:
 def test_a_job_with_hostile_text_hides_no_other_job(cast: Cast) -> None:
     cast.customer.post_job(cast.spec(), TERMS, "\x1b[2Jé\n")
     call = cast.customer._abi.encode_call("postJob", cast.customer.job(1).spec, TERMS, "PLACEHOLDER-OF-SIXTEEN")
-    sender = Sender(cast.customer.node, devnet_account(0))
+    sender = Sender(cast.customer.node, devnet_account(5))
     sender.send(cast.customer.address, call.replace(b"PLACEHOLDER", b"\xff\xfe\x00\x80\xc0PLACE1"), value=TERMS.reward)
     good = cast.post()
     posted = [event for event in cast.customer.events() if isinstance(event, ev.JobPosted)]

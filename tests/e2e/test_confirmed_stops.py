@@ -15,7 +15,7 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.trainer import TrainerRole
-from world import World, linear_task
+from world import World, ended, linear_task
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def audited(job: Job, room: Path, executor: Executor | None = None) -> Evidence:
 def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_honest_trainer(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.station("trainer"), world.job))
-    progress = TimidAuditor(world.station("auditor"), world.job).step()
+    progress = ended(TimidAuditor(world.station("auditor"), world.job))
     assert progress.finished and "is wrong (root 0x" in progress.state
     assert "not challenged: step 3: operator" in progress.state
     assert "stops here at element 2, but the contract has 0x" in progress.state

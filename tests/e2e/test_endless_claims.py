@@ -18,7 +18,7 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.station import Limits
 from tiebreak.roles.trainer import TrainerRole
 from torch import nn
-from world import World, linear_task
+from world import World, ended, linear_task
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def diverging_task() -> Task:
 
 def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_ends(world: World) -> None:
     world.post(diverging_task())
-    honest = TrainerRole(world.station("second"), world.job).step()
+    honest = ended(TrainerRole(world.station("second"), world.job))
     assert honest.finished and "cannot be trained: step 8: operator" in honest.state
     trainer, auditor = (
         HidingTrainer(world.station("trainer"), world.job),
@@ -53,7 +53,7 @@ def test_a_run_that_has_no_end_is_not_attested(world: World, monkeypatch: pytest
     world.run(TrainerRole(world.station("trainer"), world.job))
     auditor = AuditorRole(world.station("auditor"), world.job)
     monkeypatch.setattr(MadeUp, "needed", True)
-    progress = auditor.step()
+    progress = ended(auditor)
     assert progress.finished and "is about a run that has no end" in progress.state
     assert world.contract.job(world.job).attestations == 0
 
@@ -85,6 +85,6 @@ def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World) -> None:
     small = Limits(memory_bytes=run_bytes(job.program, job.spec, 4), micro_batches=4)
     assert small.memory_bytes < run_bytes(job.program, job.spec)
     auditor = AuditorRole(replace(world.station("auditor"), limits=small), world.job)
-    progress = auditor.step()
+    progress = ended(auditor)
     assert progress.finished and "not challenged: a whole step of it takes up to" in progress.state
     assert world.contract.job(world.job).game_count == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,8 +11,8 @@ from tiebreak.chain.records import Job, JobStatus, Outcome
 from tiebreak.demo.dishonest import LyingAuditor
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.follower import Follower
-from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.workshop import Threads
 from world import World, linear_task, with_terms
 
 
@@ -21,12 +23,9 @@ def world(quick_world: World) -> World:
 
 def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World) -> None:
     jobs = [world.post(linear_task(steps, 2)) for steps in (2, 6)]
-    trainer = Follower(
-        world.station("trainer"), "trainer", lambda job, posted: TrainerRole(world.station("trainer"), job)
-    )
-    auditor = Follower(
-        world.station("auditor"), "auditor", lambda job, posted: AuditorRole(world.station("auditor"), job)
-    )
+    trainers, auditors = world.station("trainer"), world.station("auditor")
+    trainer = Follower(trainers, "trainer", lambda job, posted: TrainerRole(trainers, job))
+    auditor = Follower(auditors, "auditor", lambda job, posted: AuditorRole(auditors, job))
     world.run(trainer, auditor)
     jobs.append(world.post(linear_task(4, 2)))
     world.run(trainer, auditor)
@@ -34,39 +33,48 @@ def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World
     world.pass_challenge_window()
     world.run(trainer, auditor)
     assert {world.contract.job(job).status for job in jobs} == {JobStatus.FINAL}
-    assert trainer.step().state == "following 0 jobs"
+    world.run(trainer)
+    assert trainer.step().state == "follows 0 jobs"
 
 
 def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -> None:
     disputed = world.post()
     world.run(TrainerRole(world.station("trainer"), disputed))
     liar = LyingAuditor(world.station("auditor"), disputed, first_wrong_step=7)
-    long = world.post(linear_task(40, 4), with_terms(reward=5))
-    moved_while_training: list[str] = []
-    busy = False
-
-    def notify(notice: Notice) -> None:
-        nonlocal busy
-        if notice.what is What.STEP and notice.job == long:
-            busy = notice.done < notice.total
-            liar.step()
-        elif notice.what is What.SENT and busy and notice.job == disputed:
-            moved_while_training.append(notice.text)
-
-    station = replace(world.station("trainer"), notify=notify)
-    # The long job comes first, so that nothing of the other one is in memory when the training begins.
-    makers = {long: TrainerRole, disputed: TrainerRole}
-    follower = Follower(station, "trainer", lambda job, posted: makers[job](station, job))
-    follower.patience = 0.0
-    follower._look_for_jobs()
-    follower._roles.reverse()
+    long = world.post(linear_task(40, 4), with_terms(reward=2 * 10**15, trainer_bond=10**15, challenger_bond=10**15))
     world.run(liar)
-    follower.step()
-    assert any("open leaf" in text for text in moved_while_training)
-    assert any("bisect OPERATOR" in text for text in moved_while_training)
-    world.run(follower, liar, world.referee())
-    assert world.game().outcome is Outcome.TRAINER_WON
+    held, goes_on = threading.Event(), threading.Event()
+
+    class Long(TrainerRole):
+        """Stands still in the middle of its training, as if every step took hours."""
+
+        def batches(self, job):  # type: ignore[no-untyped-def, override]
+            held.set()
+            assert goes_on.wait(60)
+            return super().batches(job)
+
+    station = replace(world.station("trainer"), workshop=Threads())
+    makers = {long: Long, disputed: TrainerRole}
+    follower = Follower(station, "trainer", lambda job, posted: makers[job](station, job))
+    while not held.is_set():
+        follower.step()
+    for _ in range(400):
+        progress, liars = follower.step(), liar.step()
+        world.run(world.referee())
+        if world.game().outcome is Outcome.TRAINER_WON:
+            break
+        if not (progress.acted or liars.acted):
+            time.sleep(0.02)
+    assert world.game().outcome is Outcome.TRAINER_WON and not goes_on.is_set()
+    assert world.contract.job(long).status is JobStatus.OPEN
+    goes_on.set()
+    for _ in range(2000):
+        follower.step()
+        if world.contract.job(long).status is JobStatus.CLAIMED:
+            break
+        time.sleep(0.02)
     assert world.contract.job(long).status is JobStatus.CLAIMED
+    assert station.workshop.close(10)
 
 
 def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> None:
@@ -76,12 +84,16 @@ def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> No
         def batches(self, job):  # type: ignore[no-untyped-def, override]
             raise RuntimeError("an operator nobody has thought of")
 
-    def make(job: int, posted: Job) -> TrainerRole:
-        return (Breaking if job == broken else TrainerRole)(world.station("trainer"), job)
+    station = world.station("trainer")
 
-    world.run(Follower(world.station("trainer"), "trainer", make))
+    def make(job: int, posted: Job) -> TrainerRole:
+        return (Breaking if job == broken else TrainerRole)(station, job)
+
+    follower = Follower(station, "trainer", make)
+    for _ in range(5):
+        follower.step()
     assert world.contract.job(sound).status is JobStatus.CLAIMED
-    assert len(world.said("gave up the work on job 1")) == 1
+    assert len(world.said("the training did not succeed: RuntimeError: an operator nobody has thought of")) == 1
 
 
 def test_a_follower_leaves_alone_what_it_is_told_to(world: World) -> None:

@@ -13,14 +13,17 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
 from tiebreak.demo.dishonest import PoisoningTrainer
 from tiebreak.roles import answerable
+from tiebreak.roles import role as roles
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.customer import post_job
-from tiebreak.roles.notices import What
+from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
+from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Limits
+from tiebreak.roles.time_to_answer import Pace
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, conv_task, linear_task
+from world import TERMS, World, conv_task, ended, linear_task
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def post_with_cid(world: World, cid: str, **spec: object) -> int:
 
 def refusal(world: World, **limits: int) -> str:
     station = replace(world.station("trainer"), limits=Limits(**limits))
-    progress = TrainerRole(station, world.job).step()
+    progress = ended(TrainerRole(station, world.job))
     assert progress.finished and world.status is JobStatus.OPEN
     return progress.state
 
@@ -75,7 +78,7 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
     job.write(world.root / "files")
     cid = world.store.add_directory(world.root / "files")
     sender = world.senders["customer"]
-    stranger = Code.load("Limits").deploy(sender).contract
+    stranger = Code.load("Claims").deploy(sender).contract
     assert stranger is not None
     other = Code.load("Adjudicator").deploy(sender, argument=bytes(12) + bytes.fromhex(stranger[2:])).contract
     assert other is not None
@@ -86,8 +89,15 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
     root = bytes([7]) * 32
     claimed = MerkleTree([root] * 5)
     claim = {"checkpoint_root": claimed.root, "final_state_root": root, "proof": claimed.proof(4)}
-    liar.commit(world.job, **claim, log_cid=cid, model_cid=cid, bond=TERMS.trainer_bond)
-    progress = AuditorRole(world.station("auditor"), world.job).step()
+    liar.commit(
+        world.job,
+        spec_hash=world.contract.job(world.job).spec_hash,
+        **claim,
+        log_cid=cid,
+        model_cid=cid,
+        bond=TERMS.trainer_bond,
+    )
+    progress = ended(AuditorRole(world.station("auditor"), world.job))
     assert progress.finished and "nobody knows what it would compute" in progress.state
     assert world.contract.job(world.job).game_count == 0
     with pytest.raises(JobError, match="is not this version's: deploy a contract"):
@@ -123,10 +133,12 @@ def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -
 
 def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
     world.post(terms=replace(TERMS, trainer=world.senders["second"].address))
-    progress = TrainerRole(world.station("trainer"), world.job).step()
+    progress = ended(TrainerRole(world.station("trainer"), world.job))
     assert progress.finished and "reserved" in progress.state
-    assert TrainerRole(world.station("trainer"), 99).step().finished
-    assert AuditorRole(world.station("auditor"), 99).step().finished
+    for role in (TrainerRole(world.station("trainer"), 99), AuditorRole(world.station("auditor"), 99)):
+        # A node that lags behind says the same, and the job may be posted yet.
+        progress = role.step()
+        assert not progress.finished and not progress.working and progress.state == "there is no job 99 yet"
 
 
 @pytest.mark.parametrize(
@@ -140,21 +152,51 @@ def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
 )
 def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) -> None:
     world.post()
-    refused = TrainerRole(replace(world.station("trainer"), policy=policy), world.job).step()
+    refused = ended(TrainerRole(replace(world.station("trainer"), policy=policy), world.job))
     assert refused.finished and objection in refused.state
     world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
     auditor = AuditorRole(replace(world.station("auditor"), policy=policy), world.job)
-    progress = auditor.step()
+    progress = ended(auditor)
     assert progress.finished and "wrong" in progress.state and objection in progress.state
     assert world.contract.job(world.job).game_count == 0
     assert [notice.role for notice in world.notices if notice.what is What.STAKED] == ["trainer"]
-    assert AuditorRole(world.station("auditor"), world.job).step().acted
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    while not world.said("challenge the claim"):
+        auditor.step()
     staked, sent = (notice for notice in world.notices[-2:])
     assert staked.what is What.STAKED and staked.text == (
         f"the referee {world.senders['referee'].address} can decide over the bond of {TERMS.challenger_bond} wei "
         "where the contract cannot"
     )
     assert sent.what is What.SENT and sent.text == "challenge the claim"
+
+
+def test_who_follows_many_jobs_does_not_even_audit_a_trap(world: World) -> None:
+    """Untrusted customers could keep its machine busy with jobs on which it would never put a bond."""
+    world.post()
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
+    station = replace(world.station("auditor"), policy=Policy(referees=frozenset()))
+    progress = ended(AuditorRole(station, world.job, only_with_bond=True))
+    assert "left alone: its referee" in progress.state
+    assert not [notice for notice in world.notices if notice.role == "auditor" and notice.what is What.STEP]
+
+
+def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post(linear_task(2, 1))
+
+    def measured(role: JobRole) -> Progress:
+        with monkeypatch.context() as patch:
+            paces: list[Pace] = []
+            patch.setattr(roles, "least_clock", lambda program, spec, pace, games: paces.append(pace) or 10**9)
+            progress = ended(role)
+            assert len(paces) == 1 and 0 < paces[0].step < 1
+        return progress
+
+    assert "less than the 1000000000 needed" in measured(TrainerRole(world.station("trainer"), world.job)).state
+    assert world.status is JobStatus.OPEN
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1))
+    assert "less than the 1000000000 needed" in measured(AuditorRole(world.station("auditor"), world.job)).state
+    assert world.contract.job(world.job).game_count == 0
 
 
 def test_terms_just_good_enough_are_taken(world: World) -> None:

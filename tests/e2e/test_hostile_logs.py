@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.game import Call
+from tiebreak.demo.dishonest import with_desk
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.trainer import TrainerRole
-from world import World
+from world import World, ended
 
 
 @pytest.fixture
@@ -65,24 +67,24 @@ def test_a_spoiled_log_costs_time_and_nothing_else(world: World, spoil) -> None:
     assert world.said("without the log")
 
 
-class NoLogContract(VerificationGame):
+class NoLogDesk(Desk):
     """Commits with content identifiers that lead nowhere."""
 
-    def commit(self, job, **claim):  # type: ignore[no-untyped-def, override]
-        return super().commit(job, **{**claim, "log_cid": "Qm" + "1" * 44, "model_cid": "rubbish"})
+    def put(self, order: Order) -> bool:
+        if order.call.function == "commit":
+            *claim, _, _ = order.call.arguments
+            order = replace(order, call=Call.of("commit", *claim, "Qm" + "1" * 44, "rubbish"))
+        return super().put(order)
 
 
 def test_a_log_that_cannot_be_had_is_done_without_and_a_missing_model_is_reported(world: World) -> None:
     world.post()
     station = world.station("trainer")
-    contract = NoLogContract(world.node, world.contract.address, station.sender)
-    trainer = TrainerRole(replace(station, contract=contract), world.job)
+    trainer = TrainerRole(with_desk(station, NoLogDesk(station.contract, station.sender)), world.job)
     world.run(trainer, AuditorRole(world.station("auditor"), world.job))
     assert world.said("the audit goes without it")
     assert world.contract.job(world.job).attestations == 1
     world.pass_challenge_window()
-    customer = world.customer()
-    customer.step()
-    progress = customer.step()
-    assert progress.finished and "has not published its model" in progress.state
+    progress = ended(world.customer())
+    assert "has not published its model" in progress.state
     assert not (world.root / "model.safetensors").exists()

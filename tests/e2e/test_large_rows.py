@@ -17,7 +17,7 @@ from tiebreak.roles.customer import post_job
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, linear_task, wide_task
+from world import TERMS, World, ended, linear_task, wide_task
 
 ROW = 17_000 * 4 + 8
 """Bytes of a row of `wide_task`."""
@@ -56,8 +56,8 @@ def test_such_a_job_is_not_posted_unless_the_customer_accepts_it(world: World) -
 
 def test_a_trainer_leaves_such_a_job_alone_unless_it_accepts_it(world: World) -> None:
     posted(world)
-    progress = TrainerRole(world.station("trainer"), world.job).step()
-    assert progress.finished and f"takes {ROW} bytes" in progress.state and "--allow-large-rows" in progress.state
+    progress = ended(TrainerRole(world.station("trainer"), world.job))
+    assert f"takes {ROW} bytes" in progress.state and "--allow-large-rows" in progress.state
     assert world.status is JobStatus.OPEN and not world.said("trained to")
     world.run(TrainerRole(accepting(world, "trainer"), world.job))
     assert world.status is JobStatus.CLAIMED
@@ -66,8 +66,8 @@ def test_a_trainer_leaves_such_a_job_alone_unless_it_accepts_it(world: World) ->
 def test_an_auditor_leaves_such_a_job_alone_unless_it_accepts_it(world: World) -> None:
     posted(world)
     world.run(PoisoningTrainer(accepting(world, "trainer"), world.job, poisoned_step=1))
-    progress = AuditorRole(world.station("auditor"), world.job).step()
-    assert progress.finished and "--allow-large-rows" in progress.state
+    progress = ended(AuditorRole(world.station("auditor"), world.job))
+    assert "--allow-large-rows" in progress.state
     assert world.contract.job(world.job).game_count == 0 and not world.said("audited to")
     world.run(AuditorRole(accepting(world, "auditor"), world.job))
     assert world.contract.job(world.job).game_count == 1
@@ -99,6 +99,20 @@ def falsely_accused(world: World) -> tuple[TrainerRole, TamperingAuditor]:
     world.run(trainer, liar)
     assert world.game().phase is Phase.REFEREE
     return trainer, liar
+
+
+def test_a_referee_answers_only_a_game_that_lies_deep_enough(world: World) -> None:
+    """Its answer names no hash, and after a reorganisation the number may be that of another game."""
+    falsely_accused(world)
+    world.node.confirmations = 3
+    referee = world.referee()
+    for _ in range(4):
+        referee.step()
+        assert not world.said("decide about") and world.game().phase is Phase.REFEREE
+    for _ in range(3):
+        world.node.advance_time(12)
+    world.run(referee)
+    assert world.said("decide about") and world.game().outcome is Outcome.TRAINER_WON
 
 
 def test_a_silent_referee_costs_an_honest_trainer_its_reward(world: World) -> None:

@@ -32,20 +32,15 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, conv_task, linear_task, wide_task
+from world import TERMS, World, conv_task, ended, linear_task, wide_task
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 
 
-def half(bond: int) -> int:
-    return bond // 2
-
-
-def rest(bond: int) -> int:
-    return bond - bond // 2
-
-
-REJECTED_GAINS = {"customer": rest(TRAINER_BOND), "trainer": -TRAINER_BOND, "auditor": half(TRAINER_BOND)}
+def rejected_gains(world: World) -> dict[str, int]:
+    """What a claim that is found wrong costs and brings."""
+    shares = world.shares()
+    return {"customer": shares.customer, "trainer": -TRAINER_BOND, "auditor": shares.winner}
 
 
 def disputed(world: World, game: int = 1) -> tuple[int, ...]:
@@ -63,10 +58,10 @@ def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(
     world.run(customer, trainer, auditor)
     assert world.status is JobStatus.CLAIMED
     assert world.contract.job(world.job).attestations == 1
-    assert auditor.step().finished
+    assert ended(auditor).finished
     world.pass_challenge_window()
     assert customer.step().acted  # anyone may finalize
-    assert trainer.step().finished and customer.step().finished
+    assert ended(trainer).finished and ended(customer).finished
     assert world.status is JobStatus.FINAL
     assert world.gains() == {"customer": -REWARD, "trainer": REWARD}
     assert world.contract_balance() == 0
@@ -123,8 +118,8 @@ def poisoned_batch(world: World, step: int) -> None:
     assert disputed(world) == divmod(step, 3)
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.status is JobStatus.REJECTED
-    assert all(role.step().finished for role in (trainer, auditor, customer))
-    assert world.gains() == REJECTED_GAINS
+    assert all(ended(role).finished for role in (trainer, auditor, customer))
+    assert world.gains() == rejected_gains(world)
     assert world.contract_balance() == 0
 
 
@@ -140,8 +135,8 @@ def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(
     world.run(trainer, customer)
     assert world.status is JobStatus.FINAL
     assert world.gains() == {
-        "customer": -REWARD + rest(CHALLENGER_BOND),
-        "trainer": REWARD + half(CHALLENGER_BOND),
+        "customer": -REWARD + world.shares().customer,
+        "trainer": REWARD + world.shares().winner,
         "auditor": -CHALLENGER_BOND,
     }
     assert world.contract_balance() == 0
@@ -172,8 +167,8 @@ def silent_challenger(world: World, moves: int) -> None:
     world.pass_challenge_window()
     world.run(trainer, world.customer())
     assert world.gains() == {
-        "customer": -REWARD + rest(CHALLENGER_BOND),
-        "trainer": REWARD + half(CHALLENGER_BOND),
+        "customer": -REWARD + world.shares().customer,
+        "trainer": REWARD + world.shares().winner,
         "auditor": -CHALLENGER_BOND,
     }
 
@@ -196,7 +191,7 @@ def silent_trainer(world: World, moves: int) -> None:
     world.run(trainer, auditor, world.customer())
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.TIMEOUT)
     assert world.status is JobStatus.REJECTED
-    assert world.gains() == REJECTED_GAINS
+    assert world.gains() == rejected_gains(world)
 
 
 def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: World) -> None:
@@ -208,11 +203,7 @@ def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: Wo
     quick_world.pass_time(quick_world.game().deadlines[Side.TRAINER])
     quick_world.run(auditor, trainer, quick_world.customer())
     assert quick_world.game().outcome is Outcome.CHALLENGER_WON
-    assert quick_world.gains() == {
-        "customer": rest(TRAINER_BOND),
-        "trainer": -TRAINER_BOND,
-        "auditor": half(TRAINER_BOND),
-    }
+    assert quick_world.gains() == rejected_gains(quick_world)
 
 
 def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quick_world: World) -> None:
@@ -279,9 +270,9 @@ def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_
     assert world.game(2).outcome is Outcome.CHALLENGER_WON
     world.run(wrong, right, trainer, customer)
     assert world.gains() == {
-        "customer": rest(TRAINER_BOND) + rest(CHALLENGER_BOND),
-        "trainer": -TRAINER_BOND + half(CHALLENGER_BOND),
-        "auditor": half(TRAINER_BOND),
+        "customer": world.shares(1).customer + world.shares(2).customer,
+        "trainer": -TRAINER_BOND + world.shares(1).winner,
+        "auditor": world.shares(2).winner,
         "second": -CHALLENGER_BOND,
     }
     assert world.contract_balance() == 0
@@ -297,10 +288,12 @@ def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quic
     assert quick_world.game(1).outcome is Outcome.VOID
     assert quick_world.game(2).outcome is Outcome.CHALLENGER_WON
     quick_world.run(slow, fast, trainer, quick_world.customer())
+    shares = quick_world.shares(2)
     assert quick_world.gains() == {
-        "customer": rest(TRAINER_BOND),
+        "customer": shares.customer,
         "trainer": -TRAINER_BOND,
-        "auditor": half(TRAINER_BOND),
+        "auditor": shares.gas,
+        "second": shares.half,  # the first to challenge with the root that has won
     }
     assert quick_world.contract_balance() == 0
 
@@ -331,7 +324,7 @@ def test_a_job_to_which_nobody_commits_is_refunded(quick_world: World) -> None:
     quick_world.pass_time(quick_world.contract.job(quick_world.job).commit_deadline)
     quick_world.run(customer)
     trainer = TrainerRole(quick_world.station("trainer"), quick_world.job)
-    assert trainer.step().finished
+    assert ended(trainer).finished
     assert quick_world.status is JobStatus.EXPIRED
     assert quick_world.gains() == {}
 

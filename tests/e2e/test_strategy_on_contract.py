@@ -10,7 +10,7 @@ from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
 from tiebreak.chain.records import Outcome, Phase, Reason, Side
 from tiebreak.game import Known, Leaves, Move, Need, NeedChunk, Place, Trace, Tree, next_move
-from tiebreak.roles.player import execute
+from tiebreak.roles.player import call_of
 from world import TERMS, World
 
 INITIAL = sha256(b"initial").digest()
@@ -68,13 +68,15 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
     }
     customer = world.contract.by(world.senders["customer"])
     for step in range(shape[0] * shape[1]):
-        job, _ = customer.post_job(world.spec(spec(shape)), TERMS, "job")
+        posted = world.spec(spec(shape))
+        job, _ = customer.post_job(posted, TERMS, "job")
         known = {liar: trees(shape, step), liar.other: trees(shape, None)}
         claim = known[Side.TRAINER].trees[()]
         believed = known[Side.CHALLENGER].trees[()]
         assert isinstance(claim, Leaves) and isinstance(believed, Leaves)
         contracts[Side.TRAINER].commit(
             job,
+            spec_hash=posted.hash,
             checkpoint_root=claim.root,
             final_state_root=claim.payloads[-1],
             proof=claim.as_next_root().last_leaf_proof,
@@ -82,7 +84,13 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
             model_cid="model",
             bond=TERMS.trainer_bond,
         )
-        game_id, _ = contracts[Side.CHALLENGER].challenge(job, believed.root, bond=TERMS.challenger_bond)
+        game_id, _ = contracts[Side.CHALLENGER].challenge(
+            job,
+            spec_hash=posted.hash,
+            claimed_root=claim.root,
+            checkpoint_root=believed.root,
+            bond=TERMS.challenger_bond,
+        )
         moves = 0
         while world.contract.game(game_id).phase is not Phase.OVER:
             moved = False
@@ -90,7 +98,8 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
                 decision = next_move(world.contract.game(game_id), side, known[side], world.node.now())
                 assert not isinstance(decision, Need | NeedChunk)
                 if isinstance(decision, Move):
-                    execute(contracts[side], game_id, decision)
+                    function, arguments = call_of(game_id, decision)
+                    contracts[side].send(function, *arguments)
                     moved = True
                     moves += 1
             assert moved

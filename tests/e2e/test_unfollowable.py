@@ -11,7 +11,7 @@ from roundlog.spec import TrainingSpec
 from tiebreak.chain.records import JobStatus
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, linear_task
+from world import TERMS, World, ended, linear_task
 
 UNFOLLOWABLE: list[dict[str, int]] = [
     {"log_guard": 3},
@@ -41,7 +41,7 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
     world.job, _ = customer.post_job(world.spec(replace(spec, **change)), TERMS, cid)
     funds = {name: world.balance(name) for name in ("trainer", "auditor")}
 
-    progress = TrainerRole(world.station("trainer"), world.job).step()
+    progress = ended(TrainerRole(world.station("trainer"), world.job))
     assert progress.finished and progress.state.startswith(
         f"job {world.job} cannot be trained: the posted spec cannot be followed: {next(iter(change))} "
     )
@@ -49,8 +49,15 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
 
     root = bytes([7]) * 32
     claim = {"checkpoint_root": MerkleTree([root]).root, "final_state_root": root, "proof": ()}
-    liar.commit(world.job, **claim, log_cid=cid, model_cid=cid, bond=TERMS.trainer_bond)
-    progress = AuditorRole(world.station("auditor"), world.job).step()
+    liar.commit(
+        world.job,
+        spec_hash=world.contract.job(world.job).spec_hash,
+        **claim,
+        log_cid=cid,
+        model_cid=cid,
+        bond=TERMS.trainer_bond,
+    )
+    progress = ended(AuditorRole(world.station("auditor"), world.job))
     assert progress.finished and progress.state.startswith(
         f"job {world.job} cannot be audited: the posted spec cannot be followed: {next(iter(change))} "
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,19 @@ from roundlog.capture import Task
 from roundlog.job import Job
 from roundlog.spec import TrainingSpec
 from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.flight import Sent
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node, Receipt
-from tiebreak.chain.records import Game, JobStatus, Terms
+from tiebreak.chain.node import Node
+from tiebreak.chain.records import Game, JobStatus, Outcome, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.customer import CustomerRole, post_job
-from tiebreak.roles.notices import Notice
+from tiebreak.roles.notices import Notice, Progress
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.role import Role
 from tiebreak.roles.station import Station
+from tiebreak.roles.workshop import Inline
 from tiebreak.store import FolderStore
 from torch import nn
 
@@ -35,6 +37,7 @@ TERMS = Terms(
     challenge_window=50_000,
     clock_allowance=5_000,
     referee_allowance=7_000,
+    concurrent_games=4,
 )
 """Odd bonds, so that halves are not equal."""
 
@@ -42,12 +45,19 @@ TERMS = Terms(
 class CountingSender(Sender):
     """Adds up the fees that the account pays."""
 
-    fees = 0
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._submitted: dict[int, Sent] = {}
 
-    def send(self, *arguments: Any, **options: Any) -> Receipt:
-        receipt = super().send(*arguments, **options)
-        self.fees += receipt.fee
-        return receipt
+    @property
+    def fees(self) -> int:
+        found = {sent.receipt.transaction: sent.receipt.fee for sent in self._submitted.values() if sent.receipt}
+        return sum(found.values())
+
+    def submit(self, *arguments: Any, **options: Any) -> Sent:
+        sent = super().submit(*arguments, **options)
+        self._submitted[id(sent)] = sent
+        return sent
 
 
 def linear_task(steps: int = 15, interval: int = 3) -> Task:
@@ -96,6 +106,20 @@ def wide_task(steps: int = 4, interval: int = 2) -> Task:
     )
 
 
+@dataclass(frozen=True)
+class Shares:
+    """Wei of a lost bond; the rest is burnt."""
+
+    gas: int
+    half: int
+    customer: int
+
+    @property
+    def winner(self) -> int:
+        """Of a winner that was the first with its root."""
+        return self.gas + self.half
+
+
 class World:
     """`job` is the id of the posted job once `post` has been called."""
 
@@ -119,6 +143,7 @@ class World:
             directory=self.root / name,
             policy=self.policy,
             notify=self.notices.append,
+            workshop=Inline(),
         )
 
     def post(self, task: Task | None = None, terms: Terms = TERMS) -> int:
@@ -140,10 +165,13 @@ class World:
     def run(self, *roles: Role) -> None:
         """Lets everybody step in turn until nobody has anything to do."""
         working = list(roles)
-        for _ in range(100):
+        idle = 0
+        for _ in range(200):
             progress = {role: role.step() for role in working}
             working = [role for role in working if not progress[role].finished]
-            if not any(seen.acted for seen in progress.values()):
+            # Twice, because a role that only hears that a block has its move has changed what the one before it sees.
+            idle = 0 if any(seen.acted or seen.working for seen in progress.values()) else idle + 1
+            if idle == 2:
                 return
         raise AssertionError("the story does not end")
 
@@ -170,11 +198,31 @@ class World:
         gains = {name: self.balance(name) + self.senders[name].fees - self.before[name] for name in NAMES}
         return {name: gain for name, gain in gains.items() if gain}
 
+    def shares(self, game: int = 1) -> Shares:
+        """How the bond that was lost in a game has to be divided."""
+        over = self.game(game)
+        won = Side.TRAINER if over.outcome is Outcome.TRAINER_WON else Side.CHALLENGER
+        bond = over.challenger_bond if won is Side.TRAINER else over.trainer_bond
+        gas = min(over.spent[won], bond // 4)
+        left = bond - gas
+        return Shares(gas=gas, half=left // 2, customer=left // 4)
+
     def contract_balance(self) -> int:
-        return self.node.balance(self.contract.address)
+        """What the contract has but for what it has burnt; nothing once all have withdrawn."""
+        return self.node.balance(self.contract.address) - self.contract.burnt()
 
     def said(self, text: str) -> list[Notice]:
         return [notice for notice in self.notices if text in notice.text]
+
+
+def ended(role: Role) -> Progress:
+    """What a role says in the end that is about to leave: it looks more than once before it does."""
+    for _ in range(20):
+        progress = role.step()
+        if progress.finished:
+            return progress
+        assert progress.acted or progress.working, progress.state
+    raise AssertionError(f"the {role.name} does not end: {progress.state}")
 
 
 def with_terms(**changes: Any) -> Terms:

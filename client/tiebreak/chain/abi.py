@@ -42,6 +42,7 @@ STRUCTS: dict[str, type[Any]] = {
     "ElementView": records.ElementState,
     "Bisection": records.Search,
     "Clock": records.Clock,
+    "Answer": records.Answer,
     "Children": records.Children,
     "LeafOpening": records.LeafOpening,
     "NextRoot": records.NextRoot,
@@ -93,9 +94,10 @@ class ContractAbi:
             raise ValueError(f"an argument of {function} does not fit its type: {error}") from error
 
     def decode_result(self, function: str, data: bytes) -> Any:
-        """What a view returned: one value, enums and structs as in `records`. Raises InvalidAnswer."""
-        (result,) = _decode(self._functions[function]["outputs"], data, function)
-        return result
+        """What a call returned: one value, enums and structs as in `records`; None if it returns nothing. Raises
+        InvalidAnswer."""
+        results = _decode(self._functions[function]["outputs"], data, function)
+        return results[0] if results else None
 
     def decode_error(self, data: bytes) -> ContractError:
         """The typed form of what a reverted call returned."""

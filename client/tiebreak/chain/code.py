@@ -12,12 +12,15 @@ from typing import Any
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
-from tiebreak.chain.errors import DeploymentError, InvalidAnswer
+from tiebreak.chain.errors import DeploymentError, InvalidAnswer, NoCode
 from tiebreak.chain.node import Node, Receipt
 from tiebreak.chain.sender import Sender
 
 _PUSH_20 = 0x73
 """A deployed library begins with this instruction and its own address (Solidity, "Call Protection For Libraries")."""
+
+LIBRARIES = ("Claims", "Descent", "Proofs", "Verdicts", "Display")
+"""What the verification game is linked with."""
 
 Places = Sequence[tuple[int, int]]
 """(offset, length) in bytes of a code."""
@@ -71,6 +74,10 @@ class Code:
         """What stands at an address, if its code is this: byte by byte but for the places that were filled in, each of
         which has to hold one value throughout."""
         found = node.code(address)
+        if not found:
+            raise NoCode(
+                f"{node.name} shows no code at {address}: check the address, or wait until the node has caught up."
+            )
         if len(found) != len(self.deployed):
             return None
         code = self.deployed

@@ -21,6 +21,9 @@ ANVIL_VARIABLE = "TIEBREAK_ANVIL"
 """Environment variable that names anvil's binary, or is empty to do without it."""
 
 _START_SECONDS = 20.0
+_WATCHED = 'exec 3<&0; "$@" <&- 3<&- & child=$!; { read -r _ <&3; kill $child; } >&- 2>&- & exec 3<&-; wait $child'
+"""Runs a command that ends when nobody holds the other end of the shell's standard input any more: when its parent
+closes it, ends, or is killed. The command's own exit ends the shell."""
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 
 
@@ -31,6 +34,7 @@ class Devnet:
     """
 
     def __init__(self, kind: str, url: str, process: subprocess.Popen[bytes] | None, server: RpcServer | None) -> None:
+        """process: of `_WATCHED`."""
         self.kind = kind
         self.url = url
         self._process = process
@@ -42,12 +46,7 @@ class Devnet:
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            _end(self._process)
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -108,11 +107,12 @@ def _start_anvil(binary: Path, port: int) -> Devnet:
     # A file and not a pipe: nobody reads what anvil prints later, and a full pipe would stop it.
     with tempfile.TemporaryFile() as output:
         arguments = [
+            *("/bin/sh", "-c", _WATCHED, "devnet"),
             *(str(binary), "--host", "127.0.0.1", "--port", str(port), "--mnemonic", MNEMONIC),
             *("--accounts", str(ACCOUNTS), "--balance", str(BALANCE // 10**18), "--hardfork", "prague"),
         ]
         try:
-            process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
         except OSError as error:
             raise DevnetError(f"{binary} cannot be run ({error.strerror}): check the file.") from error
         deadline = time.monotonic() + _START_SECONDS
@@ -122,10 +122,20 @@ def _start_anvil(binary: Path, port: int) -> Devnet:
             if found:
                 return Devnet("anvil", f"http://127.0.0.1:{found[1]}", process, None)
             time.sleep(0.01)
-        process.kill()
-        process.wait()
+        _end(process)
         said = " ".join(os.pread(output.fileno(), 4096, 0).decode("utf-8", "replace").split())[-200:]
         raise DevnetError(f"anvil did not start ({said}): check {binary}, or use the embedded chain.")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command that runs under `_WATCHED`, and waits for it."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _require_free(port: int) -> None:

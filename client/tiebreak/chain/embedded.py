@@ -66,7 +66,7 @@ class EmbeddedChain:
             genesis_state_overrides={"balance": BALANCE},
             hd_path="m/44'/60'/0'/0",
         )
-        backend.chain.gas_estimator = _estimate_gas
+        backend.chain.gas_estimator = self._estimate_gas
         self._tester = EthereumTester(backend=backend)
         provider = EthereumTesterProvider(self._tester)
         # Only the provider's own middleware, which translates between JSON-RPC and eth-tester; none of web3's.
@@ -76,6 +76,7 @@ class EmbeddedChain:
         self._lock = threading.Lock()
         self._offset = 0  # seconds by which the chain is ahead of the wall clock
         self._next_timestamp: int | None = None
+        self._snapshots: list[tuple[int, int]] = []
 
     def request(self, method: str, params: list[object]) -> object:
         with self._lock:
@@ -100,7 +101,7 @@ class EmbeddedChain:
         return _as_json(answer["result"])
 
     def _control(self, method: str, params: list[object]) -> object:
-        """The part of the usual test methods of development chains that concerns time."""
+        """The part of the usual test methods of development chains that concerns time, and taking blocks back."""
         value = params[0] if params else None
         if isinstance(value, str):
             try:
@@ -116,6 +117,17 @@ class EmbeddedChain:
             self._next_timestamp = value
             self._offset = value - int(time.time())
             return None
+        if method == "evm_snapshot":
+            self._snapshots.append((self._tester.take_snapshot(), self._offset))
+            return hex(len(self._snapshots) - 1)
+        if method == "evm_revert" and isinstance(value, int) and 0 <= value < len(self._snapshots):
+            # Takes blocks back: with other ones mined after it, a reorganisation.
+            snapshot, self._offset = self._snapshots[value]
+            del self._snapshots[value:]
+            self._tester.revert_to_snapshot(snapshot)
+            self._logs.forget()
+            self._next_timestamp = None
+            return True
         if method == "evm_mine":
             self._set_clock()
             self._tester.mine_block()
@@ -130,6 +142,11 @@ class EmbeddedChain:
     @property
     def _latest_timestamp(self) -> int:
         return int(self._tester.get_block_by_number("latest")["timestamp"])
+
+    def _estimate_gas(self, state: StateAPI, transaction: SignedTransactionAPI) -> int:
+        # py-evm asks in the newest block's instant; the transaction will stand in the next one, as the clock goes.
+        cast(Any, state.execution_context)._timestamp = self._chain.header.timestamp
+        return _estimate_gas(state, transaction)
 
     def _set_clock(self) -> None:
         # eth-tester adds one second a block, whatever the clock says; the pending header decides the next timestamp.

@@ -13,7 +13,7 @@ from eth_utils.address import to_checksum_address
 
 
 class LogIndex:
-    """The events of a chain that nobody takes blocks back from, in JSON-RPC's notation."""
+    """The events of a chain, in JSON-RPC's notation."""
 
     def __init__(self, chain: Any) -> None:
         """chain: py-evm's."""
@@ -32,6 +32,10 @@ class LogIndex:
             for log in logs
             if (not addresses or log["address"] in addresses) and _fits(log["topics"], topics)
         ]
+
+    def forget(self) -> None:
+        """To be called when blocks were taken back."""
+        self._blocks = []
 
     def _read(self) -> int:
         """Takes in the blocks that have come; returns the newest one's number."""

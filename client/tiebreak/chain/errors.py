@@ -17,6 +17,14 @@ class ChainUnavailable(ChainError):
     """No node answers at the given address, or not in time."""
 
 
+class Stopped(ChainError):
+    """The process was told to stop while it asked or waited."""
+
+
+class NotConfirmed(ChainError):
+    """What a bond would be put on does not lie deep enough in the chain yet, or is another thing there."""
+
+
 class InvalidAnswer(ChainError):
     """A node answered with something that is not what the protocol promises."""
 
@@ -55,6 +63,14 @@ class TransactionPending(ChainError):
     """A transaction was sent but no block took it in time. It may still be included; sending again is harmless."""
 
 
+class NonceTaken(ChainError):
+    """Another process has sent from the same account, where a payment was to stand, and may have paid the same."""
+
+
+class JournalError(ChainError):
+    """The record of what was signed cannot be written, so that nothing with value may be sent."""
+
+
 class InsufficientFunds(ChainError):
     """The account cannot pay for the transaction."""
 
@@ -63,12 +79,20 @@ class AccountError(ChainError):
     """A key cannot be had: no such keystore, wrong password, malformed key."""
 
 
+class JournalInUse(AccountError):
+    """Another process sends for the same account from the same directory."""
+
+
 class DevnetError(ChainError):
     """The local chain cannot be started or does not do what was asked of it."""
 
 
 class DeploymentError(ChainError):
     """The contract's artifact is unusable, or an address does not hold the contract."""
+
+
+class NoCode(DeploymentError):
+    """A node shows no code at an address. It may lag behind, so that this proves nothing."""
 
 
 def printable(text: str) -> str:

@@ -60,6 +60,14 @@ class Challenged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GameStarted(Event):
+    """The game's turn has come: its clocks run from now on."""
+
+    job: int
+    game: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LevelStarted(Event):
     game: int
     level: Level
@@ -202,6 +210,14 @@ class Credited(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Burnt(Event):
+    """A part of the bonds that were lost in this game is nobody's."""
+
+    game: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn(Event):
     account: ChecksumAddress
     amount: int
@@ -210,8 +226,17 @@ class Withdrawn(Event):
 EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
-        *(JobPosted, JobExpired, Committed, Attested, Challenged, LevelStarted, Bisected, LeafFound, LeafOpened),
-        *(RootOpened, OperatorKnown, ChunkPosted, ElementProven, ElementDisputed, SegmentProven, StoreProven),
-        *(RefereeCalled, Adjudicated, GameOver, ClaimRejected, ClaimFinal, Credited, Withdrawn),
+        *(JobPosted, JobExpired, Committed, Attested, Challenged, GameStarted, LevelStarted, Bisected, LeafFound),
+        *(
+            LeafOpened,
+            RootOpened,
+            OperatorKnown,
+            ChunkPosted,
+            ElementProven,
+            ElementDisputed,
+            SegmentProven,
+            StoreProven,
+        ),
+        *(RefereeCalled, Adjudicated, GameOver, ClaimRejected, ClaimFinal, Credited, Burnt, Withdrawn),
     )
 }

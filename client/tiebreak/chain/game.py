@@ -6,34 +6,30 @@ the contract's own error, before anything is spent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain.abi import ContractAbi
-from tiebreak.chain.code import deploy_adjudicator, deploy_game, is_game
+from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
 from tiebreak.chain.errors import (
     AccountError,
     ChainError,
+    ContractError,
     DeploymentError,
     InvalidAnswer,
     RpcRefused,
     TransactionFailed,
 )
 from tiebreak.chain.events import Challenged, Event, JobPosted, Withdrawn
+from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import Log, Node, Receipt, Topic
 from tiebreak.chain.records import (
-    Children,
-    ElementProof,
+    Answer,
     Game,
     Job,
-    LeafOpening,
-    NextRoot,
-    OperatorOpening,
-    PartialsOpening,
-    SegmentProof,
-    Side,
     Terms,
 )
 from tiebreak.chain.sender import Sender
@@ -43,6 +39,18 @@ _PAGE = 256
 _REVERTED = 3  # the error code that nodes give to a reverted call
 
 E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a batch: the contract's function by its name in Solidity, and its arguments."""
+
+    function: str
+    arguments: tuple[object, ...]
+
+    @staticmethod
+    def of(function: str, *arguments: object) -> Call:
+        return Call(function, arguments)
 
 
 class VerificationGame:
@@ -58,7 +66,7 @@ class VerificationGame:
         self.address = address
         self.first_block = first_block
         self._sender = sender
-        self._abi = ContractAbi.load("VerificationGame", "Limits", "Descent", "Proofs", "Adjudicator", "Functions")
+        self._abi = ContractAbi.load("VerificationGame", *LIBRARIES, "Adjudicator", "Functions")
 
     @classmethod
     def at(
@@ -67,12 +75,14 @@ class VerificationGame:
         """The contract at an address that somebody gave us, once it is shown that its code and that of its libraries is
         this version's.
 
-        Raises DeploymentError if it is not.
+        Raises DeploymentError if it is not, or if it is known to be broken.
         """
         if not is_game(node, address):
             raise DeploymentError(
                 f"{address} on chain {node.chain_id} does not hold this version of VerificationGame: check the address."
             )
+        if (why := why_broken("VerificationGame", node.chain_id, address)) is not None:
+            raise DeploymentError(f"the contract {address} is known to be broken ({why}): use a newer release.")
         return cls(node, address, sender, first_block=first_block)
 
     @classmethod
@@ -88,14 +98,15 @@ class VerificationGame:
 
     # views
 
-    def job(self, job: int) -> Job:
-        """Raises ContractError (WrongJobStatus) if there is no such job."""
-        found: Job = self._view("getJob", job)
+    def job(self, job: int, *, block: int | None = None) -> Job:
+        """As it stands now, or stood in block number `block`. Raises ContractError (WrongJobStatus) if there is no such
+        job."""
+        found: Job = self._view("getJob", job, block=block)
         return found
 
-    def game(self, game: int) -> Game:
-        """Raises ContractError (WrongPhase) if there is no such game."""
-        found: Game = self._view("getGame", game)
+    def game(self, game: int, *, block: int | None = None) -> Game:
+        """The same for a game. Raises ContractError (WrongPhase) if there is no such game."""
+        found: Game = self._view("getGame", game, block=block)
         return found
 
     def games_of(self, job: int) -> list[int]:
@@ -128,21 +139,57 @@ class VerificationGame:
         found: ChecksumAddress = self._view("adjudicator")
         return found
 
+    def burnt(self) -> int:
+        """Wei of lost bonds that stay in the contract for good."""
+        return int(self._view("burnt"))
+
+    def views(self, calls: Sequence[Call], *, block: int | None = None) -> list[Any]:
+        """Many views in one request, on the newest block or on number `block`: of each what it returned, or the
+        ContractError that it raised, in their order."""
+        answers = self._view("batch", [self.encode(call) for call in calls], block=block)
+        return self.answers(calls, answers)
+
+    def encode(self, call: Call) -> bytes:
+        """Selector and arguments. Raises ValueError when an argument does not fit its type."""
+        return self._abi.encode_call(call.function, *call.arguments)
+
+    def explain(self, revert: bytes) -> ContractError:
+        """The contract's own error in what a reverted call returned."""
+        return self._abi.decode_error(revert)
+
+    def answers(self, calls: Sequence[Call], answers: Sequence[Answer]) -> list[Any]:
+        """What came of each call of a batch: its result (None where it has none), or a ContractError. Raises
+        InvalidAnswer when the node gave another number of answers."""
+        if len(answers) != len(calls):
+            raise InvalidAnswer(
+                f"{self.node.name} gave {len(answers)} answers to {len(calls)} calls: use another node."
+            )
+        return [
+            self._abi.decode_result(call.function, answer.data)
+            if answer.success
+            else self._abi.decode_error(answer.data)
+            for call, answer in zip(calls, answers, strict=True)
+        ]
+
     # the claim
 
-    def post_job(self, spec: PostedSpec, terms: Terms, job_cid: str) -> tuple[int, Receipt]:
-        """Posts a job, pays its reward into escrow, and returns its id."""
-        receipt = self._send("postJob", spec, terms, job_cid, value=terms.reward)
+    def post_job(
+        self, spec: PostedSpec, terms: Terms, job_cid: str, *, purpose: str | None = None
+    ) -> tuple[int, Receipt]:
+        """Posts a job, pays its reward into escrow, and returns its id. `purpose`: a name under which this is done once
+        (`Sender.submit`); without one the same job may be posted again."""
+        receipt = self.send("postJob", spec, terms, job_cid, value=terms.reward, purpose=purpose)
         return self._one(receipt, JobPosted).job, receipt
 
     def reclaim(self, job: int) -> Receipt:
         """Returns the reward of a job to which nobody committed in time."""
-        return self._send("reclaim", job)
+        return self.send("reclaim", job)
 
     def commit(
         self,
         job: int,
         *,
+        spec_hash: bytes,
         checkpoint_root: bytes,
         final_state_root: bytes,
         proof: Iterable[bytes],
@@ -150,69 +197,54 @@ class VerificationGame:
         model_cid: str,
         bond: int,
     ) -> Receipt:
-        """Claims a result. `proof`: siblings of the last leaf, from the leaf upwards; `bond`: the job's
-        trainer_bond.
+        """Claims a result. `spec_hash`: of the job that was trained; `proof`: siblings of the last leaf, from the leaf
+        upwards; `bond`: the job's trainer_bond.
         """
-        arguments = (checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid)
-        return self._send("commit", job, *arguments, value=bond)
+        arguments = (spec_hash, checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid)
+        purpose = f"commit to job {job} of {self.address} with spec 0x{spec_hash.hex()}"
+        return self.send("commit", job, *arguments, value=bond, purpose=purpose)
 
-    def attest(self, job: int, checkpoint_root: bytes) -> Receipt:
-        return self._send("attest", job, checkpoint_root)
+    def attest(self, job: int, *, spec_hash: bytes, checkpoint_root: bytes) -> Receipt:
+        """States in public that an audit of this spec gave the committed root."""
+        return self.send("attest", job, spec_hash, checkpoint_root)
 
-    def challenge(self, job: int, checkpoint_root: bytes, *, bond: int) -> tuple[int, Receipt]:
-        """Starts a game with the root that the challenger computed; returns the game's id. `bond`: the job's
+    def challenge(
+        self, job: int, *, spec_hash: bytes, claimed_root: bytes, checkpoint_root: bytes, bond: int
+    ) -> tuple[int, Receipt]:
+        """Challenges a claim with the root that the challenger computed; returns the game's id. The game may have to
+        wait for its turn (phase QUEUED). `claimed_root`: what the trainer committed to; `bond`: the job's
         challenger_bond.
         """
-        receipt = self._send("challenge", job, checkpoint_root, value=bond)
+        roots = f"0x{claimed_root.hex()} with 0x{checkpoint_root.hex()}"
+        purpose = f"challenge job {job} of {self.address} with spec 0x{spec_hash.hex()}: {roots}"
+        receipt = self.send("challenge", job, spec_hash, claimed_root, checkpoint_root, value=bond, purpose=purpose)
         return self._one(receipt, Challenged).game, receipt
 
     def finalize(self, job: int) -> Receipt:
-        return self._send("finalize", job)
-
-    # the game
-
-    def bisect(self, game: int, opened: Children, next: Children) -> Receipt:
-        return self._send("bisect", game, opened, next)
-
-    def open_level(self, game: int, side: Side, leaf: LeafOpening, next: NextRoot) -> Receipt:
-        return self._send("openLevel", game, side, leaf, next)
-
-    def open_operator(self, game: int, side: Side, opening: OperatorOpening) -> Receipt:
-        return self._send("openOperator", game, side, opening)
-
-    def prove_store(self, game: int, payload: bytes, proof: Iterable[bytes]) -> Receipt:
-        """`payload`: the tensor root that the store keeps; `proof`: that it is a leaf of the challenger's trace."""
-        return self._send("proveStore", game, payload, tuple(proof))
-
-    def post_chunk(self, game: int, chunk: bytes) -> Receipt:
-        return self._send("postChunk", game, chunk)
-
-    def prove_element(self, game: int, proof: ElementProof) -> Receipt:
-        return self._send("proveElement", game, proof)
-
-    def dispute_sum(self, game: int, descriptor: bytes, chunk: bytes, position: int) -> Receipt:
-        """`position`: which element of the trainer's chunk, counted in elements."""
-        return self._send("disputeSum", game, descriptor, chunk, position)
-
-    def open_partials(self, game: int, side: Side, opening: PartialsOpening) -> Receipt:
-        return self._send("openPartials", game, side, opening)
-
-    def prove_segment(self, game: int, proof: SegmentProof) -> Receipt:
-        return self._send("proveSegment", game, proof)
-
-    def adjudicate(self, game: int, bits: int) -> Receipt:
-        return self._send("adjudicate", game, bits)
+        return self.send("finalize", job)
 
     def claim_timeout(self, game: int) -> Receipt:
-        return self._send("claimTimeout", game)
-
-    def release_bond(self, game: int) -> Receipt:
-        return self._send("releaseBond", game)
+        return self.send("claimTimeout", game)
 
     def withdraw(self) -> tuple[int, Receipt]:
         """Pays out everything credited to the sender; returns how many wei that was."""
-        receipt = self._send("withdraw")
+        receipt = self.send("withdraw")
         return self._one(receipt, Withdrawn).amount, receipt
+
+    def batch(self, calls: Sequence[Call]) -> Receipt:
+        """Makes several calls in one transaction, each as if it had been sent alone. One that fails undoes only itself:
+        look at the events of the receipt, or at the contract, for what came of each."""
+        return self.send("batch", [self.encode(call) for call in calls])
+
+    def try_batch(self, calls: Sequence[Call]) -> list[Any]:
+        """What would come of each call of a batch of the sender's, now; as `answers`. Nothing is sent."""
+        sender = None if self._sender is None else self._sender.address
+        call = self._abi.encode_call("batch", [self.encode(call) for call in calls])
+        try:
+            answer = self.node.call(self.address, call, sender=sender)
+        except RpcRefused as error:
+            raise self._typed(error) from error
+        return self.answers(calls, self._abi.decode_result("batch", answer))
 
     # events
 
@@ -242,25 +274,35 @@ class VerificationGame:
         both = job is not None and game is not None
         return [event for event in self.decode(found) if not both or getattr(event, "game", None) == game]
 
+    def events_back(self, game: int, *, from_block: int, to_block: int) -> Iterator[Event]:
+        """The moves of a game from the newest to the oldest, as many ranges of blocks as are asked for."""
+        topics: list[Topic] = [self._abi.events_about("game")[1], game.to_bytes(32, "big")]
+        for log in self.node.search_back(self.address, from_block=from_block, to_block=to_block, topics=topics):
+            yield from self.decode([log])
+
     def decode(self, logs: Iterable[Log]) -> list[Event]:
         """The contract's own events among `logs`, for example those of a receipt."""
         found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
         return [event for event in found if event is not None]
 
-    def _view(self, function: str, *arguments: object) -> Any:
+    def _view(self, function: str, *arguments: object, block: int | None = None) -> Any:
         call = self._abi.encode_call(function, *arguments)
         try:
-            answer = self.node.call(self.address, call)
+            answer = self.node.call(self.address, call, block=block)
         except RpcRefused as error:
             raise self._typed(error) from error
         return self._abi.decode_result(function, answer)
 
-    def _send(self, function: str, *arguments: object, value: int = 0) -> Receipt:
+    def send(self, function: str, *arguments: object, value: int = 0, purpose: str | None = None) -> Receipt:
+        """Makes one call of the contract and waits for its receipt. `value`: wei; `purpose`: as of `Sender.send`. So
+        the moves of a game are made, which have no methods of their own here.
+
+        Raises ContractError if the contract refuses, AccountError without an account, and the errors of Sender."""
         if self._sender is None:
             raise AccountError(f"{function} needs an account: give a keystore or a private key.")
         call = self._abi.encode_call(function, *arguments)
         try:
-            return self._sender.send(self.address, call, value=value)
+            return self._sender.send(self.address, call, value=value, purpose=purpose)
         except RpcRefused as error:
             raise self._typed(error) from error
         except TransactionFailed:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain import answers
+from tiebreak.chain import answers, log_search
 from tiebreak.chain.errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
 from tiebreak.chain.transport import HttpTransport, Transport
 
 MAX_LOGS = 100_000
-LOG_RANGE = 2_000
-"""Blocks asked for at once; hosted nodes allow between 500 and 10,000."""
 MAX_BLOCKS = 1_000_000_000
 """Searched for events; more is a number that a node has made up, and would keep the client busy for ever."""
 MAX_REORGANISATION = 64
@@ -76,9 +75,12 @@ class Node:
     Every method raises ChainUnavailable (no answer), InvalidAnswer (nonsense) and RpcRefused (the node says no).
     """
 
-    def __init__(self, transport: Transport, *, confirmations: int = 0) -> None:
+    def __init__(self, transport: Transport, *, confirmations: int = 0, stop: threading.Event | None = None) -> None:
+        """stop: ends every wait for this chain at once."""
         self._transport = transport
         self.confirmations = confirmations
+        self.stop = stop
+        self._range = log_search.RangeLimit()
         self._chain_id: int | None = None
         self._newest = 0
         """The highest block up to which `logs` has searched."""
@@ -125,6 +127,15 @@ class Node:
             )
         return block
 
+    def transactions_of(self, number: int) -> frozenset[bytes] | None:
+        """The hashes of a block's transactions, None if there is no such block yet."""
+        answer = self._ask("eth_getBlockByNumber", hex(number), False)
+        if answer is None:
+            return None
+        listed = answers.record(answer, "a block").get("transactions")
+        found = answers.sequence(listed, "a block's transactions", MAX_LOGS)
+        return frozenset(answers.data(one, "a transaction's hash", 32) for one in found)
+
     def balance(self, account: ChecksumAddress) -> int:
         """In wei."""
         return answers.quantity(self._ask("eth_getBalance", account, "latest"), "a balance")
@@ -132,19 +143,33 @@ class Node:
     def code(self, account: ChecksumAddress) -> bytes:
         return answers.data(self._ask("eth_getCode", account, "latest"), "a contract's code")
 
-    def nonce(self, account: ChecksumAddress, *, pending: bool = False) -> int:
-        """Transactions of the account: those in blocks, with `pending` also those that wait for one."""
-        tag = "pending" if pending else "latest"
+    def nonce(self, account: ChecksumAddress, *, pending: bool = False, block: int | None = None) -> int:
+        """Transactions of the account: those in blocks (up to number `block`), with `pending` also those that wait for
+        one."""
+        tag = "pending" if pending else _tag(block)
         return answers.quantity(self._ask("eth_getTransactionCount", account, tag), "a nonce", 2**64 - 1)
+
+    def priority_fee(self) -> int:
+        """What blocks' builders are paid at present for a transaction to be taken soon, in wei per gas."""
+        return answers.quantity(self._ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
 
     def fees(self) -> Fees:
         """Fees with which a transaction is taken soon, even if the base fee doubles before that."""
-        tip = answers.quantity(self._ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
+        tip = self.priority_fee()
         return Fees(2 * self.head().base_fee + tip, tip)
 
-    def call(self, to: ChecksumAddress, data: bytes, *, sender: ChecksumAddress | None = None, value: int = 0) -> bytes:
-        """Runs a call on the newest block without changing anything; RpcRefused.data holds what a revert returned."""
-        return answers.data(self._ask("eth_call", _call(to, data, sender, value), "latest"), "a call")
+    def call(
+        self,
+        to: ChecksumAddress,
+        data: bytes,
+        *,
+        sender: ChecksumAddress | None = None,
+        value: int = 0,
+        block: int | None = None,
+    ) -> bytes:
+        """Runs a call on the newest block, or on the state after number `block`, without changing anything;
+        RpcRefused.data holds what a revert returned."""
+        return answers.data(self._ask("eth_call", _call(to, data, sender, value), _tag(block)), "a call")
 
     def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
         return answers.quantity(self._ask("eth_estimateGas", _call(to, data, sender, value)), "a gas estimate", 2**40)
@@ -178,7 +203,7 @@ class Node:
             last = self._last_block(from_block, to_block)
             if last is None:
                 return []
-            found = self._logs_up_to(address, from_block, last.number, topics)
+            found = self._in_order(self._searched(address, from_block, last.number, topics))
             # A node that has lost that block meanwhile may have left out what came before it.
             if (after := self.block(last.number)) is not None and after.hash == last.hash:
                 self._newest = max(self._newest, last.number)
@@ -204,16 +229,40 @@ class Node:
             )
         return found
 
-    def _logs_up_to(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
+    def _searched(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
+        def ask(start: int, until: int) -> list[Log]:
+            return self.one_range(address, start, until, topics)
+
         found: list[Log] = []
-        for start, until in _ranges(first, last):
-            found += self._logs_between(address, start, until, topics)
+        for logs in log_search.forwards(self._range, first, last, ask):
+            found += logs
             if len(found) > MAX_LOGS:
                 raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
+        return found
+
+    def _in_order(self, found: list[Log]) -> list[Log]:
         order = [(log.block, log.index) for log in found]
         if order != sorted(set(order)):
             raise InvalidAnswer(f"{self.name} gave events twice or out of order: use another node.")
         return found
+
+    def all_logs(self, address: ChecksumAddress, first: int, last: int) -> list[Log]:
+        """A contract's events from block `first` to block `last` in order, believed as they come: a node that lags
+        behind may leave some out. One request where the node's limits allow it."""
+        return self._in_order(self._searched(address, first, last, ()))
+
+    def search_back(
+        self, address: ChecksumAddress, *, from_block: int, to_block: int, topics: Sequence[Topic] = ()
+    ) -> Iterator[Log]:
+        """A contract's events from the newest to the oldest, as many ranges of blocks as are asked for.
+
+        For what proves itself when it is found: nothing shows that a node has left none out."""
+
+        def ask(start: int, until: int) -> list[Log]:
+            return self.one_range(address, start, until, topics)
+
+        for logs in log_search.backwards(self._range, from_block, to_block, ask):
+            yield from reversed(logs)
 
     def advance_time(self, seconds: int) -> None:
         """Mines a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock
@@ -241,22 +290,17 @@ class Node:
             answers.quantity(block.get("baseFeePerGas", "0x0"), "a base fee", 2**128),
         )
 
-    def _logs_between(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic]) -> list[Log]:
+    def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
+        """A contract's events from block `first` to block `until`, asked for at once and believed as they come.
+
+        Raises RpcRefused where that is more than the node's limits allow."""
         wanted = {
             "address": address,
             "fromBlock": hex(first),
             "toBlock": hex(until),
             "topics": [_wanted_topic(topic) for topic in topics],
         }
-        try:
-            answer = self._ask("eth_getLogs", wanted)
-        except RpcRefused:
-            # Nodes limit the range or the size of the answer, each in its own words; smaller pieces satisfy them all.
-            if first == until:
-                raise
-            middle = (first + until) // 2
-            lower = self._logs_between(address, first, middle, topics)
-            return lower + self._logs_between(address, middle + 1, until, topics)
+        answer = self._ask("eth_getLogs", wanted)
         logs = [_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not _is_removed(item)]
         for log in logs:
             matches = all(_fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
@@ -265,8 +309,10 @@ class Node:
         return logs
 
 
-def connect(location: str, *, confirmations: int = 0) -> Node:
+def connect(location: str, *, confirmations: int = 0, stop: threading.Event | None = None) -> Node:
     """The chain at `location`: an http(s) URL of a node, or the word ``embedded`` for a fresh chain in this process.
+
+    stop: ends every request and every wait for this chain at once, with Stopped.
 
     Raises ChainUnavailable if nobody answers there.
     """
@@ -274,8 +320,8 @@ def connect(location: str, *, confirmations: int = 0) -> Node:
         # Imported here because py-evm takes a second to load.
         from tiebreak.chain.embedded import EmbeddedChain
 
-        return Node(EmbeddedChain(), confirmations=confirmations)
-    node = Node(HttpTransport(location), confirmations=confirmations)
+        return Node(EmbeddedChain(), confirmations=confirmations, stop=stop)
+    node = Node(HttpTransport(location, stop=stop), confirmations=confirmations, stop=stop)
     try:
         node.chain_id  # noqa: B018  an address where nobody answers is noticed here, not in the middle of something
     except (InvalidAnswer, RpcRefused) as error:
@@ -283,10 +329,8 @@ def connect(location: str, *, confirmations: int = 0) -> Node:
     return node
 
 
-def _ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
-    while first <= last:
-        yield first, min(first + LOG_RANGE - 1, last)
-        first += LOG_RANGE
+def _tag(block: int | None) -> str:
+    return "latest" if block is None else hex(block)
 
 
 def _call(to: ChecksumAddress | None, data: bytes, sender: ChecksumAddress | None, value: int) -> dict[str, str]:

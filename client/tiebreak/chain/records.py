@@ -26,12 +26,13 @@ class JobStatus(IntEnum):
 
 class Phase(IntEnum):
     NONE = 0
-    BISECTION = 1
-    OPENING = 2
-    POSTING = 3
-    PROVING = 4
-    REFEREE = 5
-    OVER = 6
+    QUEUED = 1
+    BISECTION = 2
+    OPENING = 3
+    POSTING = 4
+    PROVING = 5
+    REFEREE = 6
+    OVER = 7
 
 
 class Outcome(IntEnum):
@@ -101,7 +102,8 @@ ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the customer offers and asks; `trainer` is the only account that may commit."""
+    """What the customer offers and asks. `concurrent_games`: how many are played at a time, all others wait for their
+    turn; `trainer`: the only account that may commit."""
 
     reward: int
     trainer_bond: int
@@ -110,6 +112,7 @@ class Terms:
     challenge_window: int
     clock_allowance: int
     referee_allowance: int
+    concurrent_games: int
     trainer: ChecksumAddress = ANYONE
 
 
@@ -140,6 +143,7 @@ class Job:
     commit_deadline: int
     claim: Claim
     live_games: int
+    queued_games: int
     game_count: int
     attestations: int
 
@@ -206,7 +210,8 @@ class ElementState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """A game as `getGame` shows it."""
+    """A game as `getGame` shows it. `ahead`: in phase QUEUED, how many games start before it; `spent`: wei that the gas
+    of each side's moves has cost, as far as the contract counts it."""
 
     job: int
     trainer: ChecksumAddress
@@ -214,11 +219,13 @@ class Game:
     phase: Phase
     outcome: Outcome
     reason: Reason
+    ahead: int
     trainer_bond: int
     challenger_bond: int
     bond_held: bool
     clocks: tuple[Clock, Clock]
     deadlines: tuple[int, int]
+    spent: tuple[int, int]
     referee_deadline: int
     started_at: int
     agreed: bytes
@@ -234,6 +241,14 @@ class Game:
 
     def party(self, side: Side) -> ChecksumAddress:
         return self.trainer if side is Side.TRAINER else self.challenger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of one call in a `batch`; `data`: what it returned, or its error."""
+
+    success: bool
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,42 +1,47 @@
-"""Sends transactions of one account, in a way that survives being killed at any moment.
+"""Sends transactions of one account, so that every intention is carried out once, whatever happens on the way.
 
-Nothing is remembered outside the chain. Before each transaction the sender waits until no earlier one of the account
-is pending; then the gas estimate runs the call on the newest state. So when a process died between sending and hearing
-of it, the same call sent again after a restart either fails in the estimate, because the contract has moved on (a
-ContractError, nothing spent), or is still due.
+`outbox` says how.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.errors import InsufficientFunds, InvalidAnswer, RpcRefused, TransactionFailed, TransactionPending
-from tiebreak.chain.node import Fees, Node, Receipt
+from tiebreak.chain.errors import (
+    ChainError,
+    ChainUnavailable,
+    InvalidAnswer,
+    Stopped,
+    TransactionFailed,
+    TransactionPending,
+)
+from tiebreak.chain.fees import MAX_FEE
+from tiebreak.chain.flight import Sent, purpose_of
+from tiebreak.chain.journal import Entry
+from tiebreak.chain.node import Block, Node, Receipt
+from tiebreak.chain.outbox import Outbox
+from tiebreak.deadlines import Halted, pause
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount  # takes half a second to load
 
-T = TypeVar("T")
-
-GAS_MARGIN = 2.0
-"""Gas limit over gas estimate: the state may change before the transaction is included. The second opening of a level
-costs nearly twice as much as the first, and both sides send theirs at the same time."""
-
-_TRIES = 8
 _PAUSE = 1.0  # seconds between questions, a fraction of a block's time on public chains
 
 
-class Sender:
-    """Signs and sends for `account`.
+class Sender(Outbox):
+    """Signs and sends for `account`. Methods may be called from several threads.
 
-    `patience`: seconds to wait for a block to take a transaction, before the next attempt pays more. `clock` and
-    `sleep` are there for tests.
+    `directory`: where the journal lies (the role's own directory); None: in memory only, for commands that end at once.
+    `max_fee`: wei per gas that are offered at most. `replace_after`: blocks after which a transaction that none has
+    taken is replaced by one that pays more. `most_in_flight`: transactions that wait for a block at the same time; a
+    node keeps sixteen of an account for certain. `patience`: seconds for which `send` waits. `stop`: ends every wait
+    at once (default: the node's). `clock` and `sleep` are there for tests and simulations.
     """
 
     def __init__(
@@ -44,119 +49,187 @@ class Sender:
         node: Node,
         account: LocalAccount,
         *,
+        directory: Path | None = None,
+        max_fee: int = MAX_FEE,
+        replace_after: int = 3,
+        most_in_flight: int = 16,
         patience: float = 120.0,
+        stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
     ) -> None:
-        self._node = node
-        self._account = account
+        super().__init__(node, account, directory=directory, max_fee=max_fee, replace_after=replace_after, clock=clock)
+        self._most_in_flight = most_in_flight
         self._patience = patience
-        self._clock = clock
+        self._stop = stop if stop is not None else node.stop
         self._sleep = sleep
+        self._instant = True
+        """Whether blocks take transactions as soon as they are sent, as far as is known: then asking at once pays."""
 
-    @property
-    def node(self) -> Node:
-        return self._node
-
-    @property
-    def address(self) -> ChecksumAddress:
-        address: ChecksumAddress = self._account.address
-        return address
-
-    def send(self, to: ChecksumAddress | None, data: bytes, *, value: int = 0) -> Receipt:
+    def send(
+        self,
+        to: ChecksumAddress | None,
+        data: bytes,
+        *,
+        value: int = 0,
+        purpose: str | None = None,
+        confirmations: int | None = None,
+    ) -> Receipt:
         """Sends a call (or with `to` None a contract's creation code) and waits for its receipt.
 
-        `value` in wei. Raises RpcRefused when the call would revert (its `data` says why), InsufficientFunds,
+        `value` in wei; `purpose` as in `submit`; `confirmations`: blocks that have to lie on it (None: the node's).
+        Raises RpcRefused when the call would revert (its `data` says why), InsufficientFunds, JournalError,
         TransactionFailed, TransactionPending.
         """
-        self.settle()
-        gas = self._funded(lambda: self._node.estimate_gas(to, data, sender=self.address, value=value))
-        transaction: dict[str, Any] = {
-            "type": 2,
-            "chainId": self._node.chain_id,
-            "value": value,
-            "data": data,
-            "gas": int(gas * GAS_MARGIN),
-        }
-        if to is not None:
-            transaction["to"] = to
-        sent = self._broadcast(transaction)
-        receipt = self._wait(sent)
-        if not receipt.succeeded:
-            raise TransactionFailed(receipt.transaction, receipt.block)
-        return receipt
+        return self.wait(self.submit(to, data, value=value, purpose=purpose), confirmations=confirmations)
+
+    def submit(
+        self,
+        to: ChecksumAddress | None,
+        data: bytes,
+        *,
+        value: int = 0,
+        purpose: str | None = None,
+        gas: int | None = None,
+    ) -> Sent:
+        """Sends a call and does not wait for a block.
+
+        `purpose`: the name of the intention, which is carried out once: while the journal remembers a transaction for
+        it that has not failed, also one of a former life of this process, that is given back and nothing is sent.
+        Without a name the call itself is the purpose, and may be repeated once its end was told. `gas`: the limit,
+        where the caller knows better than an estimate. Raises what `send` raises before a transaction is out; from then
+        on only the chain can say what becomes of it.
+        """
+        name = purpose_of(to, data, value) if purpose is None else purpose
+        self._wait_for_room(name)
+        with self._lock:
+            self._open()
+            known = self._known(name)
+            if known is not None:
+                return known
+            limit = gas if gas is not None else self._gas(to, data, value)
+            head = self._recent_head()
+            entry = Entry(purpose=name, nonce=self._next, to=to, data=data, value=value, gas=limit, since=head.number)
+            sent = Sent(entry)
+            self._sign(sent, self._offers.first(head))
+            self._flights[entry.nonce] = sent
+            self._next += 1
+            try:
+                self._offer(sent)
+            except (ChainUnavailable, InvalidAnswer, Stopped):
+                pass  # whether the node has it is unknown: from here on only the chain can say
+            except ChainError:
+                self._withdraw(sent)
+                raise
+            return sent
+
+    def wait(self, sent: Sent, *, confirmations: int | None = None) -> Receipt:
+        """The receipt, once it lies `confirmations` blocks deep (None: the node's), or the error that ended it."""
+        depth = self._node.confirmations if confirmations is None else confirmations
+        deadline = self._clock() + self._patience
+        with self._lock:
+            sent.awaited += 1
+        try:
+            self._wait_for_block(sent, deadline)
+            while not self._settled(sent, depth):
+                self._rest(min(_PAUSE, max(0.05, self._pace.due())))
+                self._poll()
+                if sent.receipt is None:
+                    self._wait_for_block(sent, self._clock() + self._patience)
+        finally:
+            with self._lock:
+                sent.awaited -= 1
+        return self._heard(sent)
+
+    def poll(self, head: Block | None = None) -> list[Sent]:
+        """One look at all that is on its way; replaces what is stuck. Returns what a block has taken, or what ended in
+        another way, since the last call and for nobody who waits.
+
+        `head`: the newest block, from whoever has just asked for it. Two requests, and one for each transaction that
+        was taken.
+        """
+        return self._poll(head)
 
     def settle(self) -> None:
-        """Waits until blocks have taken everything that this account has sent, for as long as patience lasts.
-
-        What is still pending after that is replaced by the next transaction, which takes its nonce. So whoever
-        settles, looks whether something was done, and sends it if not, never does it twice.
-        """
+        """Waits until blocks have taken everything that this account has sent, for as long as patience lasts, so that
+        the newest state shows what a former life of this process has done."""
         deadline = self._clock() + self._patience
-        while self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):
+        with self._lock:
+            self._open()
+        while self.in_flight or self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):
             if self._clock() > deadline:
                 return
-            self._sleep(_PAUSE)
+            self._poll()
+            self._rest(_PAUSE)
 
-    def _broadcast(self, transaction: dict[str, Any]) -> bytes:
-        fees = self._node.fees()
-        nonce = self._node.nonce(self.address)
-        for _ in range(_TRIES):
-            signed = self._account.sign_transaction(
-                transaction | {"nonce": nonce, "maxFeePerGas": fees.max_fee, "maxPriorityFeePerGas": fees.priority_fee}
-            )
-            expected = bytes(signed.hash)
-            try:
-                raw = bytes(signed.raw_transaction)
-                if self._funded(partial(self._node.send_raw, raw)) != expected:
-                    raise InvalidAnswer(f"{self._node.name} gave a foreign transaction hash: use another node.")
-                return expected
-            except RpcRefused as error:
-                reason = error.reason.lower()
-                if "already known" in reason or "already imported" in reason:
-                    return expected
-                if self._node.receipt(expected) is not None:
-                    return expected  # the answer to an earlier try was lost, not the transaction
-                if "underpriced" in reason or "fee too low" in reason or "less than block base fee" in reason:
-                    fees = _raised(fees)  # something pending holds the nonce; nodes ask for at least 10 % more
-                elif "nonce" in reason:
-                    nonce = self._node.nonce(self.address)  # another process of the same account was faster
-                else:
-                    raise
-        raise TransactionPending(
-            f"{self._node.name} took no transaction of {self.address} in {_TRIES} tries: wait for its pending ones."
-        )
+    # Waiting.
 
-    def _wait(self, transaction: bytes) -> Receipt:
-        """The receipt, once it lies `confirmations` blocks deep in the chain that is the longest then."""
+    def _wait_for_room(self, purpose: str) -> None:
         deadline = self._clock() + self._patience
-        pause = 0.01
-        while True:
-            # Asked for again and again, because a reorganisation may move the transaction to another block.
-            receipt = self._node.receipt(transaction)
-            if receipt is not None:
-                deep = self._node.confirmations == 0 or (
-                    self._node.head().number >= receipt.block + self._node.confirmations
-                )
-                if deep:
-                    return receipt
-            elif self._clock() > deadline:
+        while len(waiting := self.in_flight) >= self._most_in_flight:
+            if any(sent.purpose == purpose for sent in waiting):
+                return
+            if self._clock() > deadline:
                 raise TransactionPending(
-                    f"no block has taken transaction 0x{transaction.hex()} yet: run the same command again later."
+                    f"{len(waiting)} transactions of {self.address} wait for a block: look again when it has come."
                 )
-            self._sleep(pause)
-            pause = min(2 * pause, _PAUSE)
+            self._poll()
+            self._rest(min(_PAUSE, max(0.05, self._pace.due())))
 
-    def _funded(self, request: Callable[[], T]) -> T:
+    def _wait_for_block(self, sent: Sent, deadline: float) -> None:
+        rest = 0.01
+        if not self._instant and not sent.done:
+            self._rest(max(rest, self._pace.due()))
+        while not self._is_taken(sent):
+            self._instant = False
+            if self._clock() > deadline:
+                raise TransactionPending(
+                    f"no block has taken transaction 0x{sent.hashes[0].hex()} yet: run the same command again later."
+                )
+            self._rest(max(rest, self._pace.due()))
+            rest = min(2 * rest, _PAUSE)
+
+    def _is_taken(self, sent: Sent) -> bool:
+        """One look at one transaction: mostly it is there, and costs one request."""
+        with self._lock:
+            if not sent.done and sent.offered_at is not None:
+                sent.receipt = self._node.receipt(sent.hashes[0])
+            if not sent.done:
+                self._poll()
+            return sent.done
+
+    def _settled(self, sent: Sent, depth: int) -> bool:
+        """Whether the end of an intention lies deep enough, in the chain that the node has now."""
+        if sent.error is not None or depth == 0:
+            return True
+        with self._lock:
+            if sent.receipt is None or self._head is None or self._head.number < sent.receipt.block + depth:
+                return False
+            # The receipt may be an old one, of a block that is no longer part of the chain.
+            block = self._node.block(sent.receipt.block)
+            if block is not None and block.hash == sent.receipt.block_hash:
+                return True
+            sent.receipt = None
+            self._find_receipt(sent)
+            return False
+
+    def _heard(self, sent: Sent) -> Receipt:
+        with self._lock:
+            sent.entry.heard = True
+            self._remember_end(sent)
+            if sent.error is not None:
+                self._forget(sent.nonce)
+                raise sent.error
+            assert sent.receipt is not None
+            if not sent.receipt.succeeded:
+                raise TransactionFailed(sent.receipt.transaction, sent.receipt.block)
+            return sent.receipt
+
+    def _rest(self, seconds: float) -> None:
+        if self._sleep is not None:
+            self._sleep(seconds)
+            return
         try:
-            return request()
-        except RpcRefused as error:
-            if "insufficient funds" in error.reason.lower() or "insufficient balance" in error.reason.lower():
-                raise InsufficientFunds(
-                    f"account {self.address} cannot pay for this on chain {self._node.chain_id}: send it some ether."
-                ) from error
-            raise
-
-
-def _raised(fees: Fees) -> Fees:
-    return replace(fees, max_fee=fees.max_fee * 3 // 2 + 1, priority_fee=fees.priority_fee * 3 // 2 + 1)
+            pause(seconds, self._stop)
+        except Halted as error:
+            raise Stopped("stopped while a transaction waited for its block: the journal has it.") from error

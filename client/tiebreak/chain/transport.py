@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+import threading
+import time
 import urllib.parse
 from typing import Protocol
 
 import requests
-import tenacity
 import urllib3
 
 from tiebreak.chain.answers import data as read_data
-from tiebreak.chain.errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, printable
+from tiebreak.chain.errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, printable
+from tiebreak.deadlines import Halted, TooLate, pause, within
 
 MAX_ANSWER = 32 * 1024 * 1024
 """Largest answer that is read, in bytes."""
@@ -32,12 +35,22 @@ class Transport(Protocol):
 class HttpTransport:
     """JSON-RPC over HTTP(S).
 
-    `timeout`: seconds for connecting and between received bytes. `attempts`: how often a request is tried when the
-    network, or a busy node (status 429 and 5xx), fails. Every request may be repeated: reading is harmless, and
-    a signed transaction counts once however often it is sent. Raises ChainUnavailable if `url` is none.
+    `timeout`: seconds that one attempt may take in all, from the look-up of the name to the last byte. `deadline`:
+    seconds for all attempts at one request together. `attempts`: how often a request is tried when the network, or a
+    busy node (status 429 and 5xx, an answer that breaks off), fails. Every request may be repeated: reading is
+    harmless, and a signed transaction counts once however often it is sent. `stop`: ends every request at once, with
+    Stopped. Raises ChainUnavailable if `url` is none.
     """
 
-    def __init__(self, url: str, *, timeout: float = 30.0, attempts: int = 5) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 10.0,
+        deadline: float = 30.0,
+        attempts: int = 5,
+        stop: threading.Event | None = None,
+    ) -> None:
         parts = urllib.parse.urlsplit(url)
         try:
             port = parts.port
@@ -49,14 +62,11 @@ class HttpTransport:
         self._name = f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port else "")
         self._url = url
         self._timeout = timeout
+        self._deadline = deadline
+        self._attempts = attempts
+        self._stop = stop
         self._session = requests.Session()
         self._ids = itertools.count(1)
-        self._retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_Transient),
-            stop=tenacity.stop_after_attempt(attempts),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=5.0, jitter=0.1),
-            reraise=True,
-        )
 
     @property
     def name(self) -> str:
@@ -65,16 +75,38 @@ class HttpTransport:
     def request(self, method: str, params: list[object]) -> object:
         request_id = next(self._ids)
         body = json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}).encode()
+        ends = time.monotonic() + self._deadline
+        for attempt in itertools.count(1):
+            try:
+                return self._attempt(method, request_id, body, min(self._timeout, ends - time.monotonic()))
+            except Halted as error:
+                raise Stopped(f"stopped while {self._name} was asked for {method}.") from error
+            except _Transient as error:
+                wait = max(error.after, min(5.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
+                if attempt >= self._attempts or time.monotonic() + wait >= ends:
+                    raise self._hopeless(method, error) from error
+            try:
+                pause(wait, self._stop)
+            except Halted as error:
+                raise Stopped(f"stopped while {self._name} was asked for {method}.") from error
+        raise AssertionError("an endless loop has ended")
+
+    def _attempt(self, method: str, request_id: int, body: bytes, seconds: float) -> object:
         try:
-            raw = self._retrying(self._post, body)
-        except _Transient as error:
-            raise ChainUnavailable(
-                f"no usable answer from the chain at {self._name} to {method} ({error}): start the node, or check the "
-                "address."
-            ) from error
+            raw = within(seconds, self._stop, lambda: self._post(body, time.monotonic() + seconds))
+        except TooLate as error:
+            raise _Transient(f"more than {self._timeout:g} seconds") from error
         return self._result(method, request_id, raw)
 
-    def _post(self, body: bytes) -> bytes:
+    def _hopeless(self, method: str, error: Exception) -> ChainError:
+        if isinstance(error, _Broken):
+            return InvalidAnswer(str(error))
+        return ChainUnavailable(
+            f"no usable answer from the chain at {self._name} to {method} ({error}): start the node, or check the "
+            "address."
+        )
+
+    def _post(self, body: bytes, ends: float) -> bytes:
         try:
             with self._session.post(
                 self._url,
@@ -84,17 +116,25 @@ class HttpTransport:
                 stream=True,
                 allow_redirects=False,
             ) as answer:
-                raw: bytes = answer.raw.read(MAX_ANSWER + 1, decode_content=False)
+                raw = bytearray()
+                # In pieces, so that this thread ends when nobody waits for it any more.
+                while len(raw) <= MAX_ANSWER and (piece := answer.raw.read1(1 << 16, decode_content=False)):
+                    raw += piece
+                    if time.monotonic() > ends:
+                        raise _Transient("a slow answer")
                 status = answer.status_code
                 # A read with a limit ends quietly where the connection does.
                 missing = answer.raw.length_remaining if len(raw) <= MAX_ANSWER else None
+                after = answer.headers.get("Retry-After", "")
+        except urllib3.exceptions.ProtocolError as error:
+            raise _Transient("the connection broke off") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise _Transient(type(error).__name__) from error
         if missing:
             raise _Transient("the connection broke off")
         if status == 429 or (status >= 500 and b'"jsonrpc"' not in raw):
-            raise _Transient(f"status {status}")
-        return raw
+            raise _Transient(f"status {status}", min(float(after), 60.0) if after.isdecimal() else 0.0)
+        return bytes(raw)
 
     def _result(self, method: str, request_id: int, raw: bytes) -> object:
         if len(raw) > MAX_ANSWER:
@@ -102,7 +142,7 @@ class HttpTransport:
         try:
             answer = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise InvalidAnswer(f"{self._name} did not answer {method} with JSON: check that it is a node.") from error
+            raise _Broken(f"{self._name} did not answer {method} with JSON: check that it is a node.") from error
         if not isinstance(answer, dict) or answer.get("jsonrpc") != "2.0" or answer.get("id") not in (request_id, None):
             raise InvalidAnswer(f"{self._name} did not answer {method} with JSON-RPC: check that it is a node.")
         if answer.get("error") is not None:
@@ -113,7 +153,15 @@ class HttpTransport:
 
 
 class _Transient(ChainError):
-    """Worth another try."""
+    """Worth another try, `after` so many seconds at the earliest."""
+
+    def __init__(self, why: str, after: float = 0.0) -> None:
+        self.after = after
+        super().__init__(why)
+
+
+class _Broken(_Transient):
+    """An answer that is no JSON: mostly one that was cut off on its way."""
 
 
 def refusal(method: str, error: object) -> RpcRefused:

@@ -82,7 +82,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def deploy(
     chain: network.Chain = network.DEFAULT_CHAIN,
     keystore: network.Keystore = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
@@ -92,7 +92,7 @@ def deploy(
     from tiebreak.cli import output
 
     signer = network.account(keystore)
-    game = VerificationGame.deploy(Sender(connect(chain, confirmations=confirmations), signer))
+    game = VerificationGame.deploy(Sender(connect(chain, confirmations=confirmations or 0), signer))
     if json:
         output.show_json({"contract": game.address, "chain_id": game.node.chain_id})
     else:
@@ -106,7 +106,7 @@ def status(
     ] = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Show the state of the contract, or of one job and its games."""
@@ -141,7 +141,7 @@ def withdraw(
     keystore: network.Keystore = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""

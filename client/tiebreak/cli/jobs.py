@@ -104,7 +104,7 @@ def create(
         typer.Option(
             parser=quantities.wei,
             metavar="AMOUNT",
-            help="What a wrong challenger loses. [default: the reward]",
+            help="What a wrong challenger loses. [default: the trainer's bond]",
             rich_help_panel=_TERMS,
         ),
     ] = None,
@@ -128,12 +128,16 @@ def create(
     challenge_window: Annotated[int, _time("For auditors to challenge the claim.")] = "7d",  # type: ignore[assignment]  # parsed by typer
     clock: Annotated[int, _time("For each side's moves in one game.")] = "1d",  # type: ignore[assignment]  # parsed by typer
     referee_clock: Annotated[int, _time("For one verdict.")] = "1d",  # type: ignore[assignment]  # parsed by typer
+    concurrent_games: Annotated[
+        int,
+        typer.Option(min=1, max=1024, metavar="N", help="Games played at a time; others wait.", rich_help_panel=_TERMS),
+    ] = 16,
     directory: roles.Directory = None,
     keystore: network.Keystore = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
@@ -153,7 +157,7 @@ def create(
         raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
     judge = network.address(referee, "the referee") if referee is not None else None
     only = network.address(trainer, "the trainer") if trainer is not None else None
-    accepted = terms_of.policy(None, 0, None, allow_large_rows)
+    accepted = terms_of.policy(None, None, None, large_rows=allow_large_rows)
     place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
     if reward is not None:
         place.contract()  # what cannot be posted is noticed before the work of capturing it
@@ -168,12 +172,13 @@ def create(
 
         terms = Terms(
             reward=reward,
-            trainer_bond=reward if trainer_bond is None else trainer_bond,
-            challenger_bond=reward if challenger_bond is None else challenger_bond,
+            trainer_bond=(bond := reward if trainer_bond is None else trainer_bond),
+            challenger_bond=bond if challenger_bond is None else challenger_bond,
             commit_window=commit_window,
             challenge_window=challenge_window,
             clock_allowance=clock,
             referee_allowance=referee_clock,
+            concurrent_games=concurrent_games,
             trainer=only or ANYONE,
         )
         with Teller(as_json=False) as teller:
@@ -233,7 +238,7 @@ def show(
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Check a job and show what it asks for."""
@@ -261,7 +266,7 @@ def list_jobs(
     ] = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """List the posted jobs."""
@@ -288,7 +293,7 @@ def collect(
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""

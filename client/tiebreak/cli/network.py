@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from tiebreak.chain.game import VerificationGame
     from tiebreak.store import ContentStore
+
+DEFAULT_CONFIRMATIONS = 12
+"""Blocks: two and a half minutes on Ethereum, deeper than its reorganisations go."""
 
 DEFAULT_CHAIN = "http://127.0.0.1:8545"
 _PANEL = "Network"
@@ -55,13 +59,15 @@ Keystore = Annotated[
     ),
 ]
 Confirmations = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--confirmations",
         envvar="TIEBREAK_CONFIRMATIONS",
         min=0,
         metavar="N",
-        help="Blocks after which an event counts as final; 0 on a development chain.",
+        help="Blocks after which something counts as final: what a bond is put on, and that a job is over. [default: "
+        "12; 0 on a development chain]",
+        show_default=False,
         rich_help_panel=_PANEL,
     ),
 ]
@@ -92,7 +98,14 @@ def account(keystore: Path | None) -> LocalAccount:
     return load_account(keystore, prompt=ask)
 
 
-def open_game(chain: str, contract: str | None, confirmations: int, signer: LocalAccount | None) -> VerificationGame:
+def open_game(
+    chain: str,
+    contract: str | None,
+    confirmations: int | None,
+    signer: LocalAccount | None,
+    *,
+    stop: threading.Event | None = None,
+) -> VerificationGame:
     """The contract, checked to be this version's; with a signer it can be written to.
 
     Raises CommandError, ChainError."""
@@ -105,17 +118,20 @@ def open_game(chain: str, contract: str | None, confirmations: int, signer: Loca
     from tiebreak.chain.game import VerificationGame
     from tiebreak.chain.node import connect
     from tiebreak.chain.sender import Sender
+    from tiebreak.roles.desk import DEVELOPMENT_CHAINS
 
-    node = connect(chain, confirmations=confirmations)
+    node = connect(chain, confirmations=confirmations or 0, stop=stop)
+    if confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
+        node.confirmations = DEFAULT_CONFIRMATIONS
     return VerificationGame.at(node, where, Sender(node, signer) if signer is not None else None)
 
 
-def open_content(store: str | None) -> ContentStore:
+def open_content(store: str | None, *, stop: threading.Event | None = None) -> ContentStore:
     """The content store. Raises StoreError."""
     from tiebreak.store import open_store
 
     if store is None:
         from platformdirs import user_data_path
 
-        return open_store(user_data_path("tiebreak") / "store")
-    return open_store(store)
+        return open_store(user_data_path("tiebreak") / "store", stop=stop)
+    return open_store(store, stop=stop)

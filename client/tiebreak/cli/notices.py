@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,7 @@ from tiebreak.chain.errors import printable
 from tiebreak.cli import output
 from tiebreak.roles.notices import Notice, What
 
-_STYLES = {What.SENT: "green", What.WARNING: "yellow"}
+_STYLES = {What.SENT: "green", What.WARNING: "yellow", What.HEARTBEAT: "dim"}
 
 
 class Teller:
@@ -37,9 +38,9 @@ class Teller:
         )
         gas = f" [dim]({notice.receipt.gas_used:,} gas)[/]" if notice.receipt is not None else ""
         style = _STYLES.get(notice.what, "default")
-        output.results().print(
-            f"[dim]{notice.role} {about}[/]  [{style}]{escape(printable(notice.text))}[/]{gas}", soft_wrap=True
-        )
+        head = f"[dim]{_time(notice)} {notice.role} {about}[/]"
+        text = f"[{style}]{escape(printable(notice.text))}[/]"
+        output.results().print(f"{head}  {text}{gas}", soft_wrap=True)
         output.flush()
 
     def _step(self, notice: Notice) -> None:
@@ -65,9 +66,15 @@ class Teller:
         self._end_bar()
 
 
+def _time(notice: Notice) -> str:
+    """UTC to the second, as in RFC 3339."""
+    return datetime.fromtimestamp(notice.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def plain(notice: Notice) -> dict[str, Any]:
     """A notice for programs."""
-    about: dict[str, Any] = {"role": notice.role, "what": notice.what.value, "text": printable(notice.text)}
+    about: dict[str, Any] = {"time": _time(notice)}
+    about |= {"role": notice.role, "what": notice.what.value, "text": printable(notice.text)}
     about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
     if notice.what is What.STEP:
         about |= {"done": notice.done, "total": notice.total, "loss": notice.loss}

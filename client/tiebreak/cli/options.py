@@ -16,10 +16,13 @@ JobDirectory = Annotated[Path, typer.Argument(metavar="JOB", help="Directory of 
 Memory = Annotated[
     int,
     typer.Option(
-        "--max-memory", parser=quantities.memory, metavar="SIZE", help="Refuse jobs that need more, e.g. 16GiB."
+        "--max-memory",
+        parser=quantities.memory,
+        metavar="SIZE",
+        help="Refuse jobs that need more, e.g. 16GiB; auto: more than is free.",
     ),
 ]
-DEFAULT_MEMORY = "16GiB"
+DEFAULT_MEMORY = "auto"
 
 KeepEvery = Annotated[
     int, typer.Option("--keep-every", min=1, metavar="N", help="Keep every N-th checkpoint on disk, and the last one.")

@@ -7,6 +7,8 @@ from decimal import Decimal
 
 import typer
 
+from tiebreak.memory import usable_memory
+
 _WEI = {"wei": 1, "gwei": 10**9, "ether": 10**18, "eth": 10**18}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -23,8 +25,10 @@ def seconds(text: str) -> int:
 
 
 def memory(text: str) -> int:
-    """`512MiB`, `16GiB` -> bytes."""
-    return _quantity(text, _BYTES, "a size like 512MiB or 16GiB")
+    """`512MiB`, `16GiB` -> bytes; `auto` -> what this process can use at present."""
+    if text == "auto":
+        return usable_memory()
+    return _quantity(text, _BYTES, "a size like 512MiB or 16GiB, or the word auto")
 
 
 def _quantity(text: str, units: dict[str, int], example: str) -> int:

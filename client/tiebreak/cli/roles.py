@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +33,9 @@ Directory = Annotated[
     typer.Option("--dir", metavar="DIR", help="Where this role keeps its work. By default a folder of the user's."),
 ]
 Poll = Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Time between two looks at the chain.")]
+Heartbeat = Annotated[
+    float, typer.Option(min=1.0, metavar="SECONDS", help="Time between two lines that say how things stand.")
+]
 Job = Annotated[
     int | None, typer.Option("--job", min=1, metavar="JOB", help="Number of one job; ends when it is over.")
 ]
@@ -57,8 +61,10 @@ def _require_trust(job: int | None, referees: list[str] | None) -> None:
 def run_trainer(
     job: Job = None,
     trust_referee: terms.TrustReferee = None,
-    least_clock: terms.LeastClock = terms.DEFAULT_LEAST_CLOCK,  # type: ignore[assignment]  # parsed by typer
+    least_clock: terms.LeastClock = None,
     most_bond: terms.MostBond = None,
+    least_reward: terms.LeastReward = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
+    least_bond: terms.LeastBond = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
     allow_large_rows: terms.AllowLargeRows = False,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
@@ -66,11 +72,12 @@ def run_trainer(
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     directory: Directory = None,
     poll: Poll = 2.0,
+    heartbeat: Heartbeat = 60.0,
     keystore: network.Keystore = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
@@ -88,9 +95,9 @@ def run_trainer(
         )
 
     options.use_threads(threads)
-    accepted = terms.policy(trust_referee, least_clock, most_bond, allow_large_rows)
+    accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
-    play("trainer", place, make, poll, json)
+    play("trainer", place, make, poll, json, heartbeat)
 
 
 @auditor.command("run")
@@ -101,8 +108,10 @@ def run_auditor(
         bool, typer.Option("--use-log/--no-log", help="Follow the trainer's log, or do without.")
     ] = True,
     trust_referee: terms.TrustReferee = None,
-    least_clock: terms.LeastClock = terms.DEFAULT_LEAST_CLOCK,  # type: ignore[assignment]  # parsed by typer
+    least_clock: terms.LeastClock = None,
     most_bond: terms.MostBond = None,
+    least_reward: terms.LeastReward = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
+    least_bond: terms.LeastBond = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
     allow_large_rows: terms.AllowLargeRows = False,
     keep_every: options.KeepEvery = 1,
     device: options.Device = "cpu",
@@ -111,11 +120,12 @@ def run_auditor(
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     directory: Directory = None,
     poll: Poll = 2.0,
+    heartbeat: Heartbeat = 60.0,
     keystore: network.Keystore = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Audit one job, or all of your trusted referees until interrupted; attest to what is right, challenge what is
@@ -128,15 +138,21 @@ def run_auditor(
 
         def role(number: int) -> AuditorRole:
             return AuditorRole(
-                station, number, verify_log=verify_log, use_log=use_log, device=device, keep_every=keep_every
+                station,
+                number,
+                verify_log=verify_log,
+                use_log=use_log,
+                device=device,
+                keep_every=keep_every,
+                only_with_bond=job is None,
             )
 
         return role(job) if job is not None else Follower(station, "auditor", lambda number, _: role(number))
 
     options.use_threads(threads)
-    accepted = terms.policy(trust_referee, least_clock, most_bond, allow_large_rows)
+    accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted, micro_batches)
-    play("auditor", place, make, poll, json)
+    play("auditor", place, make, poll, json, heartbeat)
 
 
 @referee.command("run")
@@ -144,11 +160,12 @@ def run_referee(
     max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
     directory: Directory = None,
     poll: Poll = 2.0,
+    heartbeat: Heartbeat = 60.0,
     keystore: network.Keystore = None,
     chain: network.Chain = network.DEFAULT_CHAIN,
     contract: network.Contract = None,
     store: network.Store = None,
-    confirmations: network.Confirmations = 0,
+    confirmations: network.Confirmations = None,
     json: options.Json = False,
 ) -> None:
     """Answer every game that calls this account, until interrupted: about rows of data that do not fit a transaction,
@@ -160,7 +177,7 @@ def run_referee(
         return RefereeRole(station)
 
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
-    play("referee", place, make, poll, json)
+    play("referee", place, make, poll, json, heartbeat)
 
 
 class Place:
@@ -172,7 +189,7 @@ class Place:
         chain: str,
         contract: str | None,
         store: str | None,
-        confirmations: int,
+        confirmations: int | None,
         directory: Path | None,
         max_memory: int,
         policy: Policy | None = None,
@@ -182,18 +199,21 @@ class Place:
         self._keystore, self._store = keystore, store
         self._directory, self._policy = directory, policy
         self._max_memory, self._micro_batches = max_memory, micro_batches
+        self.stop = threading.Event()
+        """Set it, and everything that waits here ends: for the chain, the store, the next look."""
         self._opened: tuple[VerificationGame, LocalAccount] | None = None
 
     def contract(self) -> tuple[VerificationGame, LocalAccount]:
         """The contract, and the account that writes to it. Raises CommandError, ChainError."""
         if self._opened is None:
             signer = network.account(self._keystore)
-            self._opened = network.open_game(*self._network, signer), signer
+            self._opened = network.open_game(*self._network, signer, stop=self.stop), signer
         return self._opened
 
     def station(self, role: str, teller: Teller | None) -> Station:
-        """Everything that a role is given. Raises CommandError, ChainError, StoreError."""
+        """Everything that a role is given. Raises CommandError, ChainError, StoreError, OSError."""
         from tiebreak.chain.sender import Sender
+        from tiebreak.memory import usable_memory
         from tiebreak.roles.notices import ignore
         from tiebreak.roles.policy import Policy
         from tiebreak.roles.station import Limits, Station
@@ -205,36 +225,78 @@ class Place:
 
             directory = user_data_path("tiebreak") / role / signer.address
         directory.mkdir(parents=True, exist_ok=True)
+        sender = Sender(contract.node, signer, directory=directory)
         return Station(
-            contract=contract,
-            sender=Sender(contract.node, signer),
-            store=network.open_content(self._store),
+            contract=contract.by(sender),
+            sender=sender,
+            store=network.open_content(self._store, stop=self.stop),
             directory=directory,
-            limits=Limits(memory_bytes=self._max_memory, micro_batches=self._micro_batches),
+            limits=Limits(memory_bytes=min(self._max_memory, usable_memory()), micro_batches=self._micro_batches),
             policy=self._policy or Policy(),
             notify=teller.tell if teller is not None else ignore,
         )
 
+    def station_in_time(self, role: str, teller: Teller) -> Station | None:
+        """The same, once chain, store and disk can be reached; None if that was not to be before `stop`.
 
-def play(name: str, place: Place, make: Callable[[Station], Role], poll: float, as_json: bool) -> None:
+        Raises CommandError and AccountError, and DeploymentError once the chain has said the same several times."""
+        from tiebreak.chain.errors import AccountError, ChainError, DeploymentError
+        from tiebreak.roles.ending import LOOKS
+        from tiebreak.roles.notices import Notice, Warnings, What
+        from tiebreak.roles.pauses import Pauses
+        from tiebreak.roles.role import sentence
+        from tiebreak.store import StoreError
+        from tiebreak.store.location import kubo_address
+
+        if self._store is not None:
+            kubo_address(self._store)  # a location that cannot be meant is no outage
+        pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
+        while not self.stop.is_set():
+            try:
+                return self.station(role, teller)
+            except (AccountError, FileExistsError, NotADirectoryError):
+                raise
+            except (ChainError, StoreError, OSError) as error:
+                # A node that lags behind shows no contract yet where there is one.
+                foreign = foreign + 1 if isinstance(error, DeploymentError) else 0
+                if foreign >= LOOKS:
+                    raise
+                notice = Notice(role=role, what=What.WARNING, text=sentence(error))
+                if warnings.is_new(notice):
+                    teller.tell(notice)
+            self.stop.wait(pauses.next())
+        return None
+
+
+def play(
+    name: str,
+    place: Place,
+    make: Callable[[Station], Role],
+    poll: float,
+    as_json: bool,
+    heartbeat: float = 60.0,
+) -> None:
     """Lets a role work until it has finished. The first interrupt lets it stop in good order."""
     from tiebreak.cli import output
     from tiebreak.cli.notices import Teller
+    from tiebreak.roles.notices import Progress
 
-    with Teller(as_json=as_json) as teller:
-        role = make(place.station(name, teller))
+    def stop(number: int, frame: FrameType | None) -> None:
+        if place.stop.is_set():
+            raise KeyboardInterrupt
+        place.stop.set()
 
-        def stop(number: int, frame: FrameType | None) -> None:
-            if role.stop.is_set():
-                raise KeyboardInterrupt
-            role.stop.set()
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            progress = role.run(poll=poll)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    progress = Progress(state="not started")
+    try:
+        with Teller(as_json=as_json) as teller:
+            station = place.station_in_time(name, teller)
+            if station is not None:
+                role = make(station)
+                progress = role.run(poll=poll, heartbeat=heartbeat)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if as_json:
         output.show_json_line({"role": name, "what": "ended", "text": progress.state, "finished": progress.finished})
     elif progress.finished:

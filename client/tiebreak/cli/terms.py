@@ -23,23 +23,34 @@ TrustReferee = Annotated[
     ),
 ]
 LeastClock = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--least-clock",
         parser=quantities.seconds,
         metavar="TIME",
-        help="Leave jobs alone whose games give less time to move, e.g. 10m.",
+        help="Leave jobs alone whose games give less time to move, e.g. 10m. [default: what the job's trees, the "
+        "chain's blocks and an interval executed here take]",
+        show_default=False,
         rich_help_panel=_PANEL,
     ),
 ]
-DEFAULT_LEAST_CLOCK = "60s"
-MostBond = Annotated[
-    int | None,
+LeastReward = Annotated[
+    int,
     typer.Option(
-        "--most-bond",
+        "--least-reward",
         parser=quantities.wei,
         metavar="AMOUNT",
-        help="Leave jobs alone that ask for a higher bond, e.g. 0.5ether.",
+        help="Leave jobs alone that pay less, e.g. 0.05ether.",
+        rich_help_panel=_PANEL,
+    ),
+]
+LeastBond = Annotated[
+    int,
+    typer.Option(
+        "--least-bond",
+        parser=quantities.wei,
+        metavar="AMOUNT",
+        help="Leave jobs alone whose trainers have less at stake, of which whoever catches one gets a part.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -52,11 +63,36 @@ AllowLargeRows = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+DEFAULT_FLOOR = "0.001ether"
+MostBond = Annotated[
+    int | None,
+    typer.Option(
+        "--most-bond",
+        parser=quantities.wei,
+        metavar="AMOUNT",
+        help="Leave jobs alone that ask for a higher bond, e.g. 0.5ether.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
-def policy(trusted: list[str] | None, least_clock: int, most_bond: int | None, large_rows: bool = False) -> Policy:
+def policy(
+    trusted: list[str] | None,
+    least_clock: int | None,
+    most_bond: int | None,
+    least_reward: int = 0,
+    least_bond: int = 0,
+    large_rows: bool = False,
+) -> Policy:
     """What the options say. Raises CommandError for a referee that is no address."""
     from tiebreak.roles.policy import Policy
 
     referees = frozenset(network.address(text, "the trusted referee") for text in trusted or [])
-    return Policy(referees=referees or None, least_clock=least_clock, most_bond=most_bond, large_rows=large_rows)
+    return Policy(
+        referees=referees or None,
+        least_clock=least_clock,
+        most_bond=most_bond,
+        least_reward=least_reward,
+        least_bond=least_bond,
+        large_rows=large_rows,
+    )

@@ -77,6 +77,8 @@ def _plain_job(number: int, job: Job) -> dict[str, object]:
         "reward_wei": str(terms.reward),
         "trainer_bond_wei": str(terms.trainer_bond),
         "challenger_bond_wei": str(terms.challenger_bond),
+        "clock_seconds": terms.clock_allowance,
+        "concurrent_games": terms.concurrent_games,
         "commit_deadline": job.commit_deadline,
         "claim": None
         if not job.claim.committed_at
@@ -90,6 +92,7 @@ def _plain_job(number: int, job: Job) -> dict[str, object]:
         },
         "attestations": job.attestations,
         "live_games": job.live_games,
+        "queued_games": job.queued_games,
     }
 
 

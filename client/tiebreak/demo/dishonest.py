@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,17 +19,14 @@ from roundlog.log.entries import Decision, Entries
 from roundlog.operators import Inexact, operator
 from roundlog.trainer import log_header, log_path
 
-from tiebreak.chain.errors import ContractError
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Receipt
+from tiebreak.chain.game import Call
 from tiebreak.chain.records import Children, Side
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
-
-C = TypeVar("C", bound=VerificationGame)
 
 
 class PoisonedBatches(Batches):
@@ -150,17 +146,17 @@ class LyingAuditor(TamperingAuditor):
         return [Lie(step=self._first_wrong_step, operator=first_store(job.program), only_stored=True)]
 
 
-class SilentContract(VerificationGame):
+class SilentDesk(Desk):
     """Sends everything but moves: of these only the first `moves`."""
 
     moves = 0
 
-    def _send(self, function: str, *arguments: object, value: int = 0) -> Receipt:
-        if function in _MOVES:
+    def put(self, order: Order) -> bool:
+        if order.call.function in _MOVES:
             if self.moves == 0:
-                raise ContractError("FellSilentOnPurpose", {})
+                return False
             self.moves -= 1
-        return super()._send(function, *arguments, value=value)
+        return super().put(order)
 
 
 _MOVES = {
@@ -169,25 +165,33 @@ _MOVES = {
 }
 
 
-class CheatingContract(VerificationGame):
+class CheatingDesk(Desk):
     """Sends bisection moves with the halves swapped, which no hash supports."""
 
-    def bisect(self, game: int, opened: Children, next: Children) -> Receipt:
-        return super().bisect(game, Children(left=opened.right, right=opened.left), next)
+    def put(self, order: Order) -> bool:
+        if order.call.function == "bisect":
+            game, opened, below = order.call.arguments
+            assert isinstance(opened, Children)
+            swapped = Children(left=opened.right, right=opened.left)
+            order = replace(order, call=Call.of("bisect", game, swapped, below))
+        return super().put(order)
 
 
 def silenced(station: Station, *, moves: int = 0) -> Station:
     """The station of a party that falls silent after its first moves."""
-    contract = _rewired(SilentContract, station)
-    contract.moves = moves
-    return replace(station, contract=contract)
+    desk = SilentDesk(station.contract, station.sender)
+    desk.moves = moves
+    return with_desk(station, desk)
 
 
 def cheating(station: Station) -> Station:
     """The station of a party that lies about the children of its nodes."""
-    return replace(station, contract=_rewired(CheatingContract, station))
+    return with_desk(station, CheatingDesk(station.contract, station.sender))
 
 
-def _rewired(kind: type[C], station: Station) -> C:
-    honest = station.contract
-    return kind(honest.node, honest.address, station.sender, first_block=honest.first_block)
+def with_desk(station: Station, desk: Desk) -> Station:
+    """A station with another desk, which only a dishonest party has a use for. To be made last: every copy of a station
+    has a desk of its own."""
+    moved = replace(station)
+    object.__setattr__(moved, "desk", desk)
+    return moved

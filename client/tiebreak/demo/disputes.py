@@ -7,7 +7,7 @@ and starts from copies of those runs.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from roundlog import job as engine
@@ -20,7 +20,8 @@ from roundlog.trainer import Trainer
 
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Outcome, Phase, Reason, Side
-from tiebreak.demo.frauds import Fraud, FraudulentChallenger, FraudulentTrainer, Kind, RememberingContract
+from tiebreak.chain.shares import Shares
+from tiebreak.demo.frauds import Fraud, FraudulentChallenger, FraudulentTrainer, Kind, RememberingDesk
 from tiebreak.demo.ledger import gas_by_level
 from tiebreak.demo.places import all_frauds
 from tiebreak.demo.report import Dispute, Place, Report, StoryName
@@ -135,7 +136,7 @@ class _Played:
     def __init__(self, stage: Stage, bench: Bench, fraud: Fraud, liar: Side) -> None:
         self._stage, self._bench, self._fraud, self._liar = stage, bench, fraud, liar
         self._scene = stage.scene
-        self._remembering: RememberingContract | None = None
+        self._remembering: RememberingDesk | None = None
 
     def play(self) -> None:
         """Lets both parties move until neither has anything left to do; time passes where nothing else helps."""
@@ -143,7 +144,7 @@ class _Played:
         while working:
             progress = {role: role.step() for role in working}
             working = [role for role in working if not progress[role].finished]
-            if working and not any(seen.acted for seen in progress.values()):
+            if working and not any(seen.acted or seen.working for seen in progress.values()):
                 self._scene.pass_time(self._next_deadline())
 
     def _next_deadline(self) -> int:
@@ -174,8 +175,7 @@ class _Played:
         room = self._stage.run_of(self._scene.auditor, "alone")
         if self._liar is Side.CHALLENGER:
             self._lay_out(self._bench.audited, room, intervals=self._agreed)
-            self._remembering = RememberingContract.of(station)
-            station = replace(station, contract=self._remembering)
+            station, self._remembering = RememberingDesk.at(station)
             return FraudulentChallenger(station, self._stage.job, self._fraud)
         if self._fraud.kind is Kind.ROUNDING:
             # Whoever follows the log without verifying it comes to the trainer's root.
@@ -271,17 +271,17 @@ class _Played:
         dispute.by = _MEANS.get(game.reason, game.reason.name.lower())
 
     def _money(self, honest: bool) -> dict[Party, int]:
-        scene = self._scene
+        scene, spent = self._scene, self._game()[1].spent
         if honest:
-            half = TERMS.challenger_bond // 2
+            lost = Shares.of(TERMS.challenger_bond, spent[Side.TRAINER])
             return {
-                scene.trainer: TERMS.reward + half,
+                scene.trainer: TERMS.reward + lost.winners,
                 scene.auditor: -TERMS.challenger_bond,
-                scene.customer: TERMS.challenger_bond - half - TERMS.reward,
+                scene.customer: lost.quarter - TERMS.reward,
             }
-        half = TERMS.trainer_bond // 2
+        lost = Shares.of(TERMS.trainer_bond, spent[Side.CHALLENGER])
         return {
             scene.trainer: -TERMS.trainer_bond,
-            scene.auditor: half,
-            scene.customer: TERMS.trainer_bond - half,
+            scene.auditor: lost.winners,
+            scene.customer: lost.quarter,
         }

@@ -7,11 +7,10 @@ game about it has to end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
-from eth_typing import ChecksumAddress
 from roundlog import job as engine
 from roundlog.batches import Batches, BatchSource
 from roundlog.executor import Executor, StepResult
@@ -19,13 +18,12 @@ from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding
 
-from tiebreak.chain.errors import ContractError
+from tiebreak.chain.errors import ChainError, ContractError
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node, Receipt
-from tiebreak.chain.records import ElementProof
 from tiebreak.chain.sender import Sender
-from tiebreak.demo.dishonest import TamperingAuditor, TamperingTrainer
+from tiebreak.demo.dishonest import TamperingAuditor, TamperingTrainer, with_desk
 from tiebreak.demo.tampering import Lie, TamperedExecutor
+from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.station import Station
 
 
@@ -159,23 +157,26 @@ class FraudulentChallenger(TamperingAuditor):
         return self._fraud.executor(job)
 
 
-class RememberingContract(VerificationGame):
+class RememberingDesk(Desk):
     """Keeps what the contract has said about proofs of elements that it refused."""
 
-    @classmethod
-    def of(cls, station: Station) -> RememberingContract:
-        honest = station.contract
-        return cls(honest.node, honest.address, station.sender, first_block=honest.first_block)
-
-    def __init__(
-        self, node: Node, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
-    ) -> None:
-        super().__init__(node, address, sender, first_block=first_block)
+    def __init__(self, contract: VerificationGame, sender: Sender) -> None:
+        super().__init__(contract, sender)
         self.refused: list[ContractError] = []
 
-    def prove_element(self, game: int, proof: ElementProof) -> Receipt:
-        try:
-            return super().prove_element(game, proof)
-        except ContractError as error:
-            self.refused.append(error)
-            raise
+    @classmethod
+    def at(cls, station: Station) -> tuple[Station, RememberingDesk]:
+        """The same station with such a desk."""
+        desk = cls(station.contract, station.sender)
+        return with_desk(station, desk), desk
+
+    def put(self, order: Order) -> bool:
+        if order.call.function != "proveElement":
+            return super().put(order)
+
+        def failed(error: ChainError) -> None:
+            if isinstance(error, ContractError):
+                self.refused.append(error)
+            order.failed(error)
+
+        return super().put(replace(order, failed=failed))

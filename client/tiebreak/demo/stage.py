@@ -28,6 +28,7 @@ TERMS = Terms(
     challenge_window=7 * 86400,
     clock_allowance=3600,
     referee_allowance=3600,
+    concurrent_games=16,
 )
 
 
@@ -113,7 +114,8 @@ class Stage:
             {party.name: moved.get(party, 0) for party in self._parties},
             {account.name: account.moved for account in story.accounts},
         )
-        self.expect("the contract keeps nothing", 0, scene.node.balance(scene.contract.address))
+        kept = scene.node.balance(scene.contract.address)
+        self.expect("the contract keeps what is burnt and nothing else", scene.contract.burnt(), kept)
         story.seconds = time.monotonic() - self._started
 
     def run_of(self, party: Party, kind: str) -> Any:

@@ -8,7 +8,8 @@ from roundlog.commitments import MerkleTree, state_root
 from roundlog.job import Job
 from roundlog.storage import load_tensors
 
-from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Reason
+from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.chain.shares import Shares
 from tiebreak.demo.scene import Party
 from tiebreak.demo.stage import TERMS, Stage
 
@@ -58,8 +59,8 @@ def poisoned(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> None:
     _expect_end(stage, game, Outcome.CHALLENGER_WON, Reason.PROOF)
     stage.expect(f"the game has found step {step}, the poisoned one", step, _found(game, job.spec.training.interval))
     stage.expect("the claim is rejected", JobStatus.REJECTED.name, job.status.name)
-    half = TRAINER_BOND // 2
-    stage.settle({scene.trainer: -TRAINER_BOND, scene.auditor: half, scene.customer: TRAINER_BOND - half})
+    lost = Shares.of(TRAINER_BOND, game.spent[Side.CHALLENGER])
+    stage.settle({scene.trainer: -TRAINER_BOND, scene.auditor: lost.winners, scene.customer: lost.quarter})
 
 
 def false_alarms(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> None:
@@ -89,11 +90,11 @@ def false_alarms(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> N
     _expect_end(stage, _game(stage, scene.silent), Outcome.TRAINER_WON, Reason.TIMEOUT)
     stage.expect("the claim is final", JobStatus.FINAL.name, job.status.name)
     _expect_model(stage, job_dir, job.claim.final_state_root)
-    half = CHALLENGER_BOND // 2
+    lost = [Shares.of(CHALLENGER_BOND, _game(stage, who).spent[Side.TRAINER]) for who in (scene.liar, scene.silent)]
     stage.settle(
         {
-            scene.customer: -REWARD + 2 * (CHALLENGER_BOND - half),
-            scene.trainer: REWARD + 2 * half,
+            scene.customer: -REWARD + sum(one.quarter for one in lost),
+            scene.trainer: REWARD + sum(one.winners for one in lost),
             scene.liar: -CHALLENGER_BOND,
             scene.silent: -CHALLENGER_BOND,
         }

@@ -123,10 +123,11 @@ class NeedChunk:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until somebody else moves, or until the instant `until` (seconds since 1970) has come."""
+    """Nothing to do until somebody else moves, or until the instant `until` (seconds since 1970; None: no instant
+    changes anything) has come."""
 
     what: str
-    until: int
+    until: int | None
 
 
 @dataclass(frozen=True, slots=True)

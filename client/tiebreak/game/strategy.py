@@ -80,6 +80,9 @@ def next_move(game: Game, side: Side, known: Known, now: int) -> Decision:
         if game.outcome is Outcome.VOID and game.bond_held and side is Side.CHALLENGER:
             return ReleaseBond()
         return Over(game.outcome)
+    if game.phase is Phase.QUEUED:
+        # No clock runs, and the game starts in the transaction that ends an earlier one.
+        return Wait(f"the game's turn: {game.ahead} others start before it", None)
     if game.phase is Phase.REFEREE:
         if timeout_is_due(game, now):
             return ClaimTimeout()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,19 +13,31 @@ from roundlog import verdict as verdicts
 from roundlog.batches import BatchSource
 from roundlog.executor import Executor
 from roundlog.microbatch import samples_of
+from roundlog.run import StepEvent
 
-from tiebreak.chain.records import Job, JobStatus, Outcome, Phase, Side
-from tiebreak.roles.contents import Refused, fetch_job, fetch_log, require_small_rows
+from tiebreak.chain.records import Game, Job, JobStatus, Outcome, Phase, Side
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import Games, help_along
+from tiebreak.roles.overdue import end_overdue
+from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
 from tiebreak.roles.stops import confirm_stop
+from tiebreak.roles.workshop import Errand, Lane
 
 _FINDINGS_TOLD = 5
 """The log of a wrong training is wrong almost everywhere after its first wrong step: hundreds of thousands of times."""
+
+_LOG_SHARE = 8
+"""A log that takes more than this part of the time that is left is done without."""
+_MOST_LOG_SECONDS = 3600.0
+
+
+class _LogArrived(Exception):
+    """The log is there, while the audit without it has hardly begun."""
 
 
 class AuditorRole(JobRole):
@@ -40,16 +54,19 @@ class AuditorRole(JobRole):
         use_log: bool = True,
         device: torch.device | str = "cpu",
         keep_every: int = 1,
+        only_with_bond: bool = False,
     ) -> None:
-        """verify_log: the share of the logged decisions that is verified; with 1.0 the log is checked and never relied
-        on. use_log: False to do without it."""
+        """verify_log: the share of the logged decisions that is verified; 1.0 for all. use_log: False to resolve every
+        decision without the trainer's help. only_with_bond: whether a job is left alone, and not
+        even audited, where the policy allows no bond: other jobs want the machine."""
         super().__init__(station, job)
         self._verify_log = verify_log
         self._use_log = use_log
         self._device = device
         self._keep_every = keep_every
-        self._evidence: Evidence | None = None
-        self._games: Games | None = None
+        self._only_with_bond = only_with_bond
+        self._games = Games(self, Side.CHALLENGER)
+        self._told_stakes = False
 
     # What a dishonest auditor does otherwise.
 
@@ -67,71 +84,103 @@ class AuditorRole(JobRole):
 
     # The work.
 
-    def step(self) -> Progress:
-        return self._step(may_audit=True)
+    def refusal(self, why: str) -> str:
+        return f"job {self.job} cannot be audited: {why}"
 
-    def attend(self) -> Progress:
-        return self._step(may_audit=False)
+    def bond_held(self, posted: Job) -> int:
+        mine = self.games(lambda game: game.challenger == self.station.address)
+        return sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
 
-    def _step(self, *, may_audit: bool) -> Progress:
-        posted = self.posted()
-        if posted is None:
-            return self.no_job()
+    def consider(self, posted: Job) -> Progress:
         if posted.status is JobStatus.EXPIRED:
-            return Progress(finished=True, state=f"nobody has committed to job {self.job} in time")
+            return self.leave(f"nobody has committed to job {self.job} in time")
         if posted.status is JobStatus.OPEN:
-            return Progress(state="waiting for a claim")
-        mine = self._my_games()
+            return Progress(state="waits for a claim")
+        mine = self.games(lambda game: game.challenger == self.station.address)
+        self._games.tell_ended(mine)
+        held = self.bond_held(posted)
+        void = [number for number, game in mine.items() if game.outcome is Outcome.VOID and game.bond_held]
+        for number in void:
+            self.order("fetch the bond of a void game back", "releaseBond", number, job=self.job, game=number)
+        if void:
+            return Progress(state="fetches its bond back", stake=held)
         if posted.status is not JobStatus.CLAIMED:
-            return self._leave(posted, mine)
-        try:
-            if not may_audit and self._evidence is None and not self._recall(posted, mine):
-                return Progress(state="not audited yet")
-            return self._during_claim(posted, mine)
-        except Refused as error:
-            return Progress(finished=True, state=f"job {self.job} cannot be audited: {error}")
+            return self.leave(f"job {self.job} is {posted.status.name}")
+        return replace(self._during_claim(posted, mine), stake=held)
 
-    def _during_claim(self, posted: Job, mine: list[int]) -> Progress:
-        contract = self.station.contract
+    def _during_claim(self, posted: Job, mine: dict[int, Game]) -> Progress:
+        live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
+        if live:
+            return self._play(posted, live)
         if mine:
-            progress = self._play(posted, mine)
-            if progress.acted or any(contract.game(game).phase is not Phase.OVER for game in mine):
-                return progress
-            return Progress(acted=self.withdraw(), finished=True, state="the game is over and the claim stands")
-        if contract.has_attested(self.job, self.station.address):
-            return Progress(finished=True, state=f"the claim on job {self.job} is right, and this account has said so")
-        if self.station.now() > posted.claim.challenge_deadline and not posted.live_games:
-            return Progress(finished=True, state=f"the window for challenges to job {self.job} is closed")
-        evidence = self._audited(posted)
+            return self.leave("the game is over and the claim stands")
+        contract, now = self.station.contract, self.station.now()
+        # Asked for before the work, and after it.
+        asks = "audit" not in self._errands or self._is_audited()
+        if asks and contract.has_attested(self.job, self.station.address):
+            return self.leave(f"the claim on job {self.job} is right, and this account has said so")
+        if now > posted.claim.challenge_deadline and not posted.live_games:
+            return self.leave(f"the window for challenges to job {self.job} is closed")
+        policy, bond = self.station.policy, posted.terms.challenger_bond
+        if (why := policy.objection(posted, bond) if self._only_with_bond else policy.not_worth_it(posted)) is not None:
+            return self.leave(f"job {self.job} is left alone: {why}")
+        if (missing := self.missing_funds(posted.terms.challenger_bond)) is not None:
+            return Progress(state=missing)
+        evidence = self._audited(posted, self._duty(posted))
+        if evidence is None:
+            return Progress(working=True, state="audits", until=posted.claim.challenge_deadline)
+        return self._conclude(posted, evidence)
+
+    def _duty(self, posted: Job) -> Duty:
+        return Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond)
+
+    def _conclude(self, posted: Job, evidence: Evidence) -> Progress:
         root, claimed = evidence.claim.root, posted.claim.checkpoint_root
         if self.station.now() > posted.claim.challenge_deadline:
             return self._help_others(root == claimed, evidence)
         if root == claimed and evidence.made_up.needed:
-            state = f"the claim on job {self.job} is about a run that has no end, and nothing in it shows that"
-            return Progress(finished=True, state=state)
-        if root == claimed:
-            return Progress(
-                acted=self.send("attest", lambda: contract.attest(self.job, root), job=self.job), state="attesting"
+            return self.leave(
+                f"the claim on job {self.job} is about a run that has no end, and nothing in it shows that"
             )
-        return self._challenge(posted, evidence)
+        if root != claimed:
+            return self._challenge(posted, evidence)
+        self.order("attest", "attest", self.job, posted.spec_hash, root, job=self.job)
+        return Progress(state="attests")
 
     def _challenge(self, posted: Job, evidence: Evidence) -> Progress:
-        root = evidence.claim.root
-        objection = self.station.policy.objection(posted, posted.terms.challenger_bond)
-        if (objection := objection or self._too_large(evidence.job) or confirm_stop(evidence)) is not None:
-            state = f"the claim on job {self.job} is wrong (root 0x{root.hex()}), but not challenged: {objection}"
-            return Progress(finished=True, state=state)
-        # A challenge of a former life of this process may still be on its way; two would cost two bonds.
-        self.station.sender.settle()
-        if self._my_games():
-            return Progress(acted=True)
-        self.notify_job(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
-        bond = posted.terms.challenger_bond
-        self.notify_job(What.STAKED, stakes(posted, bond))
-        sent = self.send(
-            "challenge the claim", lambda: self.station.contract.challenge(self.job, root, bond=bond)[1], job=self.job
+        root, bond = evidence.claim.root, posted.terms.challenger_bond
+        objection = self.station.policy.objection(posted, bond) or self._too_large(evidence.job)
+        if objection is None:
+            confirmed = self.work(
+                Lane.GAMES,
+                "stop",
+                lambda errand: [confirm_stop(evidence)],
+                self._duty(posted),
+                "asking for a second opinion on a stop",
+                about=root,
+            )
+            if confirmed is None:
+                return Progress(working=True, state="asks for a second opinion on a stop")
+            objection = confirmed[0]
+        if objection is not None:
+            wrong = f"the claim on job {self.job} is wrong (root 0x{root.hex()})"
+            return self.leave(f"{wrong}, but not challenged: {objection}")
+        if not self.confirmed(posted):
+            return Progress(working=True, state="waits until the claim lies deep enough")
+        if not self._told_stakes:
+            self._told_stakes = True
+            self.notify_job(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
+            self.notify_job(What.STAKED, stakes(posted, bond))
+        claimed = posted.claim.checkpoint_root
+        self.order(
+            "challenge the claim",
+            "challenge",
+            *(self.job, posted.spec_hash, claimed, root),
+            value=bond,
+            purpose=f"challenge 0x{claimed.hex()} on {self.intention(posted)}",
+            job=self.job,
         )
-        return Progress(acted=sent, state="challenging")
+        return Progress(state="challenges")
 
     def _too_large(self, job: engine.Job) -> str | None:
         """Why a disputed step could not be executed here: audits cut batches, but a step that is disputed is whole."""
@@ -140,86 +189,154 @@ class AuditorRole(JobRole):
             return None
         return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
 
-    def _play(self, posted: Job, mine: list[int]) -> Progress:
-        evidence = self._audited(posted)
-        if self._games is None:
-            self._games = Games(self, self.job, Side.CHALLENGER)
-        return self._games.play(mine, lambda: evidence)
+    def _play(self, posted: Job, mine: dict[int, Game]) -> Progress:
+        running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
+        # What keeps a queued game waiting is everybody's affair; beside a running one, the others do not matter.
+        end_overdue(self, running or self._live())
+        due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None
+        duty = Duty(
+            deadline=due or self.station.now() + posted.terms.clock_allowance,
+            stake=posted.terms.challenger_bond + posted.terms.trainer_bond,
+            bonded=True,
+        )
+        challenged = next(iter(mine.values())).levels[0].roots[Side.CHALLENGER]
+        evidence = self._evidence(posted, duty, challenged)
+        if evidence is None:
+            return Progress(working=True, state="gets its audit ready for a game", deadline=due)
+        if not running:
+            return Progress(state="waits until its game begins")
+        return self._games.play(running, evidence)
 
     def _help_others(self, claim_is_right: bool, evidence: Evidence) -> Progress:
         """Too late for a game of one's own: all that is left is to move for others who hold the right root."""
         if claim_is_right:
-            return Progress(finished=True, state=f"the claim on job {self.job} is right")
-        contract = self.station.contract
-        helped = False
-        for game_id in contract.games_of(self.job):
-            if contract.game(game_id).levels[0].roots[Side.CHALLENGER] == evidence.claim.root:
-                helped |= help_along(self, game_id, Side.CHALLENGER, evidence)
-        return Progress(acted=helped, state="the claim is wrong, but only the games of others can still show it")
+            return self.leave(f"the claim on job {self.job} is right")
+        root, live = evidence.claim.root, self._live()
+        mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
+        for number, game in mates.items():
+            self._games.help_along(number, game, evidence)
+        # A game that is lost by the clock is left alone, unless one that can be won waits behind it.
+        waits = any(game.phase is Phase.QUEUED for game in mates.values())
+        won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
+        end_overdue(self, live if waits else won)
+        return Progress(state="the claim is wrong, but only the games of others can still show it")
 
-    def _leave(self, posted: Job, mine: list[int]) -> Progress:
-        contract = self.station.contract
-        for game_id in mine:
-            game = contract.game(game_id)
-            if game.outcome is Outcome.VOID and game.bond_held:
-                self.send("fetch the bond back", partial(contract.release_bond, game_id), job=self.job)
-        acted = bool(mine) and self.withdraw()
-        return Progress(acted=acted, finished=True, state=f"job {self.job} is {posted.status.name}")
+    def _live(self) -> dict[int, Game]:
+        """All games of the job that are not over, queued ones too."""
+        return self.games(lambda game: game.phase is not Phase.OVER)
 
-    def _my_games(self) -> list[int]:
-        contract = self.station.contract
-        return [game for game in contract.games_of(self.job) if contract.game(game).challenger == self.station.address]
+    # The audit.
 
-    def _audited(self, posted: Job) -> Evidence:
-        """The audit, resumed or read again from its directory."""
-        if self._evidence is None:
-            self._evidence = self.alter(self._audit(posted))
-        return self._evidence
+    def _evidence(self, posted: Job, duty: Duty, challenged: bytes) -> Evidence | None:
+        """What games are played with; None as long as it takes to have it."""
+        if not self.files_are_here(posted, duty):
+            return None
+        recalled = self._recalled(posted, duty, challenged)
+        if recalled is None:
+            return None
+        return recalled[0] if recalled else self._audited(posted, duty)
 
-    def _recall(self, posted: Job, mine: list[int]) -> bool:
-        """Whether the audit behind a game that runs already could be read again, without executing anything."""
-        if not mine:
-            return False
-        room = self.station.room(self.job, posted)
-        job = fetch_job(self.station, posted, room)
-        challenged = self.station.contract.game(mine[0]).levels[0].roots[Side.CHALLENGER]
-        found = Evidence.recall(
-            job,
-            room / "alone",
-            batches=self.batches(job),
-            executor=self.executor(job),
-            device=self._device,
-            micro_batches=self._micro_batches(job),
+    def _recalled(self, posted: Job, duty: Duty, challenged: bytes) -> list[Evidence] | None:
+        """The audit behind a game that runs already, read again without executing anything; empty if it cannot be, None
+        as long as that takes."""
+        if self._is_audited():
+            return []
+
+        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
+            job = self.read_job(posted)
+            found = Evidence.recall(
+                job,
+                self.station.room(self.job, posted) / "alone",
+                batches=self.batches(job),
+                executor=self.executor(job),
+                device=self._device,
+                micro_batches=self._micro_batches(job),
+                cache_bytes=self.station.limits.cache_bytes,
+            )
+            evidence = None if found is None else self.alter(found)
+            return [evidence] if evidence is not None and evidence.claim.root == challenged else []
+
+        return self.work(Lane.GAMES, "recalling", recall, duty, "reading the audit again")
+
+    def _is_audited(self) -> bool:
+        known = self._errands.get("audit")
+        return known is not None and known.done and known.error is None
+
+    def _audited(self, posted: Job, duty: Duty) -> Evidence | None:
+        """The audit, resumed or read again from its directory; None as long as it takes."""
+        if not duty.bonded:
+            require_decidable(self.station, posted)
+        if not self.files_are_here(posted, duty):
+            return None
+        log = self._log(posted, duty) if self._use_log else None
+        bonded = duty.bonded
+        return self.work(
+            Lane.RUNS,
+            "audit",
+            lambda errand: self.alter(self._audit(posted, log, errand, bonded)),
+            duty,
+            "the audit",
+            about=posted.claim.checkpoint_root,
         )
-        if found is not None and (evidence := self.alter(found)).claim.root == challenged:
-            self._evidence = evidence
-        return self._evidence is not None
 
-    def _audit(self, posted: Job) -> Evidence:
+    def _log(self, posted: Job, duty: Duty) -> Errand[list[Path]]:
+        """The fetching of the log, for which the audit does not wait; of an empty list if it cannot be had."""
+        left = max(0.0, posted.claim.challenge_deadline - self.station.now())
+        within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
         room = self.station.room(self.job, posted)
-        job = fetch_job(self.station, posted, room)
-        if not self._my_games():
+
+        def fetch(errand: Errand[list[Path]]) -> list[Path]:
+            found = fetch_log(self.station, posted, room, within=within)
+            return [] if found is None else [found]
+
+        return self.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
+
+    def _audit(self, posted: Job, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool) -> Evidence:
+        """The audit behind everything that is said or bonded. The log is a hint: if it comes late it is left out."""
+        job = self.read_job(posted)
+        if not bonded:
             require_small_rows(self.station, job)
-        log_dir = fetch_log(self.station, posted, room) if self._use_log else None
-        if log_dir is None and self._use_log:
-            self.notify_job(What.WARNING, f"the log {posted.claim.log_cid} cannot be had: the audit goes without it")
-        # Only what was found without relying on the trainer's log can be defended in a game.
-        return self._execute(posted, job, room / "alone", log_dir)
 
-    def _micro_batches(self, job: engine.Job) -> int:
-        return min(self.station.limits.micro_batches, samples_of(job.program))
+        def arrived() -> list[Path]:
+            return log.result() if log is not None and log.done and log.error is None else []
 
-    def _execute(self, posted: Job, job: engine.Job, run_dir: Path, log_dir: Path | None) -> Evidence:
+        def look_for_log(event: StepEvent) -> None:
+            if event.step < job.spec.interval and arrived():
+                raise _LogArrived
+
+        if not arrived():
+            if log is not None and log.done:
+                text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
+                self.notify_job(What.WARNING, text)
+            with suppress(_LogArrived):
+                return self._execute(posted, job, None, errand, look_for_log, bonded)
+        return self._execute(posted, job, arrived()[0], errand, lambda event: None, bonded)
+
+    def _execute(
+        self,
+        posted: Job,
+        job: engine.Job,
+        log_dir: Path | None,
+        errand: Errand[Evidence],
+        also: Callable[[StepEvent], None],
+        bonded: bool,
+    ) -> Evidence:
+        on_step = self.on_step(errand, posted, job, "auditing", bonded=bonded)
+
+        def told(event: StepEvent) -> None:
+            also(event)
+            on_step(event)
+
         verdict = verdicts.audit(
             job,
-            run_dir,
+            self.station.room(self.job, posted) / "alone",
             claim=posted.claim.checkpoint_root,
             log_dir=log_dir,
             verify_log=self._verify_log,
             batches=self.batches(job),
             keep_every=self._keep_every,
             device=self._device,
-            on_step=self.on_step(self.job, job.spec.steps, "auditing"),
+            on_step=told,
             on_distrust=lambda why: self.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
             micro_batches=self._micro_batches(job),
             go_on=True,
@@ -242,6 +359,10 @@ class AuditorRole(JobRole):
             executor=self.executor(job),
             device=self._device,
             micro_batches=self._micro_batches(job),
+            cache_bytes=self.station.limits.cache_bytes,
         )
         self.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{evidence.claim.root.hex()}")
         return evidence
+
+    def _micro_batches(self, job: engine.Job) -> int:
+        return min(self.station.limits.micro_batches, samples_of(job.program))

@@ -12,7 +12,7 @@ from roundlog.program import Program
 from roundlog.spec import SpecError
 from roundlog.storage import StorageError, load_tensors
 
-from tiebreak.chain.code import is_adjudicator
+from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
@@ -29,11 +29,10 @@ class Refused(Exception):
     """Content, or a whole job, that this role will not work with. The message is one sentence."""
 
 
-def fetch_job(station: Station, posted: Job, room: Path) -> engine.Job:
-    """The job that the chain names, fetched unless it is there already.
+def require_decidable(station: Station, posted: Job) -> None:
+    """Looks at what the chain alone says of a job: whether disputes about it could be decided, and its size.
 
-    Raises Refused for a job that is not the posted one, larger than the station's limits, or of which disputes could
-    not be decided; StoreError when its files cannot be had at present."""
+    Raises Refused if this role will not work on it, NoCode if the node does not show its adjudicator now."""
     limits = station.limits
     try:
         posted.spec.training.validate()
@@ -41,13 +40,23 @@ def fetch_job(station: Station, posted: Job, room: Path) -> engine.Job:
         raise Refused(f"the posted spec cannot be followed: {error}") from error
     if (why := unanswerable_spec(posted.spec.training)) is not None:
         raise Refused(why)
-    if not is_adjudicator(station.contract.node, posted.spec.adjudicator):
-        raise Refused(
-            f"the posted adjudicator {posted.spec.adjudicator} is not this version's, so that nobody knows what it "
-            "would compute"
-        )
     if posted.spec.training.steps > limits.steps:
         raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
+    adjudicator = posted.spec.adjudicator
+    if not station.desk.is_adjudicator(adjudicator):
+        raise Refused(
+            f"the posted adjudicator {adjudicator} is not this version's, so that nobody knows what it would compute"
+        )
+    if (why := why_broken("Adjudicator", station.contract.node.chain_id, adjudicator)) is not None:
+        raise Refused(f"the posted adjudicator {adjudicator} is known to be broken ({why})")
+
+
+def fetch_job(station: Station, posted: Job, room: Path, *, within: float | None = None) -> engine.Job:
+    """The job that the chain names, fetched unless it is there already. Asks the store, not the chain.
+
+    Raises Refused for a job that is not the posted one, larger than the station's limits, or of which disputes could
+    not be decided; StoreError when its files cannot be had at present, or not in `within` seconds."""
+    limits = station.limits
     directory = room / "job"
     if directory.exists():
         try:
@@ -55,11 +64,10 @@ def fetch_job(station: Station, posted: Job, room: Path) -> engine.Job:
         except Refused:
             shutil.rmtree(directory)  # damaged since it was fetched; the store has it whole
     try:
-        station.store.get_directory(posted.job_cid, directory, max_bytes=limits.job_bytes)
+        station.store.get_directory(posted.job_cid, directory, max_bytes=limits.job_bytes, within=within)
     except _NEVER_BETTER as error:
         raise Refused(f"the job's files are not acceptable: {error}") from error
-    job = _read_job(station, posted, directory)
-    return job
+    return _read_job(station, posted, directory)
 
 
 def _read_job(station: Station, posted: Job, directory: Path) -> engine.Job:
@@ -82,13 +90,14 @@ def require_small_rows(station: Station, job: engine.Job) -> None:
         raise Refused(why)
 
 
-def fetch_log(station: Station, posted: Job, room: Path) -> Path | None:
-    """The directory of the trainer's logs; None if they cannot be had. An audit needs no log, so nothing is raised."""
+def fetch_log(station: Station, posted: Job, room: Path, *, within: float) -> Path | None:
+    """The directory of the trainer's logs; None if they cannot be had within so many seconds. An audit needs no log, so
+    nothing is raised."""
     directory = room / "log"
     if directory.exists():
         return directory
     try:
-        station.store.get_directory(posted.claim.log_cid, directory, max_bytes=station.limits.log_bytes)
+        station.store.get_directory(posted.claim.log_cid, directory, max_bytes=station.limits.log_bytes, within=within)
     except (StoreError, OSError):
         return None
     return directory

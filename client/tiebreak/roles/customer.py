@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import os
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
@@ -11,14 +11,19 @@ from roundlog.storage import read_record, write_record
 
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.events import JobPosted
+from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.game import timeout_is_due
+from tiebreak.roles.agenda import Duty
 from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
-from tiebreak.roles.contents import Refused, fetch_job, fetch_state
+from tiebreak.roles.contents import fetch_state
 from tiebreak.roles.notices import Notice, Progress, What
+from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
+from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
+from tiebreak.roles.workshop import Errand, Lane
 
 
 def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAddress) -> int:
@@ -27,18 +32,21 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
 
     If this is interrupted at any instant, the same call made again with the same station carries on and does not pay
     twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job, or
-    one whose disputes could not be decided, or only by the referee (unless the station's policy accepts that),
-    StoreError, ChainError."""
+    one whose disputes could not be decided, or only by the referee (unless the station's policy accepts that), or by
+    the clock for this machine, StoreError, ChainError."""
     job = engine.Job.read(job_dir, engine.Limits(memory_bytes=station.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
         raise engine.JobError(why)
     if not station.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
         raise engine.JobError(why)
+    require_time(station, job, terms)
     adjudicator = station.contract.adjudicator()
     if not is_adjudicator(station.contract.node, adjudicator):
         raise engine.JobError(
             f"the adjudicator {adjudicator} of this contract is not this version's: deploy a contract"
         )
+    if (broken := why_broken("Adjudicator", station.contract.node.chain_id, adjudicator)) is not None:
+        raise engine.JobError(f"the adjudicator {adjudicator} is known to be broken ({broken}): use a newer release")
     spec = PostedSpec(job.spec, referee, adjudicator)
     cid = station.store.add_directory(job_dir)
     _tell(station, What.PUBLISHED, f"published the job as {cid}")
@@ -46,16 +54,37 @@ def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAdd
     station.sender.settle()
     name = {"job_cid": cid, "spec_hash": spec.hash.hex()}
     record = read_record(record_path) if record_path.exists() else {}
-    if {key: record.get(key) for key in name} == name and (found := _posted_since(station, record)) is not None:
+    if _is_about(record, name) and (found := _posted_since(station, record)) is not None:
         record_path.unlink()
         return found
     station.directory.mkdir(parents=True, exist_ok=True)
-    write_record(record_path, {**name, "from_block": station.contract.node.head().number + 1})
-    job_id, receipt = station.contract.post_job(spec, terms, cid)
+    # The same intention has the same name after a kill, so that it is paid for once.
+    token = str(record.get("token") or os.urandom(8).hex()) if _is_about(record, name) else os.urandom(8).hex()
+    write_record(record_path, {**name, "token": token, "from_block": station.contract.node.head().number + 1})
+    job_id, receipt = station.contract.post_job(spec, terms, cid, purpose=f"post a job: {token}")
     record_path.unlink()
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
     station.notify(notice)
     return job_id
+
+
+def require_time(station: Station, job: engine.Job, terms: Terms) -> None:
+    """Measures blocks and a step of the job here, and holds the clocks against that. Raises JobError if they are too
+    short for whoever is right, be it on a machine like this one."""
+    policy = station.policy
+    needed = policy.least_clock
+    if needed is None:
+        pace = Pace(block=station.desk.block_seconds(), step=step_seconds(job))
+        needed = least_clock(job.program, job.spec, pace, terms.concurrent_games)
+    if terms.clock_allowance < needed:
+        raise engine.JobError(
+            f"its clocks would run {terms.clock_allowance} seconds, and whoever is right needs {needed} here: give "
+            "them that much, or make intervals shorter"
+        )
+
+
+def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:
+    return {key: record.get(key) for key in name} == name
 
 
 def _posted_since(station: Station, record: dict[str, object]) -> int | None:
@@ -86,65 +115,48 @@ class CustomerRole(JobRole):
         super().__init__(station, job)
         self._model = model
 
-    def step(self) -> Progress:
-        return self._step(may_fetch=True)
+    def refusal(self, why: str) -> str:
+        return f"the claim is final, but the trainer has not published its model: {why}"
 
-    def attend(self) -> Progress:
-        return self._step(may_fetch=False)
-
-    def _step(self, *, may_fetch: bool) -> Progress:
-        contract = self.station.contract
-        posted = self.posted()
-        if posted is None:
-            return self.no_job()
+    def consider(self, posted: Job) -> Progress:
         match posted.status:
             case JobStatus.OPEN:
                 if self.station.now() <= posted.commit_deadline:
-                    return Progress(state="waiting for a trainer", until=posted.commit_deadline + 1)
-                return Progress(
-                    acted=self.send("take the reward back", lambda: contract.reclaim(self.job), job=self.job),
-                    state="reclaiming",
-                )
+                    return Progress(state="waits for a trainer", until=posted.commit_deadline + 1)
+                self.order("take the reward back", "reclaim", self.job, job=self.job)
+                return Progress(state="reclaims")
             case JobStatus.CLAIMED:
                 return self._watch(posted)
             case JobStatus.FINAL:
-                if not may_fetch:
-                    return Progress(state="the model waits to be fetched")
-                acted = self.withdraw()
-                return Progress(acted=acted, finished=True, state=self._fetch_model(posted))
-        return Progress(acted=self.withdraw(), finished=True, state=f"job {self.job} is {posted.status.name}: refunded")
+                return self._collect(posted)
+        return self.leave(f"job {self.job} is {posted.status.name}: refunded")
 
     def _watch(self, posted: Job) -> Progress:
-        contract = self.station.contract
         if posted.live_games:
-            acted = False
-            for game_id in contract.games_of(self.job):
-                if timeout_is_due(contract.game(game_id), self.station.now()):
-                    acted |= self.send(
-                        "end a game whose clock ran out",
-                        partial(contract.claim_timeout, game_id),
-                        job=self.job,
-                        game=game_id,
-                    )
-            return Progress(acted=acted, state=f"waiting for {posted.live_games} games")
+            end_overdue(self, self.games(lambda game: timeout_is_due(game, self.station.now())))
+            return Progress(state=f"waits for {posted.live_games} games")
         deadline = posted.claim.challenge_deadline
         if self.station.now() <= deadline:
-            return Progress(state="waiting for the challenge window to close", until=deadline + 1)
-        return Progress(
-            acted=self.send("finalize", lambda: contract.finalize(self.job), job=self.job), state="finalizing"
-        )
+            return Progress(state="waits for the challenge window to close", until=deadline + 1)
+        self.order("finalize", "finalize", self.job, job=self.job)
+        return Progress(state="finalizes")
 
-    def _fetch_model(self, posted: Job) -> str:
-        """Raises StoreError if the model cannot be had at present."""
+    def _collect(self, posted: Job) -> Progress:
+        duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
         if self._model.exists():
-            return f"the model is in {self._model}"
-        try:
-            job = fetch_job(self.station, posted, self.station.room(self.job, posted))
+            return self.leave(f"the model is in {self._model}")
+        if not self.files_are_here(posted, duty):
+            return Progress(working=True, state="fetches the job's files")
+
+        def fetch(errand: Errand[Path]) -> Path:
             self._model.parent.mkdir(parents=True, exist_ok=True)
             part = self._model.with_name(f".{self._model.name}.partial")
-            fetch_state(self.station, posted.claim.model_cid, job.program, posted.claim.final_state_root, part)
-        except Refused as error:
-            return f"the claim is final, but the trainer has not published its model: {error}"
-        part.replace(self._model)
-        self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
-        return f"the model is in {self._model}"
+            claim, job = posted.claim, self.read_job(posted)
+            fetch_state(self.station, claim.model_cid, job.program, claim.final_state_root, part)
+            part.replace(self._model)
+            self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
+            return self._model
+
+        if self.work(Lane.FILES, "model", fetch, duty, "fetching the model") is None:
+            return Progress(working=True, state="fetches the model")
+        return self.leave(f"the model is in {self._model}")

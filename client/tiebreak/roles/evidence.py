@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from roundlog.adjudication.openings import needed
@@ -13,10 +16,15 @@ from roundlog.dispute import DisputedOperator, MadeUp, StepTrace, trace_step
 from roundlog.executor import Executor
 from roundlog.job import Job
 from roundlog.policies import alone
-from roundlog.replay import replay_interval, replay_state
+from roundlog.replay import replay, replay_interval, replay_state
 from roundlog.run import Run
 
 from tiebreak.game import Leaves, Output, Place, Trace, Tree
+
+CACHE_BYTES = 1 << 30
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Evidence:
@@ -24,7 +32,9 @@ class Evidence:
 
     `state_roots`: one an interval. `batches`, `executor`: as in the run; None for what the spec prescribes.
     `micro_batches`: into how many parts batches are cut, to the same bits; a step that is disputed itself is executed
-    whole."""
+    whole. `cache_bytes`: how much of what was computed is kept; games at the same place share it.
+
+    One thread at a time may ask for a `tree`; what is `at_hand` anybody may ask."""
 
     def __init__(
         self,
@@ -36,6 +46,7 @@ class Evidence:
         executor: Executor | None = None,
         device: torch.device | str = "cpu",
         micro_batches: int = 1,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self.job = job
         self.run_dir = run_dir
@@ -45,10 +56,10 @@ class Evidence:
         self._device = device
         self._micro_batches = micro_batches
         self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
-        # Of each the last one that was asked for: games are played one after the other.
-        self._before: tuple[int, list[torch.Tensor]] | None = None
-        self._trace: tuple[Place, Trace] | None = None
-        self._output: tuple[Place, Output] | None = None
+        # Games at different places take turns, so that more than the last one is kept of each.
+        self._before: Kept[int, list[torch.Tensor]] = Kept(cache_bytes // 4)
+        self._traces: Kept[Place, Trace] = Kept(cache_bytes // 4)
+        self._outputs: Kept[Place, Output] = Kept(cache_bytes // 2)
 
     @classmethod
     def recall(
@@ -60,32 +71,50 @@ class Evidence:
         executor: Executor | None = None,
         device: torch.device | str = "cpu",
         micro_batches: int = 1,
+        cache_bytes: int = CACHE_BYTES,
     ) -> Evidence | None:
         """The evidence of a run that was executed to its end; None if it was not."""
         roots = Run(job, run_dir, batches=batches).recorded_roots()
         if len(roots) < job.spec.intervals:
             return None
-        return cls(job, run_dir, roots, batches=batches, executor=executor, device=device, micro_batches=micro_batches)
+        return cls(
+            job,
+            run_dir,
+            roots,
+            batches=batches,
+            executor=executor,
+            device=device,
+            micro_batches=micro_batches,
+            cache_bytes=cache_bytes,
+        )
 
     @property
     def claim(self) -> Leaves:
         """The tree over all checkpoints."""
         return self._roots[()]
 
+    def at_hand(self, place: Place) -> Tree | None:
+        """The tree at a place, if it was computed before and is still kept."""
+        if len(place) < 2:
+            return self._roots.get(place)
+        return (self._traces if len(place) == 2 else self._outputs).get(place)
+
     def tree(self, place: Place) -> Tree:
         """The tree at a place of the dispute, executed again if need be. Raises KeyError where no tree hangs."""
-        if len(place) < 2:
-            if place not in self._roots:
-                self._roots[place] = Leaves(self.step_roots(*place))
+        if (found := self.at_hand(place)) is not None:
+            return found
+        if len(place) == 1:
+            self._roots[place] = Leaves(self.step_roots(*place))
             return self._roots[place]
         if len(place) == 2:
-            if self._trace is None or self._trace[0] != place:
-                self._trace = place, Trace(self.trace(self.step_at(place)))
-            return self._trace[1]
+            trace = Trace(self.trace(self.step_at(place)))
+            self._traces.put(place, trace, 200 * (trace.tree.count + 1))
+            return trace
         if len(place) == 3:
-            if self._output is None or self._output[0] != place:
-                self._output = place, self.output(self.step_at(place), place[2])
-            return self._output[1]
+            output = self.output(self.step_at(place), place[2])
+            kept = {place[2], *needed(self.job.program, place[2])}
+            self._outputs.put(place, output, sum(self.job.program.nodes[q].type.nbytes for q in kept))
+            return output
         raise KeyError(place)
 
     def step_at(self, place: Place) -> int:
@@ -135,6 +164,42 @@ class Evidence:
         )
 
     def _state_before(self, step: int) -> list[torch.Tensor]:
-        if self._before is None or self._before[0] != step:
-            self._before = step, replay_state(self._run, step)
-        return self._before[1]
+        if (kept := self._before.get(step)) is None:
+            kept = self._replayed(step)
+            self._before.put(step, kept, sum(tensor.nbytes for tensor in kept))
+        return kept
+
+    def _replayed(self, step: int) -> list[torch.Tensor]:
+        """The state before a step, from the nearest one at hand that lies after the last checkpoint."""
+        checkpoint = step - step % self.job.spec.interval
+        near = max((known for known in self._before if checkpoint <= known < step), default=None)
+        if near is None or (states := self._before.get(near)) is None:
+            return replay_state(self._run, step)
+        return next(after for done, after in replay(self._run, near, states) if done + 1 == step)
+
+
+class Kept(Generic[K, V]):
+    """The values that were used last, of at most so many bytes together; one is kept whatever its size."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._sizes: dict[K, int] = {}
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """None for what is not kept."""
+        value = self._values.get(key)
+        if value is not None:
+            with suppress(KeyError):  # another thread has just put it out
+                self._values.move_to_end(key)
+        return value
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keeps one more, of `size` bytes, and drops what was not used for the longest time."""
+        self._values[key], self._sizes[key] = value, size
+        while sum(self._sizes.values()) > self._most and len(self._values) > 1:
+            dropped, _ = self._values.popitem(last=False)
+            del self._sizes[dropped]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._values))

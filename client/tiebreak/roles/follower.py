@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from roundlog.arithmetic import MachineError
 
-from tiebreak.chain.errors import ChainError
+from tiebreak.chain.errors import AccountError
 from tiebreak.chain.records import Job
-from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.role import Interrupted, JobRole, Role
+from tiebreak.roles.notices import Progress, What, together
+from tiebreak.roles.role import OUTAGES, JobRole, Role, sentence
 from tiebreak.roles.station import Station
-from tiebreak.store import StoreError
+from tiebreak.roles.workshop import Interrupted
 
 Make = Callable[[int, Job], JobRole | None]
-"""Gives a job's role; None for a job to be left alone for ever."""
+"""Gives a job's role, at the same station; None for a job to be left alone for ever."""
 
 
 class Follower(Role):
@@ -25,53 +25,47 @@ class Follower(Role):
         self.name = name
         self._make = make
         self._seen = 0
-        self._roles: list[JobRole] = []
-        self._working: JobRole | None = None
-        self._broken: set[int] = set()
+        self._roles: dict[int, JobRole] = {}
 
-    def step(self) -> Progress:
+    def look(self) -> Progress:
         self._look_for_jobs()
-        acted = False
-        for role in list(self._roles):
-            self._working = role
-            progress = self._guarded(role, role.attend if role.job in self._broken else role.step)
-            self._working = None
-            acted |= progress.acted
+        found = []
+        for number, role in list(self._roles.items()):
+            progress = self._guarded(role)
+            found.append(progress)
             if progress.finished:
-                self._roles.remove(role)
-                self.tell(What.COMPUTED, progress.state, job=role.job)
-        return Progress(acted=acted, state=f"following {len(self._roles)} jobs")
+                self._roles.pop(number).close()
+                self.tell(What.COMPUTED, progress.state, job=number)
+        return together(found, f"follows {len(self._roles)} jobs")
+
+    def doing(self) -> list[str]:
+        return [clause for role in self._roles.values() for clause in role.doing()]
+
+    def repeated_warnings(self) -> str:
+        return "; ".join(
+            filter(None, [super().repeated_warnings(), *(r.repeated_warnings() for r in self._roles.values())])
+        )
 
     def _look_for_jobs(self) -> None:
-        count = self.station.contract.job_count()
-        for job_id in range(self._seen + 1, count + 1):
-            posted = self.station.contract.job(job_id)
-            role = self._make(job_id, posted)
-            if role is not None:
+        desk = self.station.desk
+        for number, posted in desk.jobs_after(self._seen):
+            role = self._make(number, posted)
+            if role is None:
+                desk.watch.unfollow(number)
+            else:
                 role.stop = self.stop
-                role.patience = self.patience
-                role.meanwhile = self._attend
-                self._roles.append(role)
-            self._seen = job_id
+                self._roles[number] = role
+            self._seen = number
 
-    def _attend(self) -> None:
-        """While one job is trained or audited, the others' moves and deadlines go on."""
-        for role in self._roles:
-            if role is not self._working:
-                self._guarded(role, role.attend)
-
-    def _guarded(self, role: JobRole, call: Callable[[], Progress]) -> Progress:
+    def _guarded(self, role: JobRole) -> Progress:
         try:
-            return call()
-        except (ChainError, StoreError) as error:
-            self.tell(What.WARNING, str(error), job=role.job)
-            return Progress(state=str(error))
-        except (Interrupted, MachineError):
+            return role.look()
+        except (Interrupted, MachineError, AccountError):
             raise  # not the job's fault, so that it says nothing about the job
+        except OUTAGES as error:
+            role.notify_job(What.WARNING, sentence(error))
+            return Progress(state=sentence(error))
         except Exception as error:
-            # Whatever a stranger's job has broken here, the other jobs go on, and so do the games of this one.
-            self._broken.add(role.job)
-            self.tell(
-                What.WARNING, f"gave up the work on job {role.job} ({type(error).__name__}: {error})", job=role.job
-            )
+            # Whatever a stranger's job has broken here, the other jobs go on, and this one is looked at again.
+            role.notify_job(What.WARNING, f"could not look after job {role.job} ({type(error).__name__}: {error})")
             return Progress(state=str(error))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tiebreak.chain.node import Receipt
@@ -24,11 +25,14 @@ class What(StrEnum):
     """A transaction is in a block: `receipt`."""
     WARNING = "warning"
     """Something went wrong that the role can live with."""
+    HEARTBEAT = "heartbeat"
+    """What the role does and waits for, what it has at stake, and when it has to move at the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """`text` is one sentence without a full stop. `job` and `game` are None where it is about none."""
+    """`text` is one sentence without a full stop. `job` and `game` are None where it is about none. `at`: seconds since
+    1970, by the clock of this machine."""
 
     role: str
     what: What
@@ -39,6 +43,7 @@ class Notice:
     total: int = 0
     loss: float | None = None
     receipt: Receipt | None = None
+    at: float = field(default_factory=time.time)
 
 
 Notify = Callable[[Notice], None]
@@ -56,7 +61,61 @@ class Progress:
     """Something was done, so that another step at once may find more to do."""
     finished: bool = False
     """There is nothing left that this role will ever do here."""
+    working: bool = False
+    """Long work is under way, or something has to be looked at once more: a step in a moment may find it done."""
     state: str = ""
     """How things stand: what it waits for, or how it ended."""
     until: int | None = None
     """The instant (chain time) from which there is something to do even if nobody else moves; None: unknown."""
+    stake: int = 0
+    """Wei of this account that the job holds now as a bond."""
+    deadline: int | None = None
+    """The instant (chain time) up to which this role has to have moved; None: nobody waits for it."""
+
+
+def together(found: Sequence[Progress], state: str) -> Progress:
+    """What several jobs come to: all that is at stake, and the nearest deadlines."""
+    waiting = [progress for progress in found if not progress.finished]
+    return Progress(
+        acted=any(progress.acted for progress in found),
+        working=any(progress.working for progress in found),
+        state=state,
+        until=min((progress.until for progress in waiting if progress.until is not None), default=None),
+        stake=sum(progress.stake for progress in waiting),
+        deadline=min((progress.deadline for progress in waiting if progress.deadline is not None), default=None),
+    )
+
+
+class Warnings:
+    """Tells each warning once, until it changes; how often it came again is told by `summary`.
+
+    A warning is the same if it has the same text about the same job and game."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[int | None, int | None, str], int] = {}
+        self._repeated = 0
+
+    def is_new(self, notice: Notice) -> bool:
+        """Whether this one is to be told."""
+        key = (notice.job, notice.game, notice.text)
+        if key in self._told:
+            self._told[key] += 1
+            self._repeated += 1
+            return False
+        if len(self._told) >= _MOST_REMEMBERED:
+            self._told.clear()
+        self._told[key] = 0
+        return True
+
+    def forget(self, job: int | None) -> None:
+        """All is well with that job again, so that the next warning is news."""
+        for key in [key for key in self._told if key[0] == job]:
+            del self._told[key]
+
+    def summary(self) -> str:
+        """How many warnings came again since this was asked the last time, in one clause; empty if none did."""
+        count, self._repeated = self._repeated, 0
+        return f"{count} warnings came again" if count else ""
+
+
+_MOST_REMEMBERED = 10_000

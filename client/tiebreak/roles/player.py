@@ -1,15 +1,11 @@
-"""Plays a party's games: asks the strategy, computes what it needs, sends what it says."""
+"""Plays a party's games: asks the strategy, has computed what it needs, orders what it says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Mapping
 from typing import get_args
 
-from roundlog.commitments import leaf_hash
-
-from tiebreak.chain.events import ChunkPosted
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Receipt
 from tiebreak.chain.records import Game, Level, Phase, Side
 from tiebreak.game import (
     Bisect,
@@ -34,97 +30,155 @@ from tiebreak.game import (
     Wait,
     forced_move,
     next_move,
+    place_of,
 )
+from tiebreak.roles.agenda import Duty
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.role import Role
+from tiebreak.roles.role import JobRole
+from tiebreak.roles.workshop import Lane
+
+RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
+"""Phases in which a party's clock runs."""
 
 
-def play(role: Role, game_id: int, side: Side, evidence: Evidence) -> tuple[bool, Decision, Game]:
-    """All moves of one side that can be made now. Returns whether any was sent, the decision that ended it, and the
-    game as it stands then."""
-    station = role.station
-    known = Known({(): evidence.claim})
-    acted = False
-    while True:
-        game = station.contract.game(game_id)
-        decision = next_move(game, side, known, station.now())
-        if isinstance(decision, Need | NeedChunk):
-            if not _provide(role, game_id, game, known, decision, evidence):
-                return acted, Wait("the bytes that the trainer has posted", station.now() + 1), game
-        elif isinstance(decision, Wait | Helpless | Over):
-            return acted, decision, game
-        elif not _send(role, game_id, game, decision):
-            return acted, Wait("another look at the game", station.now() + 1), game
-        else:
-            acted = True
+class Games:
+    """The games of one side under one claim. Nothing is remembered that the chain could take back."""
+
+    def __init__(self, role: JobRole, side: Side) -> None:
+        self._role = role
+        self._side = side
+        self._told: dict[int, str] = {}
+
+    def play(self, games: Mapping[int, Game], evidence: Evidence) -> Progress:
+        """Orders every move that can be made now, and asks for what the others need."""
+        waits: list[Wait] = []
+        deadlines: list[int] = []
+        working = False
+        for game_id, game in games.items():
+            if game.phase is Phase.OVER:
+                continue
+            if game.deadlines[self._side]:
+                deadlines.append(game.deadlines[self._side])
+            decision = self._decide(game_id, game, evidence)
+            if decision is None:
+                working = True
+            elif isinstance(decision, Helpless):
+                self._tell(What.WARNING, f"cannot move in game {game_id}: {decision.why}", game_id)
+            elif isinstance(decision, Wait):
+                waits.append(decision)
+            elif not isinstance(decision, Need | NeedChunk | Over):
+                self.order(game_id, game, decision)
+        deadline = min(deadlines, default=None)
+        if not waits:
+            return Progress(working=working, state=f"plays {len(deadlines)} games", deadline=deadline)
+        first = min(waits, key=lambda wait: math.inf if wait.until is None else wait.until)
+        return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
+
+    def tell_ended(self, games: Mapping[int, Game]) -> None:
+        """Tells of each game that is over how it ended; once, unless that changes."""
+        for game_id, game in games.items():
+            if game.phase is Phase.OVER:
+                self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
+
+    def help_along(self, game_id: int, game: Game, evidence: Evidence) -> None:
+        """Makes the forced moves of a silent side that holds the same trees as we do. Nobody but the party itself can
+        open a level or name an element, so this helps in between."""
+        if game.phase not in RUNNING or not game.deadlines[self._side]:
+            return
+        clock, now = game.clocks[self._side], self._role.station.now()
+        # The first half of its time is the party's own: two who send the same move only get in each other's way.
+        if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
+            return
+        decision = self._decide(game_id, game, evidence)
+        if isinstance(decision, get_args(ForcedMove)):
+            self.order(game_id, game, decision)
+
+    def order(self, game_id: int, game: Game, move: Move) -> None:
+        """Lets a move go out with this look."""
+        function, arguments = call_of(game_id, move)
+        self._role.order(describe(game, move), function, *arguments, job=game.job, game=game_id)
+
+    def _decide(self, game_id: int, game: Game, evidence: Evidence) -> Decision | None:
+        """What to do in a game; None as long as it is being computed, or the chunk cannot be had."""
+        now = self._role.station.now()
+        moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
+        if not moves:
+            return next_move(game, self._side, Known(), now)
+        if _is_quick(game):
+            place = place_of(game)
+            at_hand = {
+                place[:n]: tree for n in range(len(place) + 1) if (tree := evidence.at_hand(place[:n])) is not None
+            }
+            decision = forced_move(game, self._side, Known(at_hand))
+            if not isinstance(decision, Need):
+                return decision
+        chunk = None
+        if game.phase is Phase.PROVING and game.current.level is Level.CHUNK:
+            chunk = self._chunk(game_id, game)
+            if chunk is None:
+                return None
+        what = f"a move in game {game_id}"
+        return self._role.work(
+            Lane.GAMES,
+            what,
+            lambda errand: computed_move(game, self._side, evidence, chunk),
+            Duty(deadline=game.deadlines[self._side], stake=game.trainer_bond, bonded=True),
+            what,
+            about=game,
+        )
+
+    def _chunk(self, game_id: int, game: Game) -> bytes | None:
+        """The chunk that was posted; its hash is known, so that it need not lie under any number of blocks."""
+        found = self._role.station.desk.watch.posted_chunk(game_id)
+        if found is None:
+            self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
+        return found
+
+    def _tell(self, what: What, text: str, game_id: int) -> None:
+        if self._told.get(game_id) != text:
+            self._told[game_id] = text
+            self._role.notify_job(what, text, game=game_id)
 
 
-def help_along(role: Role, game_id: int, side: Side, evidence: Evidence) -> bool:
-    """Makes the forced moves of a silent side that holds the same trees as we do. Nobody but the party itself can open
-    a level or name an element, so this helps in between."""
-    game = role.station.contract.game(game_id)
-    if game.phase in (Phase.REFEREE, Phase.OVER) or not game.deadlines[side]:
-        return False
-    clock = game.clocks[side]
-    # The first half of its time is the party's own: two who send the same move only get in each other's way.
-    if not clock.started_at + clock.remaining // 2 < role.station.now() <= game.deadlines[side]:
-        return False
-    known = Known({(): evidence.claim})
-    while isinstance(decision := forced_move(game, side, known), Need | NeedChunk):
-        if not _provide(role, game_id, game, known, decision, evidence):
-            return False
-    return isinstance(decision, get_args(ForcedMove)) and _send(role, game_id, game, decision)
+def _is_quick(game: Game) -> bool:
+    """Whether a move follows at once from trees that are at hand; all others hash or compute."""
+    return game.phase is Phase.BISECTION and game.current.level is not Level.PARTIAL
 
 
-def _provide(role: Role, game_id: int, game: Game, known: Known, need: Need | NeedChunk, evidence: Evidence) -> bool:
-    """Whether what the strategy asks for could be had."""
-    if isinstance(need, Need):
-        known.trees[need.place] = evidence.tree(need.place)
-        return True
-    known.chunk = posted_chunk(role.station.contract, game_id, game)
-    return known.chunk is not None
+def computed_move(game: Game, side: Side, evidence: Evidence, chunk: bytes | None) -> Decision:
+    """The move that is due from a side, whatever has to be executed for it."""
+    known = Known({(): evidence.claim}, chunk)
+    while isinstance(decision := forced_move(game, side, known), Need):
+        known.trees[decision.place] = evidence.tree(decision.place)
+    return decision
 
 
-def posted_chunk(contract: VerificationGame, game_id: int, game: Game) -> bytes | None:
-    """The chunk that was posted in a game; None if the node does not show it. Its hash is known, so that it need not
-    lie under any number of blocks."""
-    for event in contract.events(game=game_id, to_block=contract.node.head().number):
-        if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == game.search.nodes[Side.TRAINER]:
-            return event.chunk
-    return None
-
-
-def _send(role: Role, game_id: int, game: Game, move: Move) -> bool:
-    contract = role.station.contract
-    return role.send(describe(game, move), lambda: execute(contract, game_id, move), job=game.job, game=game_id)
-
-
-def execute(contract: VerificationGame, game_id: int, move: Move) -> Receipt:
-    """Sends a move."""
+def call_of(game_id: int, move: Move) -> tuple[str, tuple[object, ...]]:
+    """The contract's function that makes a move, and its arguments."""
     match move:
         case Bisect(opened, below):
-            return contract.bisect(game_id, opened, below)
+            return "bisect", (game_id, opened, below)
         case OpenLevel(side, leaf, root):
-            return contract.open_level(game_id, side, leaf, root)
+            return "openLevel", (game_id, side, leaf, root)
         case OpenOperator(side, opening):
-            return contract.open_operator(game_id, side, opening)
+            return "openOperator", (game_id, side, opening)
         case ProveStore(payload, proof):
-            return contract.prove_store(game_id, payload, proof)
+            return "proveStore", (game_id, payload, proof)
         case PostChunk(chunk):
-            return contract.post_chunk(game_id, chunk)
+            return "postChunk", (game_id, chunk)
         case ProveElement(proof):
-            return contract.prove_element(game_id, proof)
+            return "proveElement", (game_id, proof)
         case DisputeSum(descriptor, chunk, position):
-            return contract.dispute_sum(game_id, descriptor, chunk, position)
+            return "disputeSum", (game_id, descriptor, chunk, position)
         case OpenPartials(side, opening):
-            return contract.open_partials(game_id, side, opening)
+            return "openPartials", (game_id, side, opening)
         case ProveSegment(proof):
-            return contract.prove_segment(game_id, proof)
+            return "proveSegment", (game_id, proof)
         case ClaimTimeout():
-            return contract.claim_timeout(game_id)
+            return "claimTimeout", (game_id,)
         case ReleaseBond():
-            return contract.release_bond(game_id)
+            return "releaseBond", (game_id,)
 
 
 def describe(game: Game, move: Move) -> str:
@@ -153,40 +207,3 @@ def describe(game: Game, move: Move) -> str:
             return "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
         case ReleaseBond():
             return "fetch the bond of a void game back"
-
-
-class Games:
-    """The games of one side under one claim: plays those that are live, and remembers those that are over."""
-
-    def __init__(self, role: Role, job: int, side: Side) -> None:
-        self._role = role
-        self._job = job
-        self._side = side
-        self._over: set[int] = set()
-        self._warned: set[int] = set()
-
-    def play(self, games: Iterable[int], evidence: Callable[[], Evidence]) -> Progress:
-        """Every move that can be made now. `evidence` is asked only if there is a game to play."""
-        acted = False
-        waits: list[Wait] = []
-        for game_id in games:
-            if game_id in self._over:
-                continue
-            moved, decision, _ = play(self._role, game_id, self._side, evidence())
-            acted |= moved
-            if isinstance(decision, Over):
-                self._over.add(game_id)
-                self._tell(What.COMPUTED, f"game {game_id} ended: {decision.outcome.name}", game_id)
-            elif isinstance(decision, Helpless):
-                if game_id not in self._warned:
-                    self._warned.add(game_id)
-                    self._tell(What.WARNING, f"cannot move in game {game_id}: {decision.why}", game_id)
-            elif isinstance(decision, Wait):
-                waits.append(decision)
-        if not waits:
-            return Progress(acted=acted)
-        first = min(waits, key=lambda wait: wait.until)
-        return Progress(acted=acted, state=f"waiting for {first.what}", until=first.until)
-
-    def _tell(self, what: What, text: str, game_id: int) -> None:
-        self._role.tell(what, text, job=self._job, game=game_id)

@@ -4,6 +4,7 @@ does not decide, or of a row of data that does not fit a transaction."""
 from __future__ import annotations
 
 from eth_hash.auto import keccak
+from roundlog import job as engine
 from roundlog.adjudication import Descriptor, Family, Function, describe, encode_descriptor
 from roundlog.adjudication.adjudicate import Step
 from roundlog.adjudication.binary32 import is_finite
@@ -11,11 +12,14 @@ from roundlog.adjudication.exactly import data_value, function_value
 from roundlog.program import Program
 
 from tiebreak.chain.events import ElementProven
-from tiebreak.chain.records import Finding, Game, Job, Level, Phase
-from tiebreak.roles.contents import Refused, fetch_job
-from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.role import Role
+from tiebreak.chain.posted import last_block_before
+from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Phase
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import Refused
+from tiebreak.roles.notices import Progress, What, together
+from tiebreak.roles.role import JobRole, Role
 from tiebreak.roles.station import Station
+from tiebreak.roles.workshop import Lane
 
 
 class RefereeRole(Role):
@@ -26,62 +30,110 @@ class RefereeRole(Role):
     def __init__(self, station: Station) -> None:
         super().__init__(station)
         self._seen = 0
-        self._live: set[int] = set()
-        self._jobs: dict[int, Job] = {}
+        self._desks: dict[int, RefereesJob] = {}
 
-    def step(self) -> Progress:
-        contract = self.station.contract
-        count = contract.game_count()
-        self._live |= set(range(self._seen + 1, count + 1))
-        self._seen = count
-        acted = False
-        for game_id in sorted(self._live):
-            game = contract.game(game_id)
-            if game.phase is Phase.OVER or not self._is_mine(game.job):
-                self._live.discard(game_id)
-            elif game.phase is Phase.REFEREE and self.station.now() <= game.referee_deadline:
-                acted |= self._rule(game_id, game)
-        return Progress(acted=acted, state=f"watching {len(self._live)} games")
+    def look(self) -> Progress:
+        for number, posted in self.station.desk.jobs_after(self._seen):
+            if posted.spec.referee == self.station.address:
+                self._desks[number] = RefereesJob(self.station, number)
+            else:
+                self.station.desk.watch.unfollow(number)
+            self._seen = number
+        found = []
+        for number, desk in list(self._desks.items()):
+            progress = desk.look()
+            if progress.finished:
+                self._desks.pop(number).close()
+            found.append(progress)
+        return together(found, f"watches {len(self._desks)} jobs")
 
-    def _is_mine(self, job_id: int) -> bool:
-        if job_id not in self._jobs:
-            self._jobs[job_id] = self.station.contract.job(job_id)
-        return self._jobs[job_id].spec.referee == self.station.address
+    def doing(self) -> list[str]:
+        return [clause for desk in self._desks.values() for clause in desk.doing()]
 
-    def _rule(self, game_id: int, game: Game) -> bool:
-        posted, operator = self._jobs[game.job], game.levels[Level.OPERATOR].index
+
+class RefereesJob(JobRole):
+    """The games of one job that call its referee."""
+
+    name = "referee"
+
+    def __init__(self, station: Station, job: int) -> None:
+        super().__init__(station, job)
+        self._told: dict[int, int] = {}
+        self._arguments: dict[int, int] = {}
+
+    def refusal(self, why: str) -> str:
+        return f"cannot decide about job {self.job}: {why}"
+
+    def consider(self, posted: Job) -> Progress:
+        if posted.status in (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.EXPIRED):
+            return self.leave(f"job {self.job} is {posted.status.name}")
+        if posted.spec.referee != self.station.address or not posted.live_games:
+            return Progress(state="watches")
+        now = self.station.now()
+        asked = self.games(lambda game: game.phase is Phase.REFEREE and now <= game.referee_deadline)
+        if not asked:
+            return Progress(state="watches")
+        due = min(game.referee_deadline for game in asked.values())
+        for game_id, game in asked.items():
+            # A verdict names no hash: after a reorganisation it could reach another game with this number.
+            if self.station.desk.watch.is_confirmed(game_id):
+                self._rule(posted, game_id, game)
+        return Progress(working=True, state=f"decides {len(asked)} games", deadline=due)
+
+    def _rule(self, posted: Job, game_id: int, game: Game) -> None:
+        duty = Duty(deadline=game.referee_deadline, stake=game.trainer_bond, bonded=True)
+        if not self.files_are_here(posted, duty):
+            return
+        job = self.work(
+            Lane.GAMES, "job", lambda errand: self.read_job(posted), duty, "reading the files", about=posted.spec_hash
+        )
+        if job is None:
+            return
+        operator = game.levels[Level.OPERATOR].index
         try:
-            job = fetch_job(self.station, posted, self.station.room(game.job, posted))
             descriptor = asked_operator(job.program, operator, game.operator.descriptor_hash)
         except Refused as error:
-            self.tell(What.WARNING, f"cannot decide game {game_id}: {error}", job=game.job, game=game_id)
-            self._live.discard(game_id)
-            return False
-        if descriptor.family == Family.DATA:
-            step = game.levels[Level.CHECKPOINT].index * job.spec.interval + game.levels[Level.STEP].index
-            bits = data_value(descriptor, game.disputed.element, Step.of(job.spec, step), list(job.dataset.values()))
-        elif (argument := self._argument(game_id)) is not None:
-            bits = verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed)
-        else:
-            self.tell(What.WARNING, "the node does not show what was asked", job=game.job, game=game_id)
-            return False
-        what = f"element {game.disputed.element} of {job.program.describe(operator)}"
-        text = f"{what} is 0x{bits:x}, and claimed was 0x{game.disputed.claimed:x}"
-        self.tell(What.COMPUTED, text, job=game.job, game=game_id)
-        return self.send(
-            f"decide about {what}",
-            lambda: self.station.contract.adjudicate(game_id, bits),
-            job=game.job,
-            game=game_id,
+            self.notify_job(What.WARNING, f"cannot decide game {game_id}: {error}", game=game_id)
+            return
+        argument = None
+        if descriptor.family != Family.DATA and (argument := self._argument(game_id, game)) is None:
+            self.notify_job(What.WARNING, f"the node does not show what was asked in game {game_id}", game=game_id)
+            return
+        bits = self.work(
+            Lane.GAMES,
+            f"game {game_id}",
+            lambda errand: decided(job, descriptor, game, argument),
+            duty,
+            f"deciding game {game_id}",
+            about=game,
         )
+        if bits is None:
+            return
+        what = f"element {game.disputed.element} of {job.program.describe(operator)}"
+        if self._told.get(game_id) != bits:
+            self._told[game_id] = bits
+            text = f"{what} is 0x{bits:x}, and claimed was 0x{game.disputed.claimed:x}"
+            self.notify_job(What.COMPUTED, text, game=game_id)
+        self.order(f"decide about {what}", "adjudicate", game_id, bits, job=self.job, game=game_id)
 
-    def _argument(self, game_id: int) -> int | None:
+    def _argument(self, game_id: int, game: Game) -> int | None:
         """The function's argument, as the contract has read it from the agreed operand."""
-        contract = self.station.contract
-        for event in contract.events(game=game_id, to_block=contract.node.head().number):
-            if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:
-                return event.bits
-        return None
+        if game_id not in self._arguments:
+            contract, newest = self.station.contract, self.newest_block()
+            oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
+            for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
+                if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:
+                    self._arguments[game_id] = event.bits
+                    break
+        return self._arguments.get(game_id)
+
+
+def decided(job: engine.Job, descriptor: Descriptor, game: Game, argument: int | None) -> int:
+    """The bits to answer with. argument: of a function; None where a row of the data set is asked for."""
+    if argument is not None:
+        return verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed)
+    step = game.levels[Level.CHECKPOINT].index * job.spec.interval + game.levels[Level.STEP].index
+    return data_value(descriptor, game.disputed.element, Step.of(job.spec, step), list(job.dataset.values()))
 
 
 def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> Descriptor:

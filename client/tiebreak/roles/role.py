@@ -1,24 +1,45 @@
-"""What all roles have in common: one step at a time, a loop around it, and a way to send that outlives races."""
+"""What all roles have in common: one look at a time, a loop around it, and long work that is done elsewhere."""
 
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import TypeVar
 
+from roundlog import job as engine
+from roundlog.arithmetic import MachineError
 from roundlog.run import StepEvent
 
-from tiebreak.chain.errors import ChainError, ContractError
+from tiebreak.chain.errors import AccountError, ChainError, ContractError, NotConfirmed
+from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
-from tiebreak.chain.records import Job
-from tiebreak.roles.notices import Notice, Progress, What
+from tiebreak.chain.records import Game, Job
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import Refused, fetch_job
+from tiebreak.roles.desk import Order
+from tiebreak.roles.ending import Ending
+from tiebreak.roles.notices import Notice, Progress, Warnings, What
+from tiebreak.roles.pauses import Pauses
+from tiebreak.roles.pulse import Pulse
 from tiebreak.roles.station import Station
+from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
+from tiebreak.roles.workshop import Errand, Interrupted, Lane
 from tiebreak.store import StoreError
 
+T = TypeVar("T")
 
-class Interrupted(Exception):
-    """The role was told to stop in the middle of long work, which it will take up again where it stood."""
+OUTAGES = (ChainError, StoreError, OSError)
+"""What passes by itself, or by somebody's hand: the chain or the store is away, the disk is full or read-only."""
+
+FOR_GOOD = (Refused, MachineError, AccountError)
+"""What no second attempt would change."""
+
+
+_SECONDS_TO_ANOTHER_ATTEMPT = 30.0
+_MEASURED_STEPS = 3
+"""Steps after which it is known what one takes."""
 
 
 class Role(ABC):
@@ -28,34 +49,55 @@ class Role(ABC):
 
     def __init__(self, station: Station) -> None:
         self.station = station
-        self.stop = threading.Event()
-        """Set it, and the role stops at the next training step or the next wait."""
-        self.meanwhile: Callable[[], None] | None = None
-        """Called between the steps of long work, every few seconds: the place to look after other duties."""
-        self.patience = 1.0
-        self._looked_up = time.monotonic()
+        self.stop = station.contract.node.stop or threading.Event()
+        """Set it, and the role ends at its next wait; long work ends at its next training step."""
+        self._warnings = Warnings()
 
     @abstractmethod
+    def look(self) -> Progress:
+        """Decides what is due, on the newest view of the chain, and orders it. Waits for nothing.
+
+        Raises ChainError, StoreError and OSError when something cannot be reached now, Interrupted when told to
+        stop."""
+
+    @abstractmethod
+    def doing(self) -> list[str]:
+        """What long work is under way, one clause each."""
+
     def step(self) -> Progress:
-        """Does everything that can be done now, and says how things stand.
+        """One look at the chain, and all that can be done now."""
+        desk = self.station.desk
+        desk.look()
+        progress = self.look()
+        return replace(progress, acted=desk.flush() or progress.acted, working=progress.working or desk.is_busy)
 
-        Raises ChainError and StoreError when something cannot be reached now, Interrupted when told to stop."""
-
-    def run(self, *, poll: float = 1.0) -> Progress:
-        """Steps until the role has finished or `stop` is set; waits `poll` seconds where there is nothing to do, and
-        after an outage of the chain or the store, which it reports and outlives."""
-        self.patience = poll
+    def run(self, *, poll: float = 1.0, heartbeat: float = 60.0) -> Progress:
+        """Steps until the role has finished or `stop` is set; waits `poll` seconds where there is nothing to do, longer
+        and longer during an outage of the chain, the store or the disk, which it reports and outlives. Every
+        `heartbeat` seconds it tells how things stand."""
         progress = Progress(state="not started")
-        while not self.stop.is_set() and not progress.finished:
-            try:
-                progress = self.step()
-            except (ChainError, StoreError) as error:
-                progress = Progress(state=str(error))
-                self.tell(What.WARNING, str(error))
-            except Interrupted:
-                progress = Progress(state="interrupted")
-            if not progress.acted and not progress.finished:
-                self.stop.wait(poll)
+        pauses = Pauses(first=poll, most=max(poll, 30.0))
+        pulse = Pulse(self, heartbeat)
+        try:
+            while not self.stop.is_set() and not progress.finished:
+                try:
+                    progress = self.step()
+                    pauses.reset()
+                    pause = poll
+                except AccountError:
+                    raise
+                except OUTAGES as error:
+                    progress = Progress(state=sentence(error), stake=progress.stake, deadline=progress.deadline)
+                    self.tell(What.WARNING, progress.state)
+                    pause = pauses.next()
+                except Interrupted:
+                    progress, pause = Progress(state="interrupted"), poll
+                pulse.beat(progress)
+                if not progress.acted and not progress.finished:
+                    self.stop.wait(pause)
+        finally:
+            if self.stop.is_set() or progress.finished:
+                self.station.workshop.close()
         return progress
 
     def tell(
@@ -67,46 +109,54 @@ class Role(ABC):
         game: int | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        self.station.notify(Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt))
+        notice = Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt)
+        if what is not What.WARNING or self._warnings.is_new(notice):
+            self.station.notify(notice)
 
-    def send(self, text: str, call: Callable[[], Receipt], *, job: int | None = None, game: int | None = None) -> bool:
-        """Sends a transaction; False if the contract refuses it, mostly because somebody else has been faster. The
-        next step looks again."""
-        try:
-            receipt = call()
-        except ContractError as error:
+    def repeated_warnings(self) -> str:
+        """How many warnings came again since this was asked the last time; empty if none did."""
+        return self._warnings.summary()
+
+    def order(
+        self,
+        text: str,
+        function: str,
+        *arguments: object,
+        value: int = 0,
+        purpose: str | None = None,
+        job: int | None = None,
+        game: int | None = None,
+    ) -> None:
+        """Lets a call of the contract go out with this look. If the contract refuses it, mostly because somebody else
+        has been faster, the next look sees that."""
+
+        def sent(receipt: Receipt) -> None:
+            self.tell(What.SENT, text, job=job, game=game, receipt=receipt)
+
+        def failed(error: ChainError) -> None:
+            if isinstance(error, ContractError) and error.name == "TooEarly":
+                # Nodes try calls at the time of their newest block, which lags behind that of the next one.
+                return
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
-            return False
-        self.tell(What.SENT, text, job=job, game=game, receipt=receipt)
-        return True
+
+        self.station.desk.put(
+            Order(call=Call.of(function, *arguments), sent=sent, failed=failed, value=value, purpose=purpose)
+        )
 
     def withdraw(self) -> bool:
         """Fetches what the contract owes to this account; False if that is nothing."""
         credit = self.station.contract.credit_of(self.station.address)
-        return credit > 0 and self.send(f"withdraw {credit} wei", lambda: self.station.contract.withdraw()[1])
+        if credit:
+            self.order(f"withdraw {credit} wei", "withdraw")
+        return credit > 0
 
-    def on_step(self, job: int, total: int, doing: str) -> Callable[[StepEvent], None]:
-        """A callback for the engine: reports progress, looks after other duties, and obeys `stop`."""
 
-        def told(event: StepEvent) -> None:
-            self.station.notify(
-                Notice(
-                    role=self.name,
-                    what=What.STEP,
-                    text=doing,
-                    job=job,
-                    done=event.step + 1,
-                    total=total,
-                    loss=event.loss,
-                )
-            )
-            if self.stop.is_set():
-                raise Interrupted
-            if self.meanwhile is not None and time.monotonic() - self._looked_up >= self.patience:
-                self._looked_up = time.monotonic()
-                self.meanwhile()
-
-        return told
+def sentence(error: BaseException) -> str:
+    """What went wrong, in one sentence."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f" {error.filename}" if error.filename else ""
+        return f"the disk cannot be used now ({error.strerror}{where}): make room, or make it writable"
+    return str(error) or type(error).__name__
 
 
 class JobRole(Role):
@@ -115,22 +165,252 @@ class JobRole(Role):
     def __init__(self, station: Station, job: int) -> None:
         super().__init__(station)
         self.job = job
+        self._ending = Ending(station.contract.node.confirmations)
+        self._errands: dict[str, Errand[object]] = {}
+        self._pauses: dict[str, Pauses] = {}
+        self._patience: dict[str, Pauses] = {}
+        self._again: dict[str, float] = {}
+        self._spec_hash: bytes | None = None
+        self._leaves = False
+        self._block_seconds = 0.0
+
+    # Looking.
+
+    def look(self) -> Progress:
+        self.station.desk.watch.follow(self.job)
+        posted = self.posted()
+        if posted is None:
+            # A node that lags behind says the same of a job that there is, and a number can be posted yet.
+            return Progress(state=f"there is no job {self.job} yet")
+        if posted.spec_hash != self._spec_hash:
+            self._begin_anew(posted)
+        self._leaves = False
+        try:
+            progress = self.consider(posted)
+        except Refused as error:
+            if held := self.bond_held(posted):
+                progress = self._try_again(self.refusal(str(error)), held)
+            else:
+                progress = self.leave(self.refusal(str(error)))
+        if not self._leaves:
+            # There is something to do after all, whatever an earlier look has shown.
+            self._ending.clear()
+        return progress
+
+    @abstractmethod
+    def consider(self, posted: Job) -> Progress:
+        """What is due about the job as it stands now. Raises Refused where nothing can ever be done."""
+
+    @abstractmethod
+    def refusal(self, why: str) -> str:
+        """The clause with which a role leaves a job that it cannot work on."""
+
+    def bond_held(self, posted: Job) -> int:
+        """Wei of this account that the job holds as a bond: who has one at stake never leaves because of what it
+        cannot do at present."""
+        return 0
+
+    def _try_again(self, why: str, held: int) -> Progress:
+        """Memory may be short, or a limit lower than it was when the bond was paid: works on it again after a pause."""
+        self.notify_job(What.WARNING, why)
+        for what, errand in list(self._errands.items()):
+            if isinstance(errand.error, Refused):
+                self.forget(what)
+                self._again[what] = self.station.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
+        return Progress(state=why, stake=held)
 
     def posted(self) -> Job | None:
-        """The job as the chain shows it now; None if there is no such job."""
+        """The job as the chain shows it now; None if it shows none."""
         try:
-            return self.station.contract.job(self.job)
+            return self.station.desk.watch.job(self.job)
         except ContractError as error:
             if error.name == "WrongJobStatus":
                 return None
             raise
 
-    @abstractmethod
-    def attend(self) -> Progress:
-        """The part of `step` that cannot wait: moves in games, deadlines, money. Starts no long work."""
+    def confirmed(self, posted: Job) -> bool:
+        """Whether the job, and the claim on it, lie as deep as asked: only then a bond is put on them."""
+        try:
+            deep = self.station.desk.watch.confirmed_job(self.job)
+        except NotConfirmed:
+            return False
+        return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
 
-    def no_job(self) -> Progress:
-        return Progress(finished=True, state=f"there is no job {self.job}")
+    def intention(self, posted: Job) -> str:
+        """The job's part in the name of a payment that is made once: one number may stand for several jobs, on other
+        contracts or after a reorganisation."""
+        return f"job {self.job} of {self.station.contract.address} with spec 0x{posted.spec_hash.hex()}"
+
+    def leave(self, why: str) -> Progress:
+        """Ends the role: once it has seen the same reason often enough, deep enough, and has all that is its own."""
+        self._leaves = True
+        if self.station.desk.is_busy or self.withdraw():
+            return Progress(working=True, state=why)
+        if not self._ending.seen(why, self.newest_block()):
+            return Progress(working=True, state=f"{why}; looks once more")
+        return Progress(finished=True, state=why)
+
+    def newest_block(self) -> int:
+        """Number of the newest block that was seen."""
+        head = self.station.desk.watch.head
+        assert head is not None, "look first"
+        return head.number
+
+    def _begin_anew(self, posted: Job) -> None:
+        """What was computed belongs to a spec, and not to the number that the chain has given to it."""
+        if self._spec_hash is not None:
+            self.notify_job(
+                What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
+            )
+        self.drop_work()
+        self._spec_hash = posted.spec_hash
+
+    # Long work.
+
+    def work(
+        self,
+        lane: Lane,
+        what: str,
+        call: Callable[[Errand[T]], T],
+        duty: Duty,
+        doing: str,
+        *,
+        about: Hashable = None,
+    ) -> T | None:
+        """What `call` returns; None as long as that takes. It is called apart from the games, and again after a pause
+        if it fails for a reason that can pass, or when it is `about` something else. Raises what it has raised for
+        good, Interrupted."""
+        if self._again.get(what, 0.0) > self.station.clock():
+            return None
+        errand = self.begin(lane, what, call, duty, doing, about=about)
+        if not errand.done:
+            return None
+        try:
+            return errand.result()
+        except FOR_GOOD:
+            raise
+        except Interrupted:
+            self.forget(what)
+            raise
+        except Exception as error:
+            # Whatever a stranger's job has broken here, the games of this job and all others go on.
+            self.forget(what)
+            text = sentence(error) if isinstance(error, OUTAGES) else f"{type(error).__name__}: {error}"
+            self.notify_job(What.WARNING, f"{doing} did not succeed: {text}")
+            pauses = self._pauses.setdefault(what, Pauses(first=1.0, most=30.0 if lane is Lane.GAMES else 300.0))
+            self._again[what] = self.station.clock() + pauses.next()
+            return None
+
+    def begin(
+        self,
+        lane: Lane,
+        what: str,
+        call: Callable[[Errand[T]], T],
+        duty: Duty,
+        doing: str,
+        *,
+        about: Hashable = None,
+    ) -> Errand[T]:
+        """The errand behind `work`."""
+        key = (id(self), self._spec_hash, what, about)
+        if what in self._errands and self._errands[what].key != key:
+            self.forget(what)
+        errand = self.station.workshop.ask(lane, key, call, duty, doing)
+        self._errands[what] = errand  # type: ignore[assignment]  # of whatever type
+        return errand
+
+    def forget(self, what: str) -> None:
+        """Drops a piece of work, done or not."""
+        errand = self._errands.pop(what, None)
+        if errand is not None:
+            self.station.workshop.forget(errand.key)
+
+    def drop_work(self) -> None:
+        """Drops everything that was computed about the job."""
+        for what in list(self._errands):
+            self.forget(what)
+        self._again.clear()
+
+    def doing(self) -> list[str]:
+        found = []
+        for errand in self._errands.values():
+            if not errand.done:
+                steps = f" (step {errand.steps} of {errand.total})" if errand.total else ""
+                found.append(f"{errand.doing} of job {self.job}{steps}")
+        return found
+
+    def files_are_here(self, posted: Job, duty: Duty) -> bool:
+        """Whether the job's files are in its room, and were found to be what they have to be. They are not kept in
+        memory: whoever works with them reads them again. Raises Refused."""
+        self._block_seconds = self.station.desk.block_seconds()
+        patience = self._patience.setdefault("files", Pauses(first=60.0, most=3600.0))
+
+        def fetch(errand: Errand[bool]) -> bool:
+            fetch_job(self.station, posted, self.station.room(self.job, posted), within=patience.next())
+            return True
+
+        return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
+
+    def read_job(self, posted: Job) -> engine.Job:
+        """The job's files, from its room; for work that runs apart from the games. Raises Refused, StoreError."""
+        return fetch_job(self.station, posted, self.station.room(self.job, posted))
+
+    def on_step(
+        self, errand: Errand[T], posted: Job, job: engine.Job, doing: str, *, bonded: bool
+    ) -> Callable[[StepEvent], None]:
+        """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
+        is paid it holds the clocks of games against what a step takes here."""
+        spec, seen = job.spec, [float("inf")]
+
+        def told(event: StepEvent) -> None:
+            self.station.notify(
+                Notice(
+                    role=self.name,
+                    what=What.STEP,
+                    text=doing,
+                    job=self.job,
+                    done=event.step + 1,
+                    total=spec.steps,
+                    loss=event.loss,
+                )
+            )
+            if self.stop.is_set():
+                raise Interrupted
+            # The first step may have compiled its kernels.
+            seen.append(event.seconds)
+            if not bonded and len(seen) == _MEASURED_STEPS + 1:
+                self.require_time(posted, job, min(seen))
+            elif not bonded and len(seen) <= _MEASURED_STEPS and event.step + 1 == spec.steps:
+                self.require_time(posted, job, min(*seen, step_seconds(job)))
+            # At the first step of an interval only that step is lost.
+            errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
+
+        return told
+
+    def require_time(self, posted: Job, job: engine.Job, step_seconds: float) -> None:
+        """Holds a job's clocks against what its games take here. Raises Refused if they are too short."""
+        pace = Pace(block=self._block_seconds, step=step_seconds)
+        needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
+        if (objection := self.station.policy.clock_objection(posted, needed)) is not None:
+            raise Refused(objection)
+
+    def missing_funds(self, bond: int) -> str | None:
+        """What this account lacks for a bond and the gas of a whole dispute, in one sentence; None if nothing."""
+        found = self.station.desk.funds(bond, self.station.clock())
+        if not found.missing:
+            return None
+        self.notify_job(What.WARNING, found.sentence)
+        return found.sentence
+
+    def close(self) -> None:
+        """Gives back what the role keeps in memory, once it has finished."""
+        self.drop_work()
+        self.station.desk.watch.unfollow(self.job)
+
+    def games(self, wanted: Callable[[Game], bool]) -> dict[int, Game]:
+        """The games of this job that are wanted, by their numbers."""
+        found = self.station.desk.games_of(self.job)
+        return {number: game for number, game in found.items() if wanted(game)}
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
         self.tell(what, text, job=self.job, game=game)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,8 +12,11 @@ from eth_typing import ChecksumAddress
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import Job
 from tiebreak.chain.sender import Sender
+from tiebreak.memory import usable_memory
+from tiebreak.roles.desk import Desk
 from tiebreak.roles.notices import Notify, ignore
 from tiebreak.roles.policy import Policy
+from tiebreak.roles.workshop import Threads, Workshop
 from tiebreak.store import ContentStore
 
 
@@ -23,15 +28,20 @@ class Limits:
     """Training steps of one job."""
     job_bytes: int = 16 << 30
     log_bytes: int = 16 << 30
-    memory_bytes: int = 16 << 30
-    """States, data and intermediate values of one job."""
+    memory_bytes: int = field(default_factory=usable_memory)
+    """States, data and intermediate values of one job. By default what this machine has to give: who takes more is
+    ended by the system, and with it the defence of every other job."""
+    cache_bytes: int = 1 << 30
+    """What is kept of steps that were executed again for games."""
     micro_batches: int = 1
     """Into how many parts an auditor cuts every batch; where there are fewer samples, into so many."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Station:
-    """`contract` writes with `sender`. Everything the role keeps is below `directory`, which no other role shares."""
+    """`contract` writes with `sender`. Everything the role keeps is below `directory`, which no other role shares.
+
+    `workshop`: where long work is done. `clock`: seconds of this machine, for pauses."""
 
     contract: VerificationGame
     sender: Sender
@@ -40,15 +50,27 @@ class Station:
     limits: Limits = field(default_factory=Limits)
     policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
+    workshop: Workshop = field(default_factory=Threads)
+    clock: Callable[[], float] = time.monotonic
+    desk: Desk = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "desk", self.make_desk())
+
+    def make_desk(self) -> Desk:
+        """What looks at the chain and writes to it."""
+        return Desk(self.contract, self.sender)
 
     @property
     def address(self) -> ChecksumAddress:
         return self.sender.address
 
     def now(self) -> int:
-        """Seconds since 1970, by the chain's clock."""
-        return self.contract.node.now()
+        """Seconds since 1970, by the chain's clock: of a block that comes now, which is later than the newest one."""
+        head = self.desk.watch.head
+        return max(self.desk.watch.now(), 0 if head is None else head.timestamp + 1)
 
     def room(self, job_id: int, job: Job) -> Path:
-        """Where the files of a job lie. The spec is part of the name, because another chain counts from 1 as well."""
+        """Where the files of a job lie. The spec is part of the name, because another chain counts from 1 as well, and
+        a reorganisation may give the number to another job."""
         return self.directory / f"job-{job_id}-{job.spec_hash.hex()[:16]}"

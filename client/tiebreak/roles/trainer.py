@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,15 +11,27 @@ from roundlog import trainer as training
 from roundlog.batches import BatchSource
 from roundlog.executor import Executor, StoppedError
 
-from tiebreak.chain.records import ANYONE, Job, JobStatus, Side
+from tiebreak.chain.records import ANYONE, Job, JobStatus, Phase, Side
 from tiebreak.game import Leaves
-from tiebreak.roles.contents import Refused, fetch_job, require_small_rows
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
+from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.station import Station
+from tiebreak.roles.workshop import Errand, Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A finished training, published and ready to be claimed."""
+
+    evidence: Evidence
+    log_cid: str
+    model_cid: str
 
 
 class TrainerRole(JobRole):
@@ -31,9 +44,7 @@ class TrainerRole(JobRole):
         super().__init__(station, job)
         self._device = device
         self._keep_every = keep_every
-        self._evidence: Evidence | None = None
-        self._result: training.TrainingResult | None = None
-        self._games: Games | None = None
+        self._games = Games(self, Side.TRAINER)
         self._told_stakes = False
 
     # What a dishonest trainer does otherwise; an honest one follows the spec.
@@ -60,49 +71,53 @@ class TrainerRole(JobRole):
 
     # The work.
 
-    def step(self) -> Progress:
-        posted = self.posted()
-        if posted is None:
-            return self.no_job()
+    def refusal(self, why: str) -> str:
+        return f"job {self.job} cannot be trained: {why}"
+
+    def bond_held(self, posted: Job) -> int:
+        mine = posted.status is JobStatus.CLAIMED and posted.claim.trainer == self.station.address
+        return posted.terms.trainer_bond if mine else 0
+
+    def consider(self, posted: Job) -> Progress:
         if posted.status is not JobStatus.OPEN:
-            return self._after_commit(posted, may_train=True)
+            return self._after_commit(posted)
         if posted.terms.trainer not in (ANYONE, self.station.address):
-            return Progress(finished=True, state=f"job {self.job} is reserved for {posted.terms.trainer}")
+            return self.leave(f"job {self.job} is reserved for {posted.terms.trainer}")
         if (objection := self.station.policy.objection(posted, posted.terms.trainer_bond)) is not None:
-            return Progress(finished=True, state=f"job {self.job} is left alone: {objection}")
+            return self.leave(f"job {self.job} is left alone: {objection}")
         if self.station.now() > posted.commit_deadline:
-            return Progress(finished=True, state=f"nobody has committed to job {self.job} in time")
+            return self.leave(f"nobody has committed to job {self.job} in time")
+        require_decidable(self.station, posted)
+        if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
+            return Progress(state=missing)
         if not self._told_stakes:
             # Before the work, so that whoever does not like it need not wait for the end.
             self.notify_job(What.STAKED, stakes(posted, posted.terms.trainer_bond))
             self._told_stakes = True
-        try:
-            self._train(posted)
-        except (Refused, StoppedError) as error:
-            return Progress(finished=True, state=f"job {self.job} cannot be trained: {error}")
-        return Progress(acted=self._commit(posted), state="committing")
+        duty = Duty(deadline=posted.commit_deadline, stake=posted.terms.reward)
+        if not self.files_are_here(posted, duty):
+            return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
+        done = self._trained(posted, duty)
+        if done is None:
+            return Progress(working=True, state="trains", until=posted.commit_deadline)
+        return self._commit(posted, done)
 
-    def attend(self) -> Progress:
-        posted = self.posted()
-        if posted is None:
-            return self.no_job()
-        if posted.status is JobStatus.OPEN:
-            return Progress(state="not trained yet")
-        return self._after_commit(posted, may_train=False)
-
-    def _after_commit(self, posted: Job, *, may_train: bool) -> Progress:
+    def _after_commit(self, posted: Job) -> Progress:
         if posted.claim.trainer != self.station.address:
-            return Progress(finished=True, state=f"job {self.job} was not claimed by this trainer")
+            return self.leave(f"job {self.job} was not claimed by this trainer")
         if posted.status is not JobStatus.CLAIMED:
-            return Progress(acted=self.withdraw(), finished=True, state=f"job {self.job} is {posted.status.name}")
-        return self._defend(posted, may_train=may_train)
+            return self.leave(f"job {self.job} is {posted.status.name}")
+        return self._defend(posted)
 
-    def _train(self, posted: Job) -> None:
-        if self._result is not None:
-            return
-        room = self.station.room(self.job, posted)
-        job = fetch_job(self.station, posted, room)
-        if posted.status is JobStatus.OPEN:
+    def _trained(self, posted: Job, duty: Duty) -> Claimed | None:
+        """None as long as the training takes."""
+        return self.work(Lane.RUNS, "training", lambda errand: self._train(posted, errand), duty, "the training")
+
+    def _train(self, posted: Job, errand: Errand[Claimed]) -> Claimed:
+        """Raises Refused for a run that has no end, or whose clocks are too short for this machine."""
+        room, job = self.station.room(self.job, posted), self.read_job(posted)
+        bonded = posted.status is not JobStatus.OPEN
+        if not bonded:
             require_small_rows(self.station, job)
         trainer = training.Trainer(
             job,
@@ -111,70 +126,101 @@ class TrainerRole(JobRole):
             executor=self.executor(job),
             keep_every=self._keep_every,
             device=self._device,
-            on_step=self.on_step(self.job, job.spec.steps, "training"),
+            on_step=self.on_step(errand, posted, job, "training", bonded=bonded),
         )
-        self._result = result = trainer.run()
+        try:
+            result = trainer.run()
+        except StoppedError as error:
+            raise Refused(str(error)) from error
         self.notify_job(What.COMPUTED, f"trained to checkpoint root 0x{result.checkpoint_root.hex()}")
-        self._evidence = self.alter(
-            Evidence(
-                job,
-                room / "run",
-                result.state_roots,
-                batches=self.batches(job),
-                executor=self.executor(job),
-                device=self._device,
-            )
+        evidence = Evidence(
+            job,
+            room / "run",
+            result.state_roots,
+            batches=self.batches(job),
+            executor=self.executor(job),
+            device=self._device,
+            cache_bytes=self.station.limits.cache_bytes,
         )
-
-    def _recall(self, posted: Job) -> None:
-        """Reads the evidence of a finished run again, without executing anything."""
-        room = self.station.room(self.job, posted)
-        job = fetch_job(self.station, posted, room)
-        found = Evidence.recall(
-            job, room / "run", batches=self.batches(job), executor=self.executor(job), device=self._device
-        )
-        self._evidence = None if found is None else self.alter(found)
-
-    def _commit(self, posted: Job) -> bool:
-        assert self._evidence is not None and self._result is not None
-        evidence, result = self._evidence, self._result
         store = self.station.store
         log_cid = store.add_directory(self.log_to_publish(result.log_dir))
         model_cid = store.add_file(result.final_state)
         self.notify_job(What.PUBLISHED, f"published the log ({result.log_bytes} bytes) as {log_cid}")
         self.notify_job(What.PUBLISHED, f"published the final state as {model_cid}")
-        root, final, proof = self.claim(evidence)
-        return self.send(
+        return Claimed(self.alter(evidence), log_cid, model_cid)
+
+    def _recalled(self, posted: Job, duty: Duty) -> list[Evidence] | None:
+        """The evidence of a finished run, read again without executing anything; empty if there is none, None as long
+        as that takes."""
+
+        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
+            job = self.read_job(posted)
+            found = Evidence.recall(
+                job,
+                self.station.room(self.job, posted) / "run",
+                batches=self.batches(job),
+                executor=self.executor(job),
+                device=self._device,
+                cache_bytes=self.station.limits.cache_bytes,
+            )
+            return [] if found is None else [self.alter(found)]
+
+        return self.work(Lane.GAMES, "recalling", recall, duty, "reading the run again")
+
+    def _commit(self, posted: Job, done: Claimed) -> Progress:
+        if not self.confirmed(posted):
+            return Progress(working=True, state="waits until the job lies deep enough")
+        root, final, proof = self.claim(done.evidence)
+        self.order(
             f"commit to checkpoint root 0x{root.hex()}",
-            lambda: self.station.contract.commit(
-                self.job,
-                checkpoint_root=root,
-                final_state_root=final,
-                proof=proof,
-                log_cid=log_cid,
-                model_cid=model_cid,
-                bond=posted.terms.trainer_bond,
-            ),
+            "commit",
+            *(self.job, posted.spec_hash, root, final, proof, done.log_cid, done.model_cid),
+            value=posted.terms.trainer_bond,
+            purpose=f"commit to {self.intention(posted)}",
             job=self.job,
         )
+        return Progress(state="commits")
 
-    def _defend(self, posted: Job, *, may_train: bool) -> Progress:
-        contract = self.station.contract
+    def _defend(self, posted: Job) -> Progress:
+        stake = posted.terms.trainer_bond
+        if posted.game_count:
+            self._games.tell_ended(self.games(lambda game: True))
         if posted.live_games:
-            if self._evidence is None:
-                self._recall(posted)
-            if self._evidence is None and may_train:
-                self._train(posted)  # the run directory is lost, but training gives the same bits again
-            if self._evidence is None:
-                return Progress(state="the run is lost and has to be executed again")
-            evidence = self._evidence
-            if self._games is None:
-                self._games = Games(self, self.job, Side.TRAINER)
-            return self._games.play(contract.games_of(self.job), lambda: evidence)
+            return self._play(posted, stake)
+        # What a game would need is on disk; a role with many claims keeps none of them in memory.
+        self.forget("training")
+        self.forget("recalling")
         if self.station.now() <= posted.claim.challenge_deadline:
             return Progress(
-                state="waiting for the challenge window to close", until=posted.claim.challenge_deadline + 1
+                state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
             )
-        return Progress(
-            acted=self.send("finalize", lambda: contract.finalize(self.job), job=self.job), state="finalizing"
+        self.order("finalize", "finalize", self.job, job=self.job)
+        return Progress(state="finalizes", stake=stake)
+
+    def _play(self, posted: Job, stake: int) -> Progress:
+        games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
+        # Every game holds the claim up, and silent challengers lose without anything that the trainer has to compute.
+        end_overdue(self, games)
+        due = min(
+            (game.deadlines[Side.TRAINER] for game in games.values() if game.deadlines[Side.TRAINER]), default=None
         )
+        later = self.station.now() + posted.terms.clock_allowance
+        duty = Duty(deadline=due or later, stake=stake, bonded=True)
+        evidence = self._evidence(posted, duty)
+        if evidence is None:
+            return Progress(working=True, state="gets its run ready for a game", stake=stake, deadline=due)
+        return replace(self._games.play(games, evidence), stake=stake)
+
+    def _evidence(self, posted: Job, duty: Duty) -> Evidence | None:
+        """What games are played with; None as long as it takes to have it."""
+        if not self.files_are_here(posted, duty):
+            return None
+        recalled = self._recalled(posted, duty)
+        if recalled is None:
+            return None
+        if recalled:
+            self.forget("training")
+            return recalled[0]
+        # The run directory is lost, but training gives the same bits again.
+        done = self._trained(posted, duty)
+        return done.evidence if done is not None else None

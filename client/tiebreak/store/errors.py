@@ -42,5 +42,14 @@ class DestinationExists(StoreError):
     """The place where content should be written is already taken."""
 
 
+class FetchTooSlow(StoreError):
+    """The content did not come within the time that the caller gave it."""
+
+
 class StoreUnavailable(StoreError):
     """The content store cannot be reached, or answered with something that is not its protocol."""
+
+
+def unusable(what: str, error: OSError) -> StoreUnavailable:
+    """A full disk, one that has become read-only, a missing right: all of them may pass."""
+    return StoreUnavailable(f"{what} ({error.strerror}): make room there, or check its rights, and try again.")

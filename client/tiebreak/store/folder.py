@@ -14,6 +14,7 @@ import fcntl
 import io
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,8 @@ from typing import BinaryIO
 from tiebreak.store.builder import build_directory, build_file, open_regular
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK, Link
-from tiebreak.store.errors import ContentMissing, StoreUnavailable
-from tiebreak.store.reader import reachable, read_file, verified, write_directory, write_file
+from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
+from tiebreak.store.reader import Fetch, limited, reachable, read_file, verified, write_directory, write_file
 
 
 class FolderStore:
@@ -31,8 +32,10 @@ class FolderStore:
     be used.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, stop: threading.Event | None = None) -> None:
+        """stop: ends every fetch at once."""
         self._root = root
+        self._stop = stop
         self._blocks = root / "blocks"
         self._pins = root / "pins"
         try:
@@ -52,31 +55,36 @@ class FolderStore:
             return self._add_stream(stream)
 
     def add_directory(self, path: Path) -> str:
-        with self._lock(fcntl.LOCK_SH):
+        with self._lock(fcntl.LOCK_SH), self._writing():
             batch = _Batch(self._blocks)
             return self._finish(batch, build_directory(path, batch.put))
 
-    def read(self, cid: str, *, max_bytes: int) -> bytes:
-        return b"".join(read_file(self._fetch, Cid.parse(cid), max_bytes))
+    def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
+        return b"".join(read_file(self._fetching(cid, within), Cid.parse(cid), max_bytes))
 
-    def get_file(self, cid: str, dest: Path, *, max_bytes: int) -> None:
-        write_file(self._fetch, Cid.parse(cid), dest, max_bytes)
+    def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+        write_file(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes)
 
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int) -> None:
-        write_directory(self._fetch, Cid.parse(cid), dest, max_bytes)
+    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+        write_directory(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes)
 
     def pin(self, cid: str) -> None:
         root = Cid.parse(cid)
         with self._lock(fcntl.LOCK_SH):
             for _ in reachable(self._fetch, root):
                 pass
-            self._record_pin(root)
+            with self._writing():
+                self._record_pin(root)
 
     def unpin(self, cid: str) -> None:
         (self._pins / str(Cid.parse(cid))).unlink(missing_ok=True)
 
     def has(self, cid: str) -> bool:
-        return _block_path(self._blocks, Cid.parse(cid)).is_file()
+        try:
+            self._fetch(Cid.parse(cid))
+        except (ContentMissing, CorruptBlock):
+            return False
+        return True
 
     def pins(self) -> list[str]:
         """The pinned roots, sorted."""
@@ -97,7 +105,7 @@ class FolderStore:
         return len(doomed)
 
     def _add_stream(self, stream: BinaryIO) -> str:
-        with self._lock(fcntl.LOCK_SH):
+        with self._lock(fcntl.LOCK_SH), self._writing():
             batch = _Batch(self._blocks)
             return self._finish(batch, build_file(stream, batch.put))
 
@@ -110,6 +118,9 @@ class FolderStore:
         (self._pins / str(root)).touch()
         _sync_directory(self._pins)
 
+    def _fetching(self, cid: str, within: float | None) -> Fetch:
+        return limited(self._fetch, cid, within, self._stop)
+
     def _fetch(self, cid: Cid) -> bytes:
         path = _block_path(self._blocks, cid)
         try:
@@ -119,11 +130,24 @@ class FolderStore:
             raise ContentMissing(
                 f"the content store {self._root} has no block {cid}: add the content there or use another store."
             ) from error
+        except OSError as error:
+            raise unusable(f"the content store {self._root} cannot read block {cid}", error) from error
         return verified(cid, block, f"the content store {self._root}")
 
     @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise unusable(f"the content store {self._root} cannot take the content", error) from error
+
+    @contextmanager
     def _lock(self, mode: int) -> Iterator[None]:
-        with (self._root / "lock").open("rb") as handle:
+        try:
+            handle = (self._root / "lock").open("rb")
+        except OSError as error:
+            raise unusable(f"the content store {self._root} cannot be used", error) from error
+        with handle:
             fcntl.flock(handle, mode)
             yield
 

@@ -11,23 +11,28 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
+import random
 import re
+import threading
+import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
-import tenacity
 import urllib3
 
+from tiebreak.deadlines import Halted, TooLate, pause
+from tiebreak.deadlines import within as in_time
 from tiebreak.store.builder import build_directory, build_file, open_regular
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
 from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
-from tiebreak.store.reader import read_file, verified, write_directory, write_file
+from tiebreak.store.reader import Fetch, limited, read_file, verified, write_directory, write_file
 
 # Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not
 # need.
@@ -44,6 +49,8 @@ _RETRIED = (
     requests.RequestException,
     urllib3.exceptions.HTTPError,
 )
+_UPLOAD_RATE = 64 * 1024  # bytes a second at least
+_PIN_TIMEOUTS = 10
 _MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exceeded", re.IGNORECASE)
 
 
@@ -51,14 +58,18 @@ class KuboStore:
     """A `ContentStore` in a Kubo daemon (tested with 0.22).
 
     `address`: the daemon's RPC address, a URL (``http://127.0.0.1:5001``) or a multiaddr
-    (``/ip4/127.0.0.1/tcp/5001``). `timeout`: seconds to wait for a connection and between received bytes.
-    `attempts`: how often a request is tried when the network fails, with growing pauses. Raises
-    StoreUnavailable for an address of another form; a daemon that is not there is noticed at the first
-    request.
+    (``/ip4/127.0.0.1/tcp/5001``). `timeout`: seconds that one attempt at a request may take in all; an upload
+    gets one more for every `_UPLOAD_RATE` bytes. `attempts`: how often a request is tried when the network fails, or
+    when a block comes damaged, with growing pauses. `stop`: ends every request at once. Raises StoreUnavailable for an
+    address of another form; a daemon that is not there is noticed at the first request.
     """
 
-    def __init__(self, address: str, *, timeout: float = 60.0, attempts: int = 4) -> None:
+    def __init__(
+        self, address: str, *, timeout: float = 60.0, attempts: int = 4, stop: threading.Event | None = None
+    ) -> None:
         self._address = address
+        self._stop = stop
+        self._attempts = attempts
         # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC
         # is unchanged.
         try:
@@ -69,16 +80,10 @@ class KuboStore:
                 f"{address!r} is not the address of a Kubo RPC: use the form http://127.0.0.1:5001."
             ) from error
         self._timeout = timeout
-        self._retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_RETRIED),
-            stop=tenacity.stop_after_attempt(attempts),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=5.0, jitter=0.1),
-            reraise=True,
-        )
 
     def add_bytes(self, data: bytes) -> str:
         expected = build_file(io.BytesIO(data), _discard).cid
-        return self._added(expected, lambda: self._add(io.BytesIO(data)))
+        return self._added(expected, lambda: self._add(io.BytesIO(data)), len(data))
 
     def add_file(self, path: Path) -> str:
         with open_regular(path) as stream:
@@ -88,24 +93,25 @@ class KuboStore:
                 stream.seek(0)
                 return self._add(stream)
 
-            return self._added(expected, upload)
+            return self._added(expected, upload, path.stat().st_size)
 
     def add_directory(self, path: Path) -> str:
-        expected = build_directory(path, _discard).cid
-        return self._added(expected, lambda: self._add(path))
+        root = build_directory(path, _discard)
+        return self._added(root.cid, lambda: self._add(path), root.total_size)
 
-    def read(self, cid: str, *, max_bytes: int) -> bytes:
-        return b"".join(read_file(self._fetch, Cid.parse(cid), max_bytes))
+    def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
+        return b"".join(read_file(self._fetching(cid, within), Cid.parse(cid), max_bytes))
 
-    def get_file(self, cid: str, dest: Path, *, max_bytes: int) -> None:
-        write_file(self._fetch, Cid.parse(cid), dest, max_bytes)
+    def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+        write_file(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes)
 
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int) -> None:
-        write_directory(self._fetch, Cid.parse(cid), dest, max_bytes)
+    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+        write_directory(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes)
 
     def pin(self, cid: str) -> None:
         root = str(Cid.parse(cid))
-        self._call(f"pin {root}", lambda: self._client.pin.add(root))
+        # A daemon fetches what it does not have yet, and says nothing meanwhile.
+        self._call(f"pin {root}", lambda: self._client.pin.add(root), _PIN_TIMEOUTS * self._timeout)
 
     def unpin(self, cid: str) -> None:
         root = str(Cid.parse(cid))
@@ -132,8 +138,8 @@ class KuboStore:
             opts={"hash": "sha2-256", "progress": False},
         )
 
-    def _added(self, expected: Cid, upload: Callable[[], Any]) -> str:
-        answer = self._call(f"add {expected}", upload)
+    def _added(self, expected: Cid, upload: Callable[[], Any], size: int) -> str:
+        answer = self._call(f"add {expected}", upload, self._timeout + size / _UPLOAD_RATE)
         # The last entry of a directory's answer is its root.
         last = answer[-1] if isinstance(answer, list) and answer else answer
         try:
@@ -148,8 +154,12 @@ class KuboStore:
             )
         return str(expected)
 
+    def _fetching(self, cid: str, within: float | None) -> Fetch:
+        return limited(self._fetch, cid, within, self._stop)
+
     def _fetch(self, cid: Cid) -> bytes:
         def fetch() -> bytes:
+            ends = time.monotonic() + self._timeout
             # Not through the client library: it reads an answer to its end, however long that is.
             with requests.post(
                 f"{self._url}/api/v0/block/get",
@@ -159,16 +169,30 @@ class KuboStore:
                 stream=True,
                 timeout=self._timeout,
             ) as answer:
-                body: bytes = answer.raw.read(MAX_BLOCK + 1, decode_content=False)
+                body = bytearray()
+                # In pieces, so that this thread ends when nobody waits for it any more.
+                while len(body) <= MAX_BLOCK and (piece := answer.raw.read1(1 << 16, decode_content=False)):
+                    body += piece
+                    if time.monotonic() > ends:
+                        raise requests.Timeout("a slow answer")
             if answer.status_code != 200:
-                raise ipfs_errors.ErrorResponse(_message(body), None)
-            return body
+                raise ipfs_errors.ErrorResponse(_message(bytes(body)), None)
+            return verified(cid, bytes(body), f"Kubo at {self._address}")
 
-        return verified(cid, self._call(f"fetch {cid}", fetch), f"Kubo at {self._address}")
+        return self._call(f"fetch {cid}", fetch)
 
-    def _call(self, what: str, request: Callable[[], T]) -> T:
+    def _call(self, what: str, request: Callable[[], T], seconds: float | None = None) -> T:
+        """An answer of the daemon's, asked for as often as need be. `seconds`: for each attempt."""
         try:
-            return self._retrying(request)
+            for attempt in itertools.count(1):
+                try:
+                    return in_time(self._timeout if seconds is None else seconds, self._stop, request)
+                except (*_RETRIED, TooLate, CorruptBlock):
+                    if attempt >= self._attempts:
+                        raise
+                pause(min(5.0, 0.1 * 2 ** (attempt - 1)) * (1 + random.random()), self._stop)
+        except Halted as error:
+            raise StoreUnavailable(f"stopped while Kubo at {self._address} was asked to {what}.") from error
         except ipfs_errors.ErrorResponse as error:
             if _MISSING.search(str(error)):
                 raise ContentMissing(
@@ -178,6 +202,7 @@ class KuboStore:
                 f"Kubo at {self._address} refused to {what} ({_short(error)}): see the daemon's log."
             ) from error
         except (
+            TooLate,
             ipfs_errors.ConnectionError,
             ipfs_errors.TimeoutError,
             requests.RequestException,
@@ -190,6 +215,7 @@ class KuboStore:
             # The client library asserts and indexes its way through answers, so a foreign server shows in
             # many ways.
             raise self._foreign() from error
+        raise AssertionError("an endless loop has ended")
 
     def _foreign(self) -> StoreUnavailable:
         return StoreUnavailable(f"the server at {self._address} does not answer like Kubo's RPC: check the address.")

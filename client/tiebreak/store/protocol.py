@@ -11,7 +11,8 @@ class ContentStore(Protocol):
 
     The same bytes get the same CID from every implementation. Everything added is pinned. Nothing fetched is
     trusted: all readers check every block against its CID and raise `StoreError`s (see
-    `tiebreak.store.errors`).
+    `tiebreak.store.errors`). `within`: seconds that a fetch may take in all (None: any); FetchTooSlow after that.
+    What a full or read-only disk prevents raises StoreUnavailable.
     """
 
     def add_bytes(self, data: bytes) -> str:
@@ -27,13 +28,13 @@ class ContentStore(Protocol):
         directory than fit a block).
         """
 
-    def read(self, cid: str, *, max_bytes: int) -> bytes:
+    def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
         """Returns the content of a file of at most `max_bytes` bytes."""
 
-    def get_file(self, cid: str, dest: Path, *, max_bytes: int) -> None:
+    def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
         """Writes a file to `dest`, which must not exist and appears whole or not at all."""
 
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int) -> None:
+    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
         """Writes a directory tree to `dest`, which must not exist and appears whole or not at all.
 
         `max_bytes` bounds the sum of its file sizes.

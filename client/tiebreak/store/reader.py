@@ -8,13 +8,18 @@ nodes cannot make a reader visit them exponentially often). Cycles cannot be bui
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tiebreak.deadlines import Halted, TooLate
+from tiebreak.deadlines import within as in_time
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import (
     DIRECTORY,
@@ -30,8 +35,11 @@ from tiebreak.store.errors import (
     ContentTooLarge,
     CorruptBlock,
     DestinationExists,
+    FetchTooSlow,
     MalformedContent,
+    StoreUnavailable,
     UnsafeName,
+    unusable,
 )
 from tiebreak.store.names import check_name
 
@@ -50,6 +58,27 @@ Fetch = Callable[[Cid], bytes]
 """Returns the bytes of one block, checked with `verified`. Raises ContentMissing, CorruptBlock,
 StoreUnavailable.
 """
+
+
+def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event | None) -> Fetch:
+    """The same for a fetch of `what` that ends `within` seconds from now (None: whenever), and at once when `stop` is
+    set. Raises FetchTooSlow, StoreUnavailable."""
+    ends = None if within is None else time.monotonic() + within
+
+    def one(cid: Cid) -> bytes:
+        if stop is not None and stop.is_set():
+            raise StoreUnavailable(f"stopped while {what} was fetched.")
+        left = None if ends is None else ends - time.monotonic()
+        if left is None:
+            return fetch(cid)
+        try:
+            return in_time(left, stop, lambda: fetch(cid))
+        except TooLate as error:
+            raise FetchTooSlow(f"{what} did not come within {within:g} seconds: try again later.") from error
+        except Halted as error:
+            raise StoreUnavailable(f"stopped while {what} was fetched.") from error
+
+    return one
 
 
 def verified(cid: Cid, block: bytes, source: str) -> bytes:
@@ -231,17 +260,22 @@ class _staged:
     def __enter__(self) -> _staged:
         if os.path.lexists(self._dest):
             raise DestinationExists(f"{self._dest} exists already: choose another place or remove it.")
-        self._dest.parent.mkdir(parents=True, exist_ok=True)
-        self._room = Path(tempfile.mkdtemp(prefix=f".{self._dest.name[:40]}.partial-", dir=self._dest.parent))
+        try:
+            self._dest.parent.mkdir(parents=True, exist_ok=True)
+            self._room = Path(tempfile.mkdtemp(prefix=f".{self._dest.name[:40]}.partial-", dir=self._dest.parent))
+        except OSError as error:
+            raise unusable(f"nothing can be written to {self._dest.parent}", error) from error
         self.path = self._room / "content"
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
             if kind is None:
                 self._publish()
         finally:
             shutil.rmtree(self._room, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise unusable(f"the content cannot be written beside {self._dest}", error) from error
 
     def _publish(self) -> None:
         try:
@@ -250,6 +284,8 @@ class _staged:
             else:
                 self._dest.hardlink_to(self.path)  # unlike rename, this never replaces a file
         except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
+                raise unusable(f"the fetched content cannot be put at {self._dest}", error) from error
             raise DestinationExists(
                 f"{self._dest} cannot take the fetched content ({error.strerror}): choose another place."
             ) from error

@@ -9,7 +9,7 @@ import {Node} from "../../src/Merkle.sol";
 import {Duration, Timestamp} from "../../src/Time.sol";
 import {TrainingSpec} from "../../src/TrainingSpec.sol";
 import {VerificationGame} from "../../src/VerificationGame.sol";
-import {GameView} from "../../src/Views.sol";
+import {GameView, JobView} from "../../src/Views.sol";
 import {Lie, Run, Runs} from "./Runs.sol";
 import {Test} from "./Test.sol";
 import {Toy} from "./Toy.sol";
@@ -24,6 +24,7 @@ abstract contract GameTest is Test {
     uint64 internal constant CHALLENGE_WINDOW = 2 days;
     uint64 internal constant ALLOWANCE = 6 hours;
     uint64 internal constant REFEREE_ALLOWANCE = 3 hours;
+    uint32 internal constant CONCURRENT = 4;
     uint64 internal constant START = 1_900_000_000;
 
     VerificationGame internal game;
@@ -73,7 +74,7 @@ abstract contract GameTest is Test {
         });
     }
 
-    function terms() internal pure returns (Terms memory) {
+    function terms() internal pure virtual returns (Terms memory) {
         return Terms({
             reward: REWARD,
             trainerBond: TRAINER_BOND,
@@ -82,6 +83,7 @@ abstract contract GameTest is Test {
             challengeWindow: Duration.wrap(CHALLENGE_WINDOW),
             clockAllowance: Duration.wrap(ALLOWANCE),
             refereeAllowance: Duration.wrap(REFEREE_ALLOWANCE),
+            concurrentGames: CONCURRENT,
             trainer: address(0)
         });
     }
@@ -106,9 +108,10 @@ abstract contract GameTest is Test {
     }
 
     function commitTree(JobId job, Tree memory tree, bytes32 finalState) internal {
+        bytes32 hash = hashOf(job);
         vm.prank(trainer);
         game.commit{value: TRAINER_BOND}(
-            job, Node.wrap(Trees.root(tree)), finalState, Trees.proof(tree, tree.count - 1), "bafylog", "bafymodel"
+            job, hash, Node.wrap(Trees.root(tree)), finalState, Trees.proof(tree, tree.count - 1), "bafylog", "bafymodel"
         );
     }
 
@@ -117,8 +120,17 @@ abstract contract GameTest is Test {
     }
 
     function challengeRoot(JobId job, address challenger, bytes32 root) internal returns (GameId) {
+        JobView memory shown = game.getJob(job);
         vm.prank(challenger);
-        return game.challenge{value: CHALLENGER_BOND}(job, Node.wrap(root));
+        return game.challenge{value: CHALLENGER_BOND}(job, shown.specHash, shown.claim.checkpointRoot, Node.wrap(root));
+    }
+
+    function hashOf(JobId job) internal view returns (bytes32) {
+        return game.getJob(job).specHash;
+    }
+
+    function claimedIn(JobId job) internal view returns (Node) {
+        return game.getJob(job).claim.checkpointRoot;
     }
 
     /// @notice A claim by `claimed` and one challenge by `challenged`.

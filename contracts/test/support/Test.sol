@@ -5,6 +5,8 @@ pragma solidity ^0.8.30;
 interface Vm {
     function warp(uint256 timestamp) external;
     function getBlockTimestamp() external view returns (uint256);
+    function fee(uint256 baseFee) external;
+    function txGasPrice(uint256 price) external;
     function deal(address account, uint256 balance) external;
     function prank(address sender) external;
     function label(address account, string calldata name) external;

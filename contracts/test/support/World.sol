@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Children, Side} from "../../src/Bisection.sol";
-import {GameId, JobId, JobStatus, Outcome, Phase} from "../../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Terms} from "../../src/IVerificationGame.sol";
 import {Level} from "../../src/Level.sol";
 import {Node} from "../../src/Merkle.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "../../src/Moves.sol";
@@ -37,11 +37,19 @@ contract World is Players {
 
     mapping(uint256 job => Claimed) public claims;
     mapping(uint256 game => Challenged) public challenges;
+    /// @notice Of an account with a root, by the hash of job, account and root.
+    mapping(bytes32 key => uint256 game) private latest;
 
     address public liar;
     address public cheat;
     string public broken;
     uint256 public illegalAttempts;
+
+    /// @notice Few at a time, so that games wait.
+    function terms() internal pure override returns (Terms memory offered) {
+        offered = super.terms();
+        offered.concurrentGames = 2;
+    }
 
     function setUp() public override {
         super.setUp();
@@ -112,8 +120,13 @@ contract World is Players {
     }
 
     function start(uint256 job, address challenger, bool honest, Lie memory lie) private {
-        challenges[game.gameCount() + 1] = Challenged(job, honest, lie, 0);
-        challengeRun(JobId.wrap(uint64(job)), challenger, runWith(job, lie));
+        Run memory run = runWith(job, lie);
+        bytes32 key = keccak256(abi.encode(job, challenger, Trees.root(Runs.checkpointTree(run))));
+        uint256 id = game.gameCount() + 1;
+        if (latest[key] != 0 && game.getGame(GameId.wrap(uint64(latest[key]))).phase != Phase.OVER) return; // refused
+        latest[key] = id;
+        challenges[id] = Challenged(job, honest, lie, 0);
+        challengeRun(JobId.wrap(uint64(job)), challenger, run);
     }
 
     /// @notice A side that owes a move makes it, as its run says, unless its time is over.
@@ -260,8 +273,9 @@ contract World is Players {
         }
         if (kind == 6) return (abi.encodeCall(game.adjudicate, (id, uint64(uint256(junk)))), liar);
         // Without their bonds.
-        if (kind == 7) return (abi.encodeCall(game.challenge, (shown.job, Node.wrap(junk))), stranger);
-        return (abi.encodeCall(game.commit, (shown.job, Node.wrap(junk), junk, leaf.agreedProof, "l", "m")), stranger);
+        bytes32 hash = hashOf(shown.job);
+        if (kind == 7) return (abi.encodeCall(game.challenge, (shown.job, hash, claimedIn(shown.job), Node.wrap(junk))), stranger);
+        return (abi.encodeCall(game.commit, (shown.job, hash, Node.wrap(junk), junk, leaf.agreedProof, "l", "m")), stranger);
     }
 
     function nextRoot0(GameView memory shown, Run memory run) private pure returns (NextRoot memory next) {
@@ -316,14 +330,15 @@ contract World is Players {
 
     /// @notice Everybody goes on until nothing is left to do, and takes its money.
     function finish() external {
-        for (uint256 round = 0; round < 3; ++round) {
+        // A game that waits starts when another one is over, so there may be as many rounds as games.
+        for (uint256 round = 0; round < 3 + game.gameCount(); ++round) {
             answerHonestly();
-            later(ALLOWANCE);
+            later(ALLOWANCE + 1);
+            for (uint256 id = 1; id <= game.gameCount(); ++id) {
+                attempt(abi.encodeCall(game.claimTimeout, (GameId.wrap(uint64(id)))));
+            }
         }
         later(COMMIT_WINDOW + CHALLENGE_WINDOW);
-        for (uint256 id = 1; id <= game.gameCount(); ++id) {
-            attempt(abi.encodeCall(game.claimTimeout, (GameId.wrap(uint64(id)))));
-        }
         for (uint256 job = 1; job <= game.jobCount(); ++job) {
             attempt(abi.encodeCall(game.finalize, (JobId.wrap(uint64(job)))));
             attempt(abi.encodeCall(game.reclaim, (JobId.wrap(uint64(job)))));
@@ -357,6 +372,10 @@ contract World is Players {
         for (uint256 i = 0; i < all.length; ++i) {
             sum += game.creditOf(all[i]);
         }
+    }
+
+    function burnt() external view returns (uint256) {
+        return game.burnt();
     }
 
     function funds() external view returns (uint256) {

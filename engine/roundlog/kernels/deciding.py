@@ -18,6 +18,9 @@ U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
 
+_BLOCK = 512
+"""Elements that are looked at twice while they are in the first level of the cache."""
+
 DOWN, UP, VALUE = 0, 1, 2
 """`roundlog.log.Decision`."""
 
@@ -52,22 +55,30 @@ def ordinal(words: Any) -> Any:
 def _judge(
     y: Any, d: Any, near: float, guard: float, far: float, low: Any, upper: Any, two: Any, doubtful: Any, spare: Any
 ) -> int:
-    words = spare.view(np.int32)
+    """spare: float32[3, _BLOCK]. Two loops for every block of elements, of which the first one is vector code."""
+    highs, lowest, highest = spare[0], spare[1], spare[2]
+    below, above = lowest.view(np.int32), highest.view(np.int32)
     count = 0
-    for i in range(len(y)):
-        v = y[i]
-        if not abs(v) < np.inf:
+    for begin in range(0, len(y), _BLOCK):
+        size = min(_BLOCK, len(y) - begin)
+        values, bounds = y[begin : begin + size], d[begin : begin + size]
+        lows, uppers = low[begin : begin + size], upper[begin : begin + size]
+        unbounded = 0
+        for i in range(size):
+            v = values[i]
+            unbounded += not abs(v) < np.inf
+            extra = abs(v) * TWO_UNITS
+            reach = bounds[i] * near + extra
+            lows[i], highs[i] = np.float32(v - reach) + ZERO, np.float32(v + reach) + ZERO
+            uppers[i] = np.float32(v + (bounds[i] * guard + extra)) + ZERO
+            reach = bounds[i] * far + extra
+            lowest[i], highest[i] = np.float32(v - reach) + ZERO, np.float32(v + reach) + ZERO
+        if unbounded:
             return -1
-        extra = abs(v) * TWO_UNITS
-        reach = d[i] * near + extra
-        low[i] = np.float32(v - reach) + ZERO
-        if low[i] != np.float32(v + reach) + ZERO:
-            doubtful[count] = i
-            count += 1
-        upper[i] = np.float32(v + (d[i] * guard + extra)) + ZERO
-        reach = d[i] * far + extra
-        spare[0], spare[1] = np.float32(v - reach) + ZERO, np.float32(v + reach) + ZERO
-        two[i] = ordinal(np.int64(words[1])) - ordinal(np.int64(words[0])) == 1
+        for i in range(size):
+            doubtful[count] = begin + i
+            count += lows[i] != highs[i]
+            two[begin + i] = ordinal(np.int64(above[i])) - ordinal(np.int64(below[i])) == 1
     return count
 
 
@@ -77,7 +88,7 @@ def judge(y: F64, d: F64, near: float, guard: float, far: float) -> tuple[F32, I
     adjacent numbers. None if a y is NaN or infinite."""
     low, upper, two = np.empty(len(y), np.float32), np.empty(len(y), np.float32), np.empty(len(y), np.bool_)
     doubtful = np.empty(len(y), np.int64)
-    count = _judge(y, d, near, guard, far, low, upper, two, doubtful, np.empty(2, np.float32))
+    count = _judge(y, d, near, guard, far, low, upper, two, doubtful, np.empty((3, _BLOCK), np.float32))
     return None if count < 0 else (low, doubtful[:count], upper, two)
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from roundlog.kernels.folding import BUCKETS, COLUMNS, LANES, fold
+from roundlog.kernels.scattering import scatter
 from roundlog.kernels.superaccumulator import (
     FULL_BITS,
     LIMBS,
@@ -21,7 +23,6 @@ from roundlog.kernels.superaccumulator import (
     new_sums,
     note_of,
     of_note,
-    round_lanes,
     round_one,
 )
 from roundlog.kernels.threads import in_parts, threads_for
@@ -29,23 +30,24 @@ from roundlog.kernels.threads import in_parts, threads_for
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
-_BUCKETS = 128
 _TERMS = 512
 """Products that a bucket has room for: they are below 2^54."""
-_LANES = 16
-"""Sums whose buckets lie side by side, a multiple of 4: what they become is vector code."""
-_TWO, _THREE, _FOUR = np.uint64(2), np.uint64(3), np.uint64(4)
+_LANES = COLUMNS * LANES
+"""Sums whose buckets lie side by side."""
 _SLOTS = 512
 """Runs that are in memory at once: 2 MiB, which the second level of the cache holds."""
 _TILE = 64
 """Runs of a that are combined with many of b."""
-_PITCH = _TERMS + 8
-"""Words from one run to the next: an odd number of lines, so that all sets of the cache are used."""
+_LINE = 8
+"""Numbers in a line of the cache."""
 _SUMS = 1 << 11
-"""Sums of more terms than buckets have room for that are taken at once: they stay in the cache, too."""
+"""Sums of more terms than buckets have room for, or that are rounded to less than 32 bits, that are taken at once: they
+stay in the cache, too."""
 
-_PADDING, _INF, _MINUS_INF, _NAN = 64, 65, 66, 67
-"""Words whose significand is 0: nothing that is read, and what is not finite."""
+_PADDING, _INF, _MINUS_INF, _NAN = 64 * _LANES, 65 * _LANES, 66 * _LANES, 67 * _LANES
+"""Codes of what has factor 0: nothing that is read, and what is not finite."""
+_ROOM = BUCKETS + 8
+"""Buckets that there is memory for: the last ones take products with such factors, which are 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +75,49 @@ class Runs:
         return Runs(memory, origins, (1, 0, 1, 0, 1, 1, 0, terms, 1, 1, max(terms, 1), step))
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def _number(ids: Any, places: Any, found: Any, place: Any) -> int:
+    """places: int64[count], zeros."""
+    for i in range(len(ids)):
+        places[ids[i]] = 1
+    count = 0
+    for number in range(len(places)):
+        if places[number]:
+            places[number] = count
+            found[count] = number
+            count += 1
+    for i in range(len(ids)):
+        place[i] = places[ids[i]]
+    return count
+
+
 def numbered(ids: I64, count: int) -> tuple[I64, I64]:
     """ids: int64[n], numbers below `count`. Returns those that occur, ascending, and for every one where it is among
     them."""
     if count > 4 * len(ids):
         found, place = np.unique(ids, return_inverse=True)
         return found, place
-    occurs = np.zeros(count, np.bool_)
-    occurs[ids] = True
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[ids]
+    found, place = np.empty(min(count, len(ids)), np.int64), np.empty(len(ids), np.int64)
+    occurring = _number(np.ascontiguousarray(ids), np.zeros(count, np.int64), found, place)
+    return found[:occurring], place
 
 
 @njit(inline="always")
-def _word(bits: Any) -> Any:
-    """A finite FP32 number as a word: its significand, signed and shifted by 0 to 3 bits, above a byte that says by how
-    many times 4 bits more."""
+def _take_apart(bits: Any, words: Any, t: int) -> None:
+    """A finite FP32 number as a factor, its significand with the sign, shifted by 0 to 3 bits, and a code, which says
+    by how many times 4 bits more: a product's bucket is the sum of two codes, and no more than that has to be computed
+    for it."""
     exponent = (bits >> 23) & 0xFF
     normal = 1 if exponent > 0 else 0
     exponent -= normal
     magnitude = ((bits & 0x7FFFFF) | (normal << 23)) << (exponent & 3)
-    signed = -magnitude if bits & 0x80000000 else magnitude
-    return (signed << 8) | (exponent >> 2)
+    words[2 * t] = -magnitude if bits & 0x80000000 else magnitude
+    words[2 * t + 1] = (exponent >> 2) * _LANES
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _read(memory: Any, origin: Any, layout: Any, begin: int, end: int, words: Any) -> bool:
-    """Numbers begin to end of a run as words. Whether they are all finite."""
+    """Numbers begin to end of a run as factors and codes. Whether they are all finite."""
     _, step, rows, dy, qy, height, pitch, columns, dx, qx, width, apart = layout
     largest = np.int64(0)
     t = begin
@@ -116,16 +135,17 @@ def _read(memory: Any, origin: Any, layout: Any, begin: int, end: int, words: An
             for i in range(stop - t):
                 bits = np.int64(memory[at + i * apart])
                 largest = max(largest, bits & 0x7FFFFFFF)
-                words[t - begin + i] = _word(bits)
+                _take_apart(bits, words, t - begin + i)
         else:
             for i in range(stop - t):
                 column = (x + i * dx) // qx
                 if there and column * qx == x + i * dx and 0 <= column < width:
                     bits = np.int64(memory[first + column * apart])
                     largest = max(largest, bits & 0x7FFFFFFF)
-                    words[t - begin + i] = _word(bits)
+                    _take_apart(bits, words, t - begin + i)
                 else:
-                    words[t - begin + i] = _PADDING
+                    words[2 * (t - begin + i)] = 0
+                    words[2 * (t - begin + i) + 1] = _PADDING
         t = stop
     if largest < 0x7F800000:
         return True
@@ -133,119 +153,59 @@ def _read(memory: Any, origin: Any, layout: Any, begin: int, end: int, words: An
         line, t2 = t // columns, t % columns
         row = (origin[1] + line % rows * dy) // qy
         column = (origin[2] + t2 * dx) // qx
-        if words[t - begin] != _PADDING:
+        if words[2 * (t - begin) + 1] != _PADDING:
             bits = np.int64(memory[origin[0] + line // rows * step + row * pitch + column * apart])
             if bits & 0x7F800000 == 0x7F800000:
-                words[t - begin] = _special(bits)
+                words[2 * (t - begin)] = 0
+                words[2 * (t - begin) + 1] = _special(bits)
     return False
 
 
 @njit(inline="always")
 def _special(bits: Any) -> Any:
-    """The word of what is not finite."""
+    """The code of what is not finite."""
     if bits & 0x7FFFFF:
         return _NAN
     return _MINUS_INF if bits & 0x80000000 else _INF
 
 
-@njit(inline="always")
-def _multiply(a: Any, b: Any, buckets: Any, lane: int) -> None:
-    buckets[np.uint64(((a + b) & 127) * _LANES + lane)] += (a >> 8) * (b >> 8)
+@njit(cache=True, nogil=True, error_model="numpy")
+def _aligned(count: int) -> Any:
+    """int64[count], zeros that begin with a line of the cache."""
+    memory = np.zeros(count + 7, np.int64)
+    first = -memory.ctypes.data % 64 // 8
+    return memory[first : first + count]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _scatter_four(a: Any, b: Any, of_a: Any, of_b: Any, lane: int, buckets: Any, count: int) -> None:
-    """Four sums at a time: terms of one often go to the same bucket, and would wait for each other."""
-    a0, a1, a2, a3 = a[of_a[lane]], a[of_a[lane + 1]], a[of_a[lane + 2]], a[of_a[lane + 3]]
-    b0, b1, b2, b3 = b[of_b[lane]], b[of_b[lane + 1]], b[of_b[lane + 2]], b[of_b[lane + 3]]
-    four = buckets[lane:]
-    for k in range(count):
-        _multiply(a0[k], b0[k], four, 0)
-        _multiply(a1[k], b1[k], four, 1)
-        _multiply(a2[k], b2[k], four, 2)
-        _multiply(a3[k], b3[k], four, 3)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _scatter_row(a: Any, b: Any, of_b: Any, lane: int, buckets: Any, count: int) -> None:
-    """`_scatter_four` where all have the same run of a."""
-    b0, b1, b2, b3 = b[of_b[lane]], b[of_b[lane + 1]], b[of_b[lane + 2]], b[of_b[lane + 3]]
-    four = buckets[lane:]
-    for k in range(count):
-        word = a[k]
-        _multiply(word, b0[k], four, 0)
-        _multiply(word, b1[k], four, 1)
-        _multiply(word, b2[k], four, 2)
-        _multiply(word, b3[k], four, 3)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _fold(buckets: Any, lanes: int, scratch: Any, digits: Any) -> None:
-    """Empty the buckets, which are 4 bits apart, into limbs: a number in two's complement whose limb i, of sum r, is
-    digits[i * lanes + r]. scratch: int64[4, lanes]. lanes: _LANES. Unsigned indices, and slices of nothing, make
-    the loops vector code."""
-    highs, carries = scratch[0], scratch[1]
-    width = np.uint64(lanes)
-    for lane in range(lanes):
-        highs[lane] = carries[lane] = 0
-    for limb in range(_BUCKETS // 8):
-        to, at = np.uint64(limb) * width, np.uint64(8 * limb) * width
-        at1, at2, at3, at4 = at + width, at + _TWO * width, at + _THREE * width, at + _FOUR * width
-        at5, at6, at7 = at4 + width, at4 + _TWO * width, at4 + _THREE * width
-        for lane in range(lanes):
-            r = np.uint64(lane)
-            v0, v1, v2, v3 = buckets[at + r], buckets[at1 + r], buckets[at2 + r], buckets[at3 + r]
-            v4, v5, v6, v7 = buckets[at4 + r], buckets[at5 + r], buckets[at6 + r], buckets[at7 + r]
-            # The sum's last 64 bits, and what is above its last 32, but for what the cut bits carry: at most 7.
-            low = v0 + (v1 << 4) + (v2 << 8) + (v3 << 12) + (v4 << 16) + (v5 << 20) + (v6 << 24) + (v7 << 28)
-            high = (v0 >> 32) + (v1 >> 28) + (v2 >> 24) + (v3 >> 20)
-            high += (v4 >> 16) + (v5 >> 12) + (v6 >> 8) + (v7 >> 4)
-            high += ((low >> 32) - high) & MASK
-            v = (low & MASK) + highs[r] + carries[r]
-            highs[r] = high
-            digits[to + r] = v & MASK
-            carries[r] = v >> 32
-    buckets[:] = 0
-    for limb in range(_BUCKETS // 8, LIMBS):
-        to = np.uint64(limb) * width
-        for lane in range(lanes):
-            r = np.uint64(lane)
-            v = highs[r] + carries[r]
-            highs[r] = 0
-            digits[to + r] = v if limb == LIMBS - 1 else v & MASK
-            carries[r] = v >> 32
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _add_lane(digits: Any, lane: int, lanes: int, sums: Any) -> None:
-    """Add one of the sums that `_fold` has made."""
+def _add_lane(digits: Any, lane: int, sums: Any) -> None:
+    """Add one of the sums that `fold` has made."""
     carry = np.int64(0)
     for limb in range(LIMBS):
-        v = sums[limb] + digits[limb * lanes + lane] + carry
+        v = sums[limb] + digits[limb * _LANES + lane] + carry
         sums[limb] = v if limb == LIMBS - 1 else v & MASK
         carry = v >> 32
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _value(word: Any) -> float:
-    """Of a word, what its products' sign and infinity depend on."""
-    code = word & 0xFF
+def _value(factor: int, code: int) -> float:
+    """Of a number, what its products' sign and infinity depend on."""
     if code == _NAN:
         return np.nan
     if code == _INF:
         return np.inf
     if code == _MINUS_INF:
         return -np.inf
-    return np.float64(word >> 8)
+    return np.float64(factor)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _note_products(a: Any, b: Any, count: int) -> int:
     note = 0
     for k in range(count):
-        of_a, of_b = a[k] & 0xFF, b[k] & 0xFF
+        of_a, of_b = a[2 * k + 1], b[2 * k + 1]
         if of_a != _PADDING and of_b != _PADDING and (of_a > _PADDING or of_b > _PADDING):
-            note |= note_of(_value(a[k]) * _value(b[k]))
+            note |= note_of(_value(a[2 * k], of_a) * _value(b[2 * k], of_b))
     return note
 
 
@@ -287,21 +247,28 @@ def _add_blocks(
     sums: Any,
     bits: int,
     out: Any,
-    lanes: int,
     start: int,
     stop: int,
 ) -> None:
-    """Adds to `sums` or, if there are none, rounds what becomes of zeros to `out`."""
-    at_once = terms <= _TERMS and not len(sums)
+    """Adds to `sums` or, if there are none, rounds what becomes of zeros to `out`: at once if buckets are emptied a
+    single time for every sum, since they are rounded on the way."""
+    at_once = terms <= _TERMS and not len(sums) and bits == FULL_BITS
     own = np.zeros((0 if len(sums) or at_once else _SUMS, LIMBS + 1), np.int64)
-    digits, spare, scratch = np.empty(LIMBS * lanes, np.int64), np.empty(1), np.empty((4, lanes), np.int64)
-    results = np.empty(lanes, np.float32)
+    digits, results, spare = _aligned(LIMBS * _LANES), np.empty(_LANES, np.float32), np.empty(1)
     words = spare.view(np.int64)
-    words_a, words_b = np.empty((_SLOTS, _PITCH), np.int64), np.empty((_SLOTS, _PITCH), np.int64)
+    # From one run to the next there is an odd number of lines, so that all sets of the cache are used.
+    pitch = (-(-min(terms, _TERMS) // _LINE) | 1) * _LINE * 2
+    words_a = np.empty((min(len(origins_a), _SLOTS), pitch), np.int32)
+    words_b = np.empty((min(len(origins_b), _SLOTS), pitch), np.int32)
+    flat_a, flat_b = words_a.reshape(-1), words_b.reshape(-1)
     finite_a, finite_b = np.empty(_SLOTS, np.bool_), np.empty(_SLOTS, np.bool_)
     slot_a, slot_b = np.full(len(origins_a), -1, np.int64), np.full(len(origins_b), -1, np.int64)
-    buckets = np.zeros(_BUCKETS * lanes, np.int64)
-    lane_a, lane_b = np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    buckets = _aligned(_ROOM * _LANES)
+    longest = 0
+    for block in range(start, stop):
+        longest = max(longest, cuts[block + 1] - cuts[block])
+    # As many as whole groups have: what the last ones, of no sum, are from before is added up and forgotten.
+    lane_a, lane_b = np.zeros(longest + _LANES, np.int32), np.zeros(longest + _LANES, np.int32)
     for block in range(start, stop):
         first, last = cuts[block], cuts[block + 1]
         own[:] = 0
@@ -309,43 +276,38 @@ def _add_blocks(
             end = min(begin + _TERMS, terms)
             count = end - begin
             taken_a = taken_b = 0
+            finite = True
             for r in range(first, last):
-                a, b = of_a[r], of_b[r]
+                a, b = np.uint64(of_a[r]), np.uint64(of_b[r])
                 if slot_a[a] < 0:
                     slot_a[a] = taken_a
                     finite_a[taken_a] = _read(memory_a, origins_a[a], layout_a, begin, end, words_a[taken_a])
+                    finite &= finite_a[taken_a]
                     taken_a += 1
                 if slot_b[b] < 0:
                     slot_b[b] = taken_b
                     finite_b[taken_b] = _read(memory_b, origins_b[b], layout_b, begin, end, words_b[taken_b])
+                    finite &= finite_b[taken_b]
                     taken_b += 1
+                lane_a[np.uint64(r - first)], lane_b[np.uint64(r - first)] = slot_a[a], slot_b[b]
             for r in range(first, last, _LANES):
                 some = min(_LANES, last - r)
-                for i in range(_LANES):
-                    at = r + min(i, some - 1)
-                    lane_a[i], lane_b[i] = slot_a[of_a[at]], slot_b[of_b[at]]
-                for i in range(0, some, 4):
-                    if lane_a[i] == lane_a[i + 1] == lane_a[i + 2] == lane_a[i + 3]:
-                        _scatter_row(words_a[lane_a[i]], words_b, lane_b, i, buckets, count)
-                    elif lane_b[i] == lane_b[i + 1] == lane_b[i + 2] == lane_b[i + 3]:
-                        _scatter_row(words_b[lane_b[i]], words_a, lane_a, i, buckets, count)
-                    else:
-                        _scatter_four(words_a, words_b, lane_a, lane_b, i, buckets, count)
-                _fold(buckets, lanes, scratch, digits)
-                if at_once:
-                    round_lanes(digits, scratch, lanes, bits, spare, words, results)
+                scatter(flat_a, flat_b, lane_a, lane_b, r - first, some, pitch, buckets, count)
+                fold(buckets.ctypes.data, digits.ctypes.data, results.ctypes.data)
                 for i in range(some):
                     note = 0
-                    if not (finite_a[lane_a[i]] and finite_b[lane_b[i]]):
-                        note = _note_products(words_a[lane_a[i]], words_b[lane_b[i]], count)
+                    if not finite:
+                        in_a, in_b = lane_a[r - first + i], lane_b[r - first + i]
+                        if not (finite_a[in_a] and finite_b[in_b]):
+                            note = _note_products(words_a[in_a], words_b[in_b], count)
                     if at_once:
-                        out[order[r + i]] = of_note(note) if note else results[i]
+                        out[np.uint64(order[np.uint64(r + i)])] = of_note(note) if note else results[np.uint64(i)]
                     else:
                         target = own[r + i - first] if len(own) else sums[order[r + i]]
-                        _add_lane(digits, i, lanes, target)
+                        _add_lane(digits, i, target)
                         target[NOTE] |= note
             for r in range(first, last):
-                slot_a[of_a[r]] = slot_b[of_b[r]] = -1
+                slot_a[np.uint64(of_a[r])] = slot_b[np.uint64(of_b[r])] = -1
         if len(own):
             for r in range(first, last):
                 out[order[r]] = round_one(own[r - first], bits, digits, spare, words)
@@ -376,16 +338,20 @@ def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, bits: int, o
         # Tiles: every run is read once for many others.
         order = np.argsort(of_a // _TILE * len(b.origins) + of_b, kind="stable")
         of_a, of_b = of_a[order], of_b[order]
-    cuts = np.empty(len(order) + 1, np.int64)
     threads = threads_for(len(order), len(order) * a.terms * 4)
-    most = _SUMS if a.terms > _TERMS else -(-len(order) // threads)
-    count = _cut(of_a, of_b, most, np.zeros(len(a.origins), np.int64), np.zeros(len(b.origins), np.int64), cuts)
-    cuts[count] = len(order)
+    at_once = a.terms <= _TERMS and (len(sums) > 0 or bits == FULL_BITS)
+    most = -(-len(order) // threads) if at_once else _SUMS
+    if max(len(a.origins), len(b.origins)) <= _SLOTS:
+        cuts = np.append(np.arange(0, len(order), most), len(order))
+    else:
+        cuts = np.empty(len(order) + 1, np.int64)
+        count = _cut(of_a, of_b, most, np.zeros(len(a.origins), np.int64), np.zeros(len(b.origins), np.int64), cuts)
+        cuts = np.append(cuts[:count], len(order))
     reads_a, reads_b = ((runs.memory.view(np.uint32), runs.origins, runs.layout) for runs in (a, b))
     in_parts(
         lambda start, stop: _add_blocks(
-            *reads_a, *reads_b, a.terms, order, of_a, of_b, cuts, sums, bits, out, _LANES, start, stop
+            *reads_a, *reads_b, a.terms, order, of_a, of_b, cuts, sums, bits, out, start, stop
         ),
-        count,
+        len(cuts) - 1,
         len(order) * a.terms * 4,
     )

@@ -36,6 +36,8 @@ _AT_ONCE = 1024
 _TOGETHER = 4
 """Strips of the right operand that are packed together, to read whole lines of the cache where its columns lie side by
 side."""
+_GROWTH = 8
+"""How much more room there is for marked elements once there were too many."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -120,7 +122,7 @@ def _multiply(
     count: int,
 ) -> int:
     """operands, sizes, room: see `_prepared`. If there is no place in `near`, the sums go to y, else they are rounded
-    to `out`. Returns count, and one more for every element that is marked."""
+    to `out`. Returns count, and one more for every element that is marked, but stops once there are too many."""
     a, b, of_a, of_b = operands
     row_energy, column_energy, norms, left, panel, tiles = room
     rows, columns, terms, block, chunk = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
@@ -144,6 +146,8 @@ def _multiply(
             for j in range(-(-lines // COLUMNS)):
                 at = column_energy.ctypes.data + (first + j * COLUMNS) * 8
                 add_squares_of_columns(panel.ctypes.data + j * chunk * COLUMNS * 8, at, some)
+            if marks and count > len(near[0]):
+                return count
             if last:
                 for c in range(-(-lines // COLUMNS) * COLUMNS):
                     norms[c] = np.sqrt(column_energy[first + c])
@@ -200,12 +204,14 @@ def _multiply_batches(
     batches: int,
     step: int,
 ) -> int:
-    """One product after the other, `step` apart in the output."""
+    """One product after the other, `step` apart in the output, until there are too many marked elements."""
     a, b, of_a, of_b = operands
     of_a, of_b, count, nowhere = of_a.copy(), of_b.copy(), 0, np.empty(0)
     for batch in range(batches):
         at = into + batch * step
         count = _multiply((a, b, of_a, of_b), sizes, room, nowhere, gamma, factor, out, at, pitch, near, count)
+        if count > len(near[0]):
+            break
         of_a[0] += of_a[3]
         of_b[0] += of_b[3]
     return count
@@ -272,16 +278,18 @@ def certify_part(
     `roundlog.kernels.marking.mark_product` does it, with the norms of a's lines times gamma and those of b's. The
     indices of what is marked are those in the output's memory, in no order."""
     operands, sizes, scratch_memory = _prepared(a, b, terms, block)
-    room = max(64, batches * a.count * b.count // 64)
+    room = max(64, batches * a.count * b.count // _GROWTH**2)
     while True:
         near = np.empty(room, dtype=np.int64), np.empty(room), np.empty(room)
         where = out.memory, out.first, out.row
         count = _multiply_batches(operands, sizes, scratch_memory, gamma, factor, *where, near, batches, out.batch)
         if count <= room:
             indices, y, d = near
+            if count == room:
+                return Near(indices, y, d)
             return Near(indices[:count].copy(), y[:count].copy(), d[:count].copy())
-        # Only where much is marked, as hostile data can make it.
-        room = count
+        # Only where much is marked, as hostile data can make it. It was soon found out.
+        room = min(max(count, _GROWTH * room), batches * a.count * b.count)
 
 
 def sum_part(a: Lines, b: Lines, terms: int, block: int) -> tuple[F64, F64, F64]:

@@ -122,6 +122,27 @@ def locate(elements: I64, sizes: tuple[int, ...], strides: tuple[int, ...], offs
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _lines_of(elements: Any, rows: int, columns: int, line: Any, right: Any) -> None:
+    number = begin = batch = 0
+    for i in range(len(elements)):
+        within = elements[i] - begin
+        if not 0 <= within < columns:
+            # Neighbours are mostly in the same line, and dividing takes as long as all the rest.
+            number = elements[i] // columns
+            begin, batch = number * columns, number // rows
+            within = elements[i] - begin
+        line[i], right[i] = number, batch * columns + within
+
+
+def lines_of(elements: I64, rows: int, columns: int) -> tuple[I64, I64]:
+    """elements: int64[n], flat indices of a product [B, rows, columns]. Returns int64[n] each: the row among those of
+    all batches, and the column among those of all batches."""
+    line, right = np.empty(len(elements), np.int64), np.empty(len(elements), np.int64)
+    _lines_of(elements, rows, columns, line, right)
+    return line, right
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _find_runs(first: Any, order: Any, begins: Any, run_of: Any) -> int:
     """Where runs begin, neighbours in this order that begin alike counted once, and the run of every sum."""
     count = 0

@@ -68,24 +68,21 @@ def of_note(note: int) -> Any:
 
 
 @njit(inline="always")
-def _round_digits(
-    digits: Any, first: int, step: int, top: int, bottom: int, negative: bool, bits: int, spare: Any, words: Any
-) -> Any:
-    """The magnitude digits[first], digits[first + step], ..., rounded, with its sign. top, bottom: its highest and its
-    lowest limb that is not zero. No branch depends on what is rounded."""
+def _round_digits(digits: Any, top: int, bottom: int, negative: bool, bits: int, spare: Any, words: Any) -> Any:
+    """A magnitude rounded, with its sign. top, bottom: its highest and its lowest limb that is not zero."""
     # The exponent of the limb as an FP64 number, which holds it exactly.
-    spare[0] = digits[first + top * step]
+    spare[0] = digits[top]
     highest = 32 * top + (words[0] >> 52) - 1023
     # The result's last place: 24 significant bits, but never below 2^-149, for all 32 bits.
     place = max(highest + LAST_PLACE - (bits - 9), 32 - bits - 149)
     cut = place - LAST_PLACE
     limb, shift = cut >> 5, cut & 31
     # Limbs above the last one are zero.
-    following = digits[first + min(limb + 1, LIMBS - 1) * step]
-    quotient = (digits[first + limb * step] | (following & 0x7FFFFFFF) << 32) >> shift
+    following = digits[min(limb + 1, LIMBS - 1)]
+    quotient = (digits[limb] | (following & 0x7FFFFFFF) << 32) >> shift
     below = cut - 1
     limb, shift = below >> 5, below & 31
-    digit = digits[first + limb * step]
+    digit = digits[limb]
     more = ((digit & ((np.int64(1) << shift) - 1)) != 0) | (bottom < limb)
     quotient += ((digit >> shift) & 1) & (np.int64(more) | quotient)
     # At most 2^24 times a power of two no smaller than 2^-149: exact, and the conversion overflows as it has to.
@@ -114,33 +111,7 @@ def round_one(sums: Any, bits: int, digits: Any, spare: Any, words: Any) -> Any:
             bottom = min(bottom, limb)
     if top < 0:
         return np.float32(0.0)
-    return _round_digits(digits, 0, 1, top, bottom, negative, bits, spare, words)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def round_lanes(digits: Any, scratch: Any, lanes: int, bits: int, spare: Any, words: Any, out: Any) -> None:
-    """`rounded` for as many sums as there are lanes, all finite: limb i of sum r is digits[i * lanes + r], and is lost.
-    scratch: int64[4, lanes]; out: float32[lanes]."""
-    signs, carries, tops, bottoms = scratch[0], scratch[1], scratch[2], scratch[3]
-    for r in range(lanes):
-        # All ones, or zero.
-        signs[r] = digits[(LIMBS - 1) * lanes + r] >> 63
-        carries[r] = signs[r] & 1
-        tops[r] = -1
-        bottoms[r] = LIMBS
-    for limb in range(LIMBS):
-        first = np.uint64(limb) * np.uint64(lanes)
-        for lane in range(lanes):
-            at = np.uint64(lane)
-            v = ((digits[first + at] ^ signs[at]) & MASK) + carries[at]
-            carries[at] = v >> 32
-            v &= MASK
-            digits[first + at] = v
-            tops[at] = limb if v else tops[at]
-            bottoms[at] = min(bottoms[at], limb if v else LIMBS)
-    for r in range(lanes):
-        # With top 0, a zero is rounded to zero.
-        out[r] = _round_digits(digits, r, lanes, max(tops[r], 0), bottoms[r], signs[r] != 0, bits, spare, words)
+    return _round_digits(digits, top, bottom, negative, bits, spare, words)
 
 
 @njit(inline="always")

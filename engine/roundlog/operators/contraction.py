@@ -22,7 +22,7 @@ from roundlog.arithmetic.sums import round_sums_of
 from roundlog.kernels import exact_products
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
-from roundlog.kernels.summing import locate, sum_products
+from roundlog.kernels.summing import lines_of, locate, sum_products
 from roundlog.kernels.widening import storage_of
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.marking import Marked
@@ -247,10 +247,9 @@ class MatMul(Contraction, Summation):
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
         a, b = (x if x.ndim == 3 else x[None] for x in inputs)
         rows, columns = a.shape[1], b.shape[2]
-        line, column = np.divmod(elements, columns)
-        batch = line // rows
+        line, column = lines_of(elements, rows, columns)
         lines, of_a = numbered(line, len(a) * rows)
-        others, of_b = numbered(batch * columns + column, len(b) * columns)
+        others, of_b = numbered(column, len(b) * columns)
         first_a = int(a.storage_offset()) + lines // rows * a.stride(0) + lines % rows * a.stride(1)
         first_b = int(b.storage_offset()) + others // columns * b.stride(0) + others % columns * b.stride(2)
         return (

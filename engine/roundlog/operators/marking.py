@@ -10,7 +10,7 @@ import torch
 from roundlog.arithmetic import FULL_BITS, round_interval, round_to_bits
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.cuda import works
-from roundlog.kernels.marking import LARGEST, Near, mark_flat, mark_product
+from roundlog.kernels.marking import LARGEST, Near, ascending, mark_flat, mark_product
 from roundlog.kernels.scratch import empty
 from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
 
@@ -39,10 +39,8 @@ class Marked:
             np.concatenate([getattr(near, name) for near in found]) if len(found) != 1 else getattr(found[0], name)
             for name in ("indices", "y", "d")
         )
-        if len(indices) > 1 and not (indices[1:] > indices[:-1]).all():
-            order = np.argsort(indices)
-            indices, y, d = indices[order], y[order], d[order]
-        return Marked(*(torch.from_numpy(part) for part in (indices, y, d)))
+        near = ascending(indices, y, d)
+        return Marked(*(torch.from_numpy(part) for part in (near.indices, near.y, near.d)))
 
 
 def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:

@@ -28,9 +28,11 @@ def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Train
     terms = (
         *REFEREE_ARGUMENTS,
         "--challenger-bond",
-        "20 gwei",
+        "0.2 ether",
         "--clock",
-        "90s",
+        "90m",
+        "--concurrent-games",
+        "8",
         "--trainer",
         devnet_account(1).address,
     )
@@ -39,8 +41,9 @@ def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Train
     number = json.loads(result.stdout)["job"]
     posted = chain.game.job(number)
     assert posted.terms.reward == posted.terms.trainer_bond == 5 * 10**17
-    assert posted.terms.challenger_bond == 20 * 10**9
-    assert (posted.terms.clock_allowance, posted.terms.challenge_window) == (90, 7 * 86400)
+    assert posted.terms.challenger_bond == 2 * 10**17
+    assert (posted.terms.clock_allowance, posted.terms.challenge_window) == (90 * 60, 7 * 86400)
+    assert posted.terms.concurrent_games == 8
     assert posted.terms.trainer == devnet_account(1).address
     assert posted.spec.referee == REFEREE and posted.customer == devnet_account(0).address
 
@@ -86,22 +89,34 @@ def test_withdrawing_nothing_is_an_error_that_costs_nothing(run: Run, chain: Cha
 
 def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:
     away = chain.environment(0) | {"TIEBREAK_CHAIN": "http://127.0.0.1:1"}
-    for words in (
-        ("status",),
-        ("job", "list"),
-        ("withdraw",),
-        ("trainer", "run", "--job", 1),
-        ("auditor", "run", "--job", 1),
-    ):
+    for words in (("status",), ("job", "list"), ("withdraw",)):
         refused(run(*words, env=away), "http://127.0.0.1:1", "start the node, or check the address")
     refused(run("status", "--chain", "nonsense", env=chain.environment()), "http://127.0.0.1:8545")
+
+
+@pytest.mark.parametrize("role", ["trainer", "auditor"])
+def test_a_role_names_a_chain_that_does_not_answer_and_waits_for_it(role: str) -> None:
+    """A machine that starts again starts its roles and its node in any order."""
+    command = [sys.executable, "-m", "tiebreak.cli.app", role, "run", "--job", "1", "--chain", "http://127.0.0.1:1"]
+    env = dict(os.environ) | {
+        "TIEBREAK_CONTRACT": devnet_account(0).address,
+        "TIEBREAK_PRIVATE_KEY": bytes(devnet_account(0).key).hex(),
+    }
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert "http://127.0.0.1:1" in said and "start the node" in said
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in output
 
 
 def test_a_contract_that_is_none_is_named(run: Run, chain: Chain) -> None:
     env = {"TIEBREAK_CHAIN": chain.url}
     refused(run("status", env=env), "no contract is given", "TIEBREAK_CONTRACT", "devnet")
     refused(run("status", "--contract", "0x12", env=env), "0x12 is not an address")
-    refused(run("status", "--contract", devnet_account(0).address, env=env), "does not hold this version")
+    refused(run("status", "--contract", devnet_account(0).address, env=env), "shows no code at", "check the address")
     mixed = chain.game.address.swapcase().replace("X", "x", 1)
     if mixed not in (chain.game.address.lower(), chain.game.address.upper()):
         refused(run("status", "--contract", mixed, env=env), "wrong checksum", "copy it again")

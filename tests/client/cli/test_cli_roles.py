@@ -16,6 +16,7 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.notices import Progress
 from tiebreak.roles.policy import Policy
 
+QUICK = ("--poll", "0.05")
 CUSTOMER, TRAINER, REFEREE = (devnet_account(number).address for number in (0, 1, 3))
 
 
@@ -25,30 +26,33 @@ def places(tmp_path: Path) -> tuple[str, ...]:
 
 
 def post(run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], referee: str) -> int:
-    words = ("job", "create", trained.job, "--reward", "0.5ether", "--clock", "90s", "--referee", referee)
+    words = ("job", "create", trained.job, "--reward", "0.5ether", "--clock", "6h", "--referee", referee)
     result = run(*words, *places, env=chain.environment(0))
     assert result.exit_code == 0, result.stderr
     return int(json.loads(result.stdout)["job"])
 
 
 def test_what_is_accepted_by_default_is_what_the_roles_accept() -> None:
-    assert terms.policy(None, quantities.seconds(terms.DEFAULT_LEAST_CLOCK), None) == Policy()
+    floor = quantities.wei(terms.DEFAULT_FLOOR)
+    assert terms.policy(None, None, None, floor, floor) == Policy(least_reward=floor, least_bond=floor)
 
 
 @pytest.mark.parametrize(
     ("caution", "objection"),
     [
         (("--trust-referee", CUSTOMER, "--trust-referee", TRAINER), "is not among the trusted ones"),
-        (("--least-clock", "91s"), "less than the 91 needed"),
+        (("--least-clock", "7h"), "less than the 25200 needed"),
         (("--most-bond", "0.4ether"), "more than the 400000000000000000 allowed"),
+        (("--least-reward", "0.6ether"), "less than the 600000000000000000 asked"),
+        (("--least-bond", "0.6ether"), "less than the 600000000000000000 asked"),
     ],
-    ids=["referee", "clock", "bond"],
+    ids=["referee", "clock", "bond", "reward", "trainer's bond"],
 )
 def test_a_trainer_leaves_a_job_alone_that_it_was_not_told_to_accept(
     run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], caution: tuple[str, ...], objection: str
 ) -> None:
     job = post(run, chain, trained, places, REFEREE)
-    result = run("trainer", "run", "--job", job, *caution, *places, env=chain.environment(1))
+    result = run("trainer", "run", "--job", job, *caution, *places, *QUICK, env=chain.environment(1))
     assert result.exit_code == 0, result.stderr
     assert f"job {job} is left alone" in result.stdout and objection in result.stdout
     assert chain.game.job(job).status.name == "OPEN"

@@ -319,6 +319,15 @@ def test_a_void_game_is_over_for_the_trainer_and_a_bond_to_fetch_for_the_challen
     assert next_move(replace(void, bond_held=False), Side.CHALLENGER, Known(), 0) == Over(Outcome.VOID)
 
 
+@pytest.mark.parametrize("side", Side)
+def test_in_a_game_that_waits_for_its_turn_nobody_does_anything(side: Side) -> None:
+    game = start((2, 2), Party((2, 2), 1), Party((2, 2), None)).view()
+    waiting = replace(game, phase=Phase.QUEUED, ahead=7, deadlines=(0, 0), started_at=0)
+    for now in (0, game.started_at, 2**40):
+        assert next_move(waiting, side, Known(), now) == Wait("the game's turn: 7 others start before it", None)
+        assert not timeout_is_due(waiting, now)
+
+
 def test_the_trees_of_the_strategy_are_those_of_the_model() -> None:
     for count in range(1, 20):
         payloads = [sha256(b"%d" % i).digest() for i in range(count)]

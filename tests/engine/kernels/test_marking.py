@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from roundlog.kernels.marking import ascending
 from roundlog.kernels.reducing import all_finite, square_columns, square_rows, sum_columns, sum_rows
 from roundlog.operators.bound import FullBound, ProductBound, RelativeBound
 from roundlog.operators.marking import mark, mark_by_reference
@@ -82,6 +83,17 @@ def test_marking_is_the_references_to_the_bit(shape, scale: float, threads: int)
             assert marked.indices.numel() or isinstance(bound, RelativeBound)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 1000])
+@pytest.mark.parametrize("places", [1, 3, 70])
+def test_marked_elements_are_put_into_order(count: int, places: int) -> None:
+    rng = np.random.default_rng(count)
+    indices = 17 + rng.choice(max(count * places, 1), count, replace=False)
+    for some in (indices, np.sort(indices)):
+        near = ascending(some, some * 0.5, some * 0.25)
+        assert np.array_equal(near.indices, np.sort(indices))
+        assert np.array_equal(near.y, near.indices * 0.5) and np.array_equal(near.d, near.indices * 0.25)
 
 
 def test_marking_reads_any_layout_and_writes_memory_of_its_own() -> None:

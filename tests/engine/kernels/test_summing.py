@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from roundlog.kernels import summing
-from roundlog.kernels.summing import locate, sum_placed, sum_products, sum_terms
+from roundlog.kernels.summing import lines_of, locate, sum_placed, sum_products, sum_terms
 
 
 @pytest.mark.parametrize("together", [7, 1024])
@@ -85,3 +85,13 @@ def test_elements_are_located_where_strides_say(sizes: tuple[int, ...]) -> None:
     elements = rng.permutation(int(np.prod(sizes)))
     expected = [3 + int(np.dot(strides, np.unravel_index(element, sizes))) for element in elements]
     assert locate(elements, sizes, strides, 3).tolist() == expected
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 4, 5), (2, 7, 1), (4, 1, 9)])
+def test_elements_of_batches_are_in_one_row_and_one_column_of_all(sizes: tuple[int, int, int]) -> None:
+    batches, rows, columns = sizes
+    count = batches * rows * columns
+    for elements in (np.arange(count), np.random.default_rng(0).permutation(count)[: count // 2 + 1]):
+        batch, row, column = np.unravel_index(elements, sizes)
+        line, right = lines_of(elements, rows, columns)
+        assert np.array_equal(line, batch * rows + row) and np.array_equal(right, batch * columns + column)

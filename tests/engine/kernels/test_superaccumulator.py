@@ -208,6 +208,38 @@ def test_many_sums_and_runs_are_cut_into_blocks_and_put_back() -> None:
     assert exact_products.round_products(*runs, of_a, of_b, FULL_BITS).tobytes() == right.tobytes()
 
 
+@pytest.mark.parametrize("bits", [32, 24])
+@pytest.mark.parametrize("terms", [3, 600])
+@pytest.mark.parametrize("shape", [(60, 70), (3, 1100), (900, 5)])
+def test_many_sums_are_rounded_as_one_is(shape: tuple[int, int], terms: int, bits: int) -> None:
+    """More than are taken at once, some of them not finite, some of single elements."""
+    rng, (rows, columns) = np.random.default_rng(terms), shape
+    a, b = any_numbers(rng, (rows, terms)), any_numbers(rng, (terms, columns))
+    a[1, 0], b[2, 3], a[2, 1] = np.inf, np.nan, -np.inf
+    a[:, -1], b[-1, 1] = 0, np.inf
+    chosen = np.sort(rng.choice(rows * columns, rows * columns * 3 // 4, replace=False))
+    of_a, of_b = np.divmod(chosen, columns)
+    runs = (
+        Runs.strided(a.reshape(-1), np.arange(rows) * terms, terms, 1),
+        Runs.strided(b.reshape(-1), np.arange(columns), terms, columns),
+    )
+    with np.errstate(invalid="ignore"):
+        by_terms = exact.new_sums(len(chosen))
+        exact.add_terms(by_terms, a[of_a].astype(np.float64) * b.T[of_b].astype(np.float64))
+    right = exact.rounded(by_terms, bits)
+    found = exact_products.round_products(*runs, of_a, of_b, bits)
+    assert np.array_equal(np.isnan(found), np.isnan(right)) and np.isnan(right).any()
+    assert np.array_equal(found[~np.isnan(found)].view(np.uint32), right[~np.isnan(right)].view(np.uint32))
+    assert np.isposinf(found).any() or np.isneginf(found).any()
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 1), (5, 100), (1000, 300), (1000, 5000)])
+def test_numbers_that_occur_are_numbered(count: int, most: int) -> None:
+    ids = np.random.default_rng(count).integers(0, most, count)
+    found, place = exact_products.numbered(ids, most)
+    assert np.array_equal(found, np.unique(ids)) and np.array_equal(found[place], ids)
+
+
 def test_hidden_midpoints_take_no_thousand_times_as_long() -> None:
     """Every output of the second product is a tie behind products that cancel. It took 3,000 times as long as the
     first."""

@@ -1,0 +1,144 @@
+"""Transactions on their way: what the sender hands out for each, and whether one of them used a nonce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from eth_hash.auto import keccak
+from eth_typing import ChecksumAddress
+
+from tiebreak.chain.errors import ChainError, RpcRefused
+from tiebreak.chain.journal import Entry
+from tiebreak.chain.node import Node, Receipt
+
+MOST_SCANNED = 20_000
+"""Blocks that are looked through for a hash, where a node does not know older states."""
+
+_REFUSALS = 8
+"""In a row, after which a node is taken for one without old states."""
+
+
+@dataclass(eq=False, slots=True)
+class Sent:
+    """A transaction, or several that replace each other, for one intention.
+
+    `receipt`: of the one that a block has taken, as it was shown last; None before that, and again when a
+    reorganisation has dropped the block. `error`: why the intention ended without one.
+    """
+
+    entry: Entry
+    receipt: Receipt | None = None
+    error: ChainError | None = None
+    offered_at: int | None = None
+    """The newest block when the node took the transaction last; None: it is not known to have it."""
+    former: bool = False
+    """Whether it comes from a former life of the process, in which nobody may have heard of its end."""
+    awaited: int = 0
+    """Callers that wait for its end."""
+    suspected: tuple[int, float] | None = None
+    """The newest block and the time when a foreign transaction was seen first at this nonce."""
+    between: tuple[int, int] | None = None
+    """Blocks between which the nonce was used, as far as a search has come."""
+    taken: bytes | None = None
+    """Which of its transactions a block has, where a search has shown it before a receipt did."""
+    refusals: int = 0
+    """Requests of that search that the node has refused."""
+
+    @property
+    def purpose(self) -> str:
+        return self.entry.purpose
+
+    @property
+    def named(self) -> bool:
+        """Whether the purpose was given a name, and is more than just a call."""
+        return not self.entry.purpose.startswith(_UNNAMED)
+
+    @property
+    def nonce(self) -> int:
+        return self.entry.nonce
+
+    @property
+    def hashes(self) -> tuple[bytes, ...]:
+        """Of all transactions that were signed for this, the newest first."""
+        return tuple(one.hash for one in reversed(self.entry.signed))
+
+    @property
+    def done(self) -> bool:
+        """Whether a block has it, or it has ended without one."""
+        return self.receipt is not None or self.error is not None
+
+
+_UNNAMED = "call 0x"
+
+
+def purpose_of(to: ChecksumAddress | None, data: bytes, value: int) -> str:
+    """The name of an intention that is just this call."""
+    return _UNNAMED + keccak(f"{to} {value} ".encode("ascii") + data).hex()
+
+
+class Use(Enum):
+    """Whose transaction has used a nonce."""
+
+    OURS = 0
+    FOREIGN = 1
+    UNKNOWN = 2
+
+
+def who_used(node: Node, account: ChecksumAddress, sent: Sent, newest: int, depth: int) -> Use:
+    """Who used an intention's nonce, by the block that did it; UNKNOWN while the node does not show that block `depth`
+    deep.
+
+    That a node has no receipt proves nothing: it may lag behind the one that counted the transactions. Raises the
+    errors of Node, and goes on where it was at the next call.
+    """
+    entry = sent.entry
+    ours = {one.hash for one in entry.signed}
+    try:
+        if sent.between is None:
+            if node.nonce(account, block=newest) <= entry.nonce:
+                return Use.UNKNOWN
+            sent.between = max(0, entry.since - 1), newest
+        low, high = sent.between
+        # It may have been used before ours was signed, without this process having heard of it.
+        while low > 0 and node.nonce(account, block=low) > entry.nonce:
+            low, high = max(0, low - 4 * (high - low + 1)), low
+            sent.between = low, high
+        while low < high:
+            middle = (low + high) // 2
+            if node.nonce(account, block=middle) > entry.nonce:
+                high = middle
+            else:
+                low = middle + 1
+            # One lower than what was found: the loop above looks at it again.
+            sent.between = max(0, low - 1), high
+    except RpcRefused:
+        # Mostly a node that has too much to do; one that has no old states refuses every time.
+        sent.refusals += 1
+        if sent.refusals < _REFUSALS:
+            raise
+        return _scanned(node, ours, sent, newest, depth)
+    sent.between, sent.refusals = (max(0, high - 1), high), 0
+    taken = node.transactions_of(high)
+    if taken is not None and not ours.isdisjoint(taken):
+        (sent.taken,) = ours & taken
+        return Use.OURS
+    # The account's own transaction has to stand in the block that raised its count; a block without it is another one.
+    if not taken:
+        sent.between = None
+        return Use.UNKNOWN
+    return Use.FOREIGN if newest - high >= depth else Use.UNKNOWN
+
+
+def _scanned(node: Node, ours: set[bytes], sent: Sent, newest: int, depth: int) -> Use:
+    """The same, where a node has no old states."""
+    entry = sent.entry
+    for number in range(max(0, entry.since - 1, newest - MOST_SCANNED), newest + 1):
+        taken = node.transactions_of(number)
+        if taken is None:
+            return Use.UNKNOWN
+        if not ours.isdisjoint(taken):
+            (sent.taken,) = ours & taken
+            return Use.OURS
+    # Which block it was is unknown, so the whole range has to be as deep.
+    return Use.FOREIGN if newest - entry.since >= depth + 1 else Use.UNKNOWN

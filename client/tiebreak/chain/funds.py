@@ -1,0 +1,52 @@
+"""Whether an account can pay for a bond and for everything that may follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eth_typing import ChecksumAddress
+
+from tiebreak.chain.node import Node
+
+DISPUTE_GAS = 7_500_000
+"""Of a whole dispute, both sides' moves together: the longest one measured takes 6.8 million (docs/protocol.md)."""
+
+CLAIM_GAS = 1_000_000
+"""Of what surrounds it: commit, challenge, finalize, withdraw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Funds:
+    """What an account has, and what it needs; in wei, `price` in wei per gas."""
+
+    account: ChecksumAddress
+    balance: int
+    bond: int
+    games: int
+    price: int
+
+    @property
+    def needed(self) -> int:
+        return self.bond + (CLAIM_GAS + self.games * DISPUTE_GAS) * self.price
+
+    @property
+    def missing(self) -> int:
+        """0 if the balance is enough."""
+        return max(0, self.needed - self.balance)
+
+    @property
+    def sentence(self) -> str:
+        """What to tell the account's owner before any work is done."""
+        games = "a whole dispute" if self.games == 1 else f"{self.games} whole disputes"
+        need = f"{self.needed} wei for a bond of {self.bond} and the gas of {games} at {self.price} wei per gas"
+        if self.missing:
+            return f"account {self.account} has {self.balance} wei and needs {need}: send it {self.missing} wei more"
+        return f"account {self.account} has {self.balance} wei, and needs at most {need}"
+
+
+def funds(node: Node, account: ChecksumAddress, bond: int, *, games: int = 1) -> Funds:
+    """Looks at an account's balance and at today's price of gas. Three requests; raises the errors of Node.
+
+    `bond` in wei; `games`: disputes that it should be able to play to their end."""
+    price = node.head().base_fee + node.priority_fee()
+    return Funds(account=account, balance=node.balance(account), bond=bond, games=games, price=price)

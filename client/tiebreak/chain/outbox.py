@@ -1,0 +1,431 @@
+"""The transactions of one account on their way: signed, remembered, offered, looked for, replaced.
+
+Every transaction is written into a journal before it is sent. All transactions for one intention have the same nonce,
+so a block takes one of them at most. So an answer that is lost, a receipt that is late, a restart and a repeated call
+all lead back to the same nonce. When a block proves that a foreign transaction (another process with the same key) has
+used this one, a call without value takes another nonce, and a payment ends: the other process may have paid the same,
+so that whoever ordered it has to look at the chain first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eth_typing import ChecksumAddress
+
+from tiebreak.chain.errors import (
+    ChainError,
+    ChainUnavailable,
+    InsufficientFunds,
+    InvalidAnswer,
+    JournalError,
+    NonceTaken,
+    RpcRefused,
+)
+from tiebreak.chain.fees import Offers
+from tiebreak.chain.flight import Sent, Use, who_used
+from tiebreak.chain.journal import Entry, Journal, Signed
+from tiebreak.chain.node import MAX_REORGANISATION, Block, Fees, Node
+from tiebreak.chain.pace import Pace
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount  # takes half a second to load
+
+GAS_MARGIN = 2.0
+"""Gas limit over gas estimate: the state may change before the transaction is included. The second opening of a level
+costs nearly twice as much as the first, and both sides send theirs at the same time."""
+
+MOST_GAS = 16_777_216
+"""Of one transaction (EIP-7825)."""
+
+REVERTED = 3  # the error code that nodes give to a reverted call
+
+_TRIES = 8
+_KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
+_GAP_SECONDS = 30.0
+_SECOND_LOOK = 5.0  # seconds
+_GAP_BLOCKS = 6
+
+
+class Outbox:
+    """What `Sender` does without waiting; its fields are described there. `_lock` guards everything else."""
+
+    def __init__(
+        self,
+        node: Node,
+        account: LocalAccount,
+        *,
+        directory: Path | None,
+        max_fee: int,
+        replace_after: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._account = account
+        self._directory = directory
+        self._offers = Offers(node, max_fee)
+        self._replace_after = replace_after
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._journal: Journal | None = None
+        self._flights: dict[int, Sent] = {}
+        self._next = 0
+        self._pace = Pace(clock)
+        self._head: Block | None = None
+        self._head_at = 0.0
+        self._gap: tuple[int, int, float] | None = None
+        """A nonce below ours that no block takes, with block and time since it was seen."""
+
+    @property
+    def node(self) -> Node:
+        return self._node
+
+    @property
+    def address(self) -> ChecksumAddress:
+        address: ChecksumAddress = self._account.address
+        return address
+
+    @property
+    def in_flight(self) -> tuple[Sent, ...]:
+        """What no block has taken yet, in the order of the nonces."""
+        with self._lock:
+            return tuple(sent for _, sent in sorted(self._flights.items()) if not sent.done)
+
+    def close(self) -> None:
+        """Lets another process send from this directory."""
+        with self._lock:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+                self._flights = {}
+
+    # What is known of the chain.
+
+    def _open(self) -> None:
+        """At the first use: the journal, and where the account stands."""
+        if self._journal is not None:
+            return
+        name = ""
+        if self._directory is not None:
+            first = self._node.block(0)
+            if first is None:
+                raise InvalidAnswer(f"{self._node.name} does not have block 0: use another node.")
+            # Development chains share a chain id, and a new one begins with other blocks.
+            name = f"{self._node.chain_id}-{first.hash.hex()[:8]}-{self.address}"
+        journal = Journal(self._directory, name)
+        try:
+            entries = journal.load()
+            waiting = self._node.nonce(self.address, pending=True)
+        except BaseException:
+            journal.close()
+            raise
+        self._flights = {}
+        for entry in entries:
+            twin = next((one for one in self._flights.values() if one.purpose == entry.purpose), None)
+            if twin is not None and (twin.named or not (entry.heard or twin.entry.heard)):
+                # A foreign transaction had taken the first nonce; the process died before it could forget it.
+                del self._flights[twin.nonce]
+                journal.remove(twin.entry)
+            self._flights[entry.nonce] = Sent(entry, former=True)
+        self._journal = journal
+        self._next = max([waiting, *(nonce + 1 for nonce in self._flights)])
+        if self._flights:
+            self._poll()
+
+    def _known(self, purpose: str) -> Sent | None:
+        """The transaction that carries out this purpose; None if there is none, or if it is to be repeated."""
+        for nonce, sent in sorted(self._flights.items(), reverse=True):
+            if sent.purpose != purpose or sent.error is not None:
+                continue
+            if sent.receipt is not None and not sent.receipt.succeeded:
+                if sent.entry.heard or sent.former:
+                    # The caller has looked again since, and wants another attempt.
+                    self._forget(nonce)
+                    return None
+                return sent
+            if sent.receipt is not None and sent.entry.heard:
+                shown = self._node.receipt(sent.receipt.transaction)
+                if shown is None:
+                    # A reorganisation has dropped it, and the node may have forgotten it as well.
+                    sent.receipt = sent.taken = sent.offered_at = None
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                        self._offer_again(sent)
+                elif not sent.named:
+                    return None  # a repetition on purpose
+                else:
+                    sent.receipt = shown
+            return sent
+        return None
+
+    def _recent_head(self) -> Block:
+        age = self._clock() - self._head_at
+        if self._head is None or age > max(0.5, 0.5 * (self._pace.interval or 0.0)):
+            self._see(self._node.head())
+        assert self._head is not None
+        return self._head
+
+    def _see(self, head: Block) -> None:
+        # A node that lags behind shows nothing new.
+        if self._head is None or head.number >= self._head.number - MAX_REORGANISATION:
+            self._head, self._head_at = head, self._clock()
+            self._pace.observe(head)
+
+    def _gas(self, to: ChecksumAddress | None, data: bytes, value: int) -> int:
+        try:
+            gas = self._node.estimate_gas(to, data, sender=self.address, value=value)
+        except RpcRefused as error:
+            raise self._explained(error) from error
+        return max(gas, min(int(gas * GAS_MARGIN), MOST_GAS))
+
+    # One transaction.
+
+    def _sign(self, sent: Sent, fees: Fees) -> None:
+        """Signs a transaction for an intention and remembers it. Raises JournalError, and then nothing has changed."""
+        entry = sent.entry
+        transaction: dict[str, Any] = {
+            "type": 2,
+            "chainId": self._node.chain_id,
+            "nonce": entry.nonce,
+            "value": entry.value,
+            "data": entry.data,
+            "gas": entry.gas,
+            "maxFeePerGas": fees.max_fee,
+            "maxPriorityFeePerGas": fees.priority_fee,
+        }
+        if entry.to is not None:
+            transaction["to"] = entry.to
+        signed = self._account.sign_transaction(transaction)
+        entry.signed.append(Signed(bytes(signed.hash), bytes(signed.raw_transaction), fees.max_fee, fees.priority_fee))
+        try:
+            self._remember(sent)
+        except JournalError:
+            entry.signed.pop()
+            raise
+
+    def _remember(self, sent: Sent) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.write(sent.entry)
+        except JournalError:
+            # A move without value is made once by the contract's own rules: a full disk must not lose a game.
+            if sent.entry.value:
+                raise
+
+    def _offer(self, sent: Sent) -> None:
+        """Hands the newest transaction of an intention to the node, and raises its fees where the node asks for it.
+
+        Raises ChainUnavailable where it is not known whether the node has it, and another ChainError where the node
+        will not take it at all."""
+        for _ in range(_TRIES):
+            newest = sent.entry.signed[-1]
+            try:
+                if self._node.send_raw(newest.raw) != newest.hash:
+                    raise InvalidAnswer(f"{self._node.name} gave a foreign transaction hash: use another node.")
+            except RpcRefused as error:
+                reason = error.reason.lower()
+                if "already known" in reason or "already imported" in reason or "already exists" in reason:
+                    pass
+                elif "nonce" in reason:
+                    # Ours, of which an answer was lost, or a foreign one: the next look tells them apart.
+                    sent.offered_at = None
+                    return
+                elif "underpriced" in reason or "fee too low" in reason or "base fee" in reason:
+                    # What holds the nonce may be ours as well, so it is outbid and never evaded.
+                    if not self._raise_offer(sent):
+                        return
+                    continue
+                else:
+                    raise self._explained(error) from error
+            sent.offered_at = self._head.number if self._head is not None else 0
+            return
+
+    def _raise_offer(self, sent: Sent) -> bool:
+        """Signs a transaction that pays more; False if the cap does not allow it."""
+        newest = sent.entry.signed[-1]
+        fees = self._offers.raised(Fees(newest.max_fee, newest.priority_fee), self._head)
+        if fees is None:
+            return False
+        self._sign(sent, fees)
+        return True
+
+    def _withdraw(self, sent: Sent) -> None:
+        """The node has refused a new transaction for good: its nonce is free again."""
+        self._forget(sent.nonce)
+        if self._next == sent.nonce + 1:
+            self._next = sent.nonce
+
+    def _forget(self, nonce: int) -> None:
+        sent = self._flights.pop(nonce, None)
+        if sent is not None and self._journal is not None:
+            self._journal.remove(sent.entry)
+
+    # All of them.
+
+    def _poll(self, head: Block | None = None) -> list[Sent]:
+        with self._lock:
+            self._open()
+            self._see(head if head is not None else self._node.head())
+            if not self._flights:
+                return []
+            count = self._node.nonce(self.address)
+            for nonce, sent in sorted(self._flights.items()):
+                if sent.error is None:
+                    # What cannot be seen of one is no reason to leave the others alone; the next look comes soon.
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                        self._look_at(sent, nonce < count)
+            lowest = next((sent for _, sent in sorted(self._flights.items()) if not sent.done), None)
+            if lowest is not None and lowest.nonce == count:
+                self._push(lowest)
+            self._watch_gap(count, lowest)
+            ended = [sent for sent in self._flights.values() if sent.done and not sent.entry.heard and not sent.awaited]
+            ended = [sent for sent in ended if not sent.former]
+            for sent in ended:
+                sent.entry.heard = True
+                self._remember_end(sent)
+            self._clear()
+            return ended
+
+    def _look_at(self, sent: Sent, used: bool) -> None:
+        """Brings one intention up to date. used: whether the chain counts its nonce as used."""
+        assert self._head is not None
+        if used and sent.receipt is None:
+            self._find_receipt(sent)
+            if sent.receipt is None and self._is_foreign(sent):
+                self._evade(sent)
+        elif not used:
+            if sent.receipt is not None and self._head.number >= sent.receipt.block:
+                sent.receipt = sent.taken = (
+                    None  # a reorganisation has dropped it; the node may have forgotten it as well
+                )
+                sent.offered_at = None
+            if sent.receipt is None and sent.offered_at is None:
+                self._offer_again(sent)
+
+    def _is_foreign(self, sent: Sent) -> bool:
+        """Whether a foreign transaction has used the nonce, by two looks at different times: in the middle of a
+        reorganisation the servers behind one address may show two chains at once."""
+        assert self._head is not None
+        depth = self._node.confirmations if sent.entry.value else 0
+        use = who_used(self._node, self.address, sent, self._head.number, depth)
+        if use is Use.OURS:
+            sent.suspected = None
+            self._find_receipt(sent)
+        if use is not Use.FOREIGN:
+            return False
+        if sent.suspected is None:
+            sent.suspected = self._head.number, self._clock()
+            return False
+        block, since = sent.suspected
+        return self._head.number > block or self._clock() - since >= _SECOND_LOOK
+
+    def _find_receipt(self, sent: Sent) -> None:
+        # The newest are the likeliest; which of many it was is told by the block that has it.
+        for name in sent.hashes[:2] if sent.taken is None else (sent.taken,):
+            receipt = self._node.receipt(name)
+            if receipt is not None:
+                sent.receipt = receipt
+                sent.offered_at = receipt.block if sent.offered_at is None else sent.offered_at
+                return
+
+    def _offer_again(self, sent: Sent) -> None:
+        try:
+            self._offer(sent)
+        except RpcRefused:
+            return  # it was taken once, and may be again: its nonce stays its own
+        except InsufficientFunds:
+            return
+
+    def _push(self, sent: Sent) -> None:
+        """Replaces a transaction that is stuck, counted in blocks: while no block comes, no fee helps."""
+        assert self._head is not None
+        if sent.offered_at is not None and self._head.number - sent.offered_at >= self._replace_after:
+            self._raise_offer(sent)
+            self._offer_again(sent)
+
+    def _watch_gap(self, count: int, lowest: Sent | None) -> None:
+        """Fills a nonce that nobody uses, so that what comes after it can go on.
+
+        A former life without a journal, or another process, has sent something there that no block takes; or the node
+        had counted a transaction that it then lost. It is another intention's nonce, so an empty transaction takes it.
+        """
+        assert self._head is not None
+        if lowest is None or lowest.nonce <= count:
+            self._gap = None
+            return
+        if self._gap is None or self._gap[0] != count:
+            self._gap = count, self._head.number, self._clock()
+        _, block, since = self._gap
+        if self._head.number - block < _GAP_BLOCKS and self._clock() - since < _GAP_SECONDS:
+            return
+        entry = Entry(
+            purpose=f"fill the gap at nonce {count}", nonce=count, to=self.address, data=b"", value=0, gas=21_000,
+            since=self._head.number, heard=True,
+        )  # fmt: skip
+        filler = Sent(entry)
+        self._sign(filler, self._offers.first(self._head))
+        self._flights[count] = filler
+        self._offer_again(filler)
+
+    def _evade(self, sent: Sent) -> None:
+        """A foreign transaction has used the nonce: the same call with another one, if it is still possible."""
+        old = sent.entry
+        if old.value:
+            sent.error = NonceTaken(
+                f"another process has sent from account {self.address} in place of this payment, and may have paid the "
+                "same: look at the chain again, and stop one of the two."
+            )
+            return
+        assert self._head is not None and self._journal is not None
+        try:
+            gas = self._gas(old.to, old.data, old.value)
+        except RpcRefused as error:
+            if error.data is None and error.code != REVERTED:
+                raise
+            sent.error = error
+            return
+        except InsufficientFunds as error:
+            sent.error = error
+            return
+        nonce = max(self._next, self._node.nonce(self.address, pending=True))
+        fees = self._offers.first(self._head)
+        new = replace(old, nonce=nonce, gas=gas, since=self._head.number, signed=[])
+        sent.entry = new
+        self._sign(sent, fees)
+        sent.suspected = sent.between = sent.taken = sent.offered_at = None
+        del self._flights[old.nonce]
+        self._flights[nonce] = sent
+        self._next = nonce + 1
+        self._journal.remove(old)
+        self._offer_again(sent)
+
+    def _clear(self) -> None:
+        """Forgets what has ended and what no reorganisation can bring back."""
+        assert self._head is not None
+        for nonce, sent in list(self._flights.items()):
+            if sent.error is not None and (sent.entry.heard or sent.former):
+                self._forget(nonce)
+            elif sent.receipt is not None:
+                deep = self._head.number - sent.receipt.block
+                remembered = sent.entry.value and (sent.named or not sent.entry.heard)
+                kept = _KEPT_VALUE if remembered else MAX_REORGANISATION
+                if deep > max(kept, self._node.confirmations) and not sent.awaited:
+                    self._forget(nonce)
+
+    def _remember_end(self, sent: Sent) -> None:
+        try:
+            self._remember(sent)
+        except JournalError:
+            return  # the end will be told again after a restart, which does no harm
+
+    def _explained(self, error: RpcRefused) -> ChainError:
+        reason = error.reason.lower()
+        if "insufficient funds" in reason or "insufficient balance" in reason:
+            return InsufficientFunds(
+                f"account {self.address} cannot pay for this on chain {self._node.chain_id}: send it some ether."
+            )
+        return error

@@ -1,0 +1,70 @@
+"""Calls and waits that end in time, and at once when the process is told to stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_LOOK = 0.05
+"""Seconds between two looks at the stop signal while a call runs."""
+
+
+class TooLate(Exception):
+    """A call has not ended within its time."""
+
+
+class Halted(Exception):
+    """The stop signal was given."""
+
+
+def pause(seconds: float, stop: threading.Event | None) -> None:
+    """Waits `seconds`. Raises Halted as soon as `stop` is set."""
+    if stop is None:
+        time.sleep(max(0.0, seconds))
+    elif stop.wait(max(0.0, seconds)):
+        raise Halted
+
+
+def within(seconds: float, stop: threading.Event | None, call: Callable[[], T]) -> T:
+    """What `call` returns or raises, if it ends within `seconds`.
+
+    The call runs in a thread of its own, which is left behind when its time is over: a socket's own timeout bounds the
+    silence between two bytes and not the whole answer, nor the look-up of a name. Such a call must therefore change
+    nothing in this process. Raises TooLate, and Halted when `stop` is set.
+    """
+    running = _Running(call)
+    deadline = time.monotonic() + seconds
+    while not running.ended.wait(max(0.0, min(_LOOK, deadline - time.monotonic()))):
+        if stop is not None and stop.is_set():
+            raise Halted
+        if time.monotonic() >= deadline:
+            raise TooLate
+    return running.result()
+
+
+class _Running(Generic[T]):
+    """A call in its own thread."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self.ended = threading.Event()
+        self._call = call
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="request", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._value.append(self._call())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.ended.set()
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value[0]

@@ -1,0 +1,220 @@
+"""A role's desk: one look at the chain for all its jobs, and one way out for all that it sends.
+
+Nothing here waits for a block. Orders of one look go out together, as many in one transaction as fit; what became of
+them is seen at a later look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from eth_typing import ChecksumAddress
+
+from tiebreak.chain.batch import Batches, Move
+from tiebreak.chain.code import is_adjudicator
+from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
+from tiebreak.chain.events import JobPosted
+from tiebreak.chain.flight import Sent, purpose_of
+from tiebreak.chain.funds import Funds, funds
+from tiebreak.chain.game import Call, VerificationGame
+from tiebreak.chain.node import Receipt
+from tiebreak.chain.pace import block_time
+from tiebreak.chain.records import Game, Job
+from tiebreak.chain.sender import Sender
+from tiebreak.chain.watch import News, Watch
+
+DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
+"""Ids of anvil and hardhat, of ganache, and of the embedded chain. They make blocks on demand, so that time between two
+of them says little, and nobody takes one back."""
+
+SLOWEST_BLOCKS = 30.0
+_SLOWEST_ON_DEMAND = 12.0
+"""Seconds between two blocks that are believed; of development chains, what the chain that they stand for has."""
+
+MOST_UNDER_WAY = 12
+"""Transactions that wait for a block; with as many, orders wait for the next look instead."""
+
+_RANGES = (4, 16, 64)
+_SECONDS_BETWEEN_BALANCES = 30.0
+_ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, whatever the events say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A call of the contract that a role wants to be made.
+
+    `purpose`: the same for the same intention, so that it is not carried out twice; None: the call itself is the
+    intention, and may be repeated. `sent` is told the receipt, `failed` why there is none. `value` in wei."""
+
+    call: Call
+    sent: Callable[[Receipt], None]
+    failed: Callable[[ChainError], None]
+    value: int = 0
+    purpose: str | None = None
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """A transaction, and the orders in it."""
+
+    sent: Sent
+    orders: dict[str, Order] = field(default_factory=dict)
+
+
+class Desk:
+    """Looks and sends for one account."""
+
+    def __init__(self, contract: VerificationGame, sender: Sender) -> None:
+        self.contract = contract
+        self.watch = Watch(contract)
+        self._sender = sender
+        self._batches = Batches(contract, sender)
+        self._block_seconds: float | None = None
+        self._funds: Funds | None = None
+        self._funds_at = 0.0
+        self._adjudicators: set[ChecksumAddress] = set()
+        self._orders: dict[str, Order] = {}
+        self._under_way: list[_Parcel] = []
+        self._jobs = 0
+        self._jobs_asked_at: int | None = None
+
+    # Looking.
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything was ordered or sent of which nobody knows yet what became of it."""
+        return bool(self._orders or self._under_way)
+
+    def look(self) -> News | None:
+        """Looks once: at what was sent, and at what is new on the chain."""
+        self._hear()
+        news = self.watch.look()
+        if news is not None:
+            posted = [event.job for event in news.events if isinstance(event, JobPosted)]
+            self._jobs = max(self._jobs, *posted, 0)
+            if any(isinstance(event, JobPosted) for event in news.taken_back):
+                self._jobs_asked_at = None
+        return news
+
+    def job_count(self) -> int:
+        """Jobs ever posted."""
+        head = self.watch.head
+        assert head is not None, "look first"
+        if self._jobs_asked_at is None or head.number >= self._jobs_asked_at + _ALL_JOBS_AFTER:
+            self._jobs, self._jobs_asked_at = self.contract.job_count(), head.number
+        return self._jobs
+
+    def jobs_after(self, seen: int) -> Iterator[tuple[int, Job]]:
+        """The jobs with numbers above `seen`, read together; they are followed from now on."""
+        new = range(seen + 1, self.job_count() + 1)
+        for number in new:
+            self.watch.follow(number)
+        if new:
+            self.watch.read_games(())  # reads all that is followed and not at hand
+        for number in new:
+            try:
+                yield number, self.watch.job(number)
+            except ContractError:
+                return  # taken back, or not shown yet: the next look asks again
+
+    def games_of(self, job: int) -> dict[int, Game]:
+        """All games of a job, read together."""
+        numbers = self.watch.games_of(job)
+        self.watch.read_games(numbers)
+        return {number: self.watch.game(number) for number in numbers}
+
+    def block_seconds(self) -> float:
+        """Seconds between two blocks; measured once.
+
+        The least of several ranges, because a development chain whose clock was moved has no slow blocks for that."""
+        if self._block_seconds is None:
+            measured = [block_time(self.contract.node, blocks) for blocks in _RANGES]
+            on_demand = self.contract.node.chain_id in DEVELOPMENT_CHAINS
+            self._block_seconds = min(_SLOWEST_ON_DEMAND if on_demand else SLOWEST_BLOCKS, *measured)
+        return self._block_seconds
+
+    def funds(self, bond: int, clock: float) -> Funds:
+        """What the account has, and needs for a bond and a dispute; asked for twice a minute, whatever the bonds."""
+        if self._funds is None or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
+            self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
+        return replace(self._funds, bond=bond)
+
+    def is_adjudicator(self, address: ChecksumAddress) -> bool:
+        """Whether the code there is this version's adjudicator; asked for until it is."""
+        if address not in self._adjudicators and is_adjudicator(self.contract.node, address):
+            self._adjudicators.add(address)
+        return address in self._adjudicators
+
+    # Sending.
+
+    def put(self, order: Order) -> bool:
+        """Takes an order for the next `flush`. False if the same is under way already."""
+        name = order.purpose or purpose_of(self.contract.address, self.contract.encode(order.call), order.value)
+        if name in self._orders or any(name in parcel.orders for parcel in self._under_way):
+            return False
+        self._orders[name] = order
+        return True
+
+    def flush(self) -> bool:
+        """Sends all orders. Whether a block has taken one of them at once, so that it is worth to look again."""
+        if not self._orders or len(self._sender.in_flight) >= MOST_UNDER_WAY:
+            return False
+        orders, self._orders = self._orders, {}
+        parcels: dict[int, _Parcel] = {}
+        for name, order in orders.items():
+            if order.value and (sent := self._submitted(name, order)) is not None:
+                parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = order
+        moves = {name: order for name, order in orders.items() if not order.value}
+        for name, sent in self._submitted_together(moves):
+            parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = moves[name]
+        self._under_way += parcels.values()
+        return bool(parcels) and self._hear()
+
+    def _submitted(self, name: str, order: Order) -> Sent | None:
+        """A payment, on its way by itself; None if it is refused."""
+        data = self.contract.encode(order.call)
+        try:
+            return self._sender.submit(self.contract.address, data, value=order.value, purpose=name)
+        except RpcRefused as error:
+            order.failed(error if error.data is None else self.contract.explain(error.data))
+        except ChainError as error:
+            order.failed(error)
+        return None
+
+    def _submitted_together(self, moves: dict[str, Order]) -> Iterable[tuple[str, Sent]]:
+        """What is on its way now; of all others it is told why not."""
+        if not moves:
+            return
+        try:
+            answers = self._batches.submit([Move(order.call, name) for name, order in moves.items()])
+        except ChainError as error:
+            for order in moves.values():
+                order.failed(error)
+            return
+        for answer in answers:
+            if answer.error is not None:
+                moves[answer.move.purpose].failed(answer.error)
+            elif answer.sent is not None:
+                yield answer.move.purpose, answer.sent
+
+    def _hear(self) -> bool:
+        """Whether a block has taken anything since the last time."""
+        if not self._under_way:
+            return False
+        self._sender.poll()
+        mined = False
+        for parcel in list(self._under_way):
+            receipt, error = parcel.sent.receipt, parcel.sent.error
+            if receipt is None and error is None:
+                continue
+            self._under_way.remove(parcel)
+            for order in parcel.orders.values():
+                if receipt is not None and receipt.succeeded:
+                    mined = True
+                    order.sent(receipt)
+                elif error is not None:
+                    order.failed(error)
+                else:
+                    order.failed(ChainError("its transaction failed in its block"))
+        return mined

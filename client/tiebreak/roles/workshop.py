@@ -1,0 +1,237 @@
+"""Where long work is done, apart from the games: threads for files, for what a game needs now, and for whole runs.
+
+A role asks for a piece of work at every look and goes on; the piece tells when it is done. Runs give way to one another
+between intervals, in the order of `agenda`, and wait at a step while a game needs the machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from tiebreak.roles.agenda import Duty, order
+
+T = TypeVar("T")
+
+
+class Lane(Enum):
+    """What runs side by side."""
+
+    FILES = "files"
+    """Fetching: waits for others most of the time."""
+    GAMES = "games"
+    """Executing again what a game is about. While there is some, no run takes a step."""
+    RUNS = "runs"
+    """Trainings and audits, one at a time."""
+
+    @property
+    def width(self) -> int:
+        """How many errands of this kind are done at a time."""
+        return 8 if self is Lane.FILES else 1
+
+
+class Interrupted(Exception):
+    """Work was told to stop; taken up again, it carries on where it stood."""
+
+
+class GivesWay(Interrupted):
+    """A run makes room for a more urgent one, and will be continued."""
+
+
+class Errand(Generic[T]):
+    """A piece of long work. `doing` is what to tell people while it runs."""
+
+    def __init__(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str) -> None:
+        self.lane, self.key, self.doing = lane, key, doing
+        self.duty = duty
+        self.stop = threading.Event()
+        """Set: the work is not wanted any more, and ends at its next step."""
+        self.gives_way = threading.Event()
+        self.hold: Callable[[], None] = lambda: None
+        """Called at every step; returns when the step may be taken."""
+        self.steps = 0
+        self.total = 0
+        self.step_seconds = 0.0
+        self._work = work
+        self._over = threading.Event()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._over.is_set()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the work has raised; None while it runs, and if it succeeded."""
+        return self._error if self.done else None
+
+    def result(self) -> T:
+        """What the work has returned. Raises what it has raised."""
+        assert self.done, "ask only for the result of what is done"
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]  # set when done without an error
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether the work is done, after at most so many seconds."""
+        return self._over.wait(seconds)
+
+    def run(self) -> None:
+        """Does the work; what it raises is kept for `result`."""
+        try:
+            self._result = self._work(self)
+        except GivesWay:
+            self.gives_way.clear()
+            return
+        except BaseException as error:
+            self._error = error
+        self._over.set()
+
+    def taken(self, step: int, total: int, seconds: float, *, may_pause: bool) -> None:
+        """To be called after every step of a run (counted from 0): measures, waits for games, obeys.
+
+        may_pause: little would be lost by stopping here. Raises Interrupted, GivesWay."""
+        self.steps, self.total = step + 1, total
+        # The slowest of the last steps counts for some time: a machine that is shared does not get faster.
+        self.step_seconds = max(seconds, 0.9 * self.step_seconds + 0.1 * seconds)
+        if self.stop.is_set():
+            raise Interrupted
+        if may_pause and self.gives_way.is_set():
+            raise GivesWay
+        self.hold()
+        if self.stop.is_set():
+            raise Interrupted
+
+    def measured(self) -> Duty:
+        """The duty with what is known by now about the time that is left."""
+        if not self.total or not self.step_seconds:
+            return self.duty
+        return replace(self.duty, seconds=(self.total - self.steps) * self.step_seconds)
+
+
+class Workshop(ABC):
+    """Does errands. The same key is one errand, however often it is asked for."""
+
+    @abstractmethod
+    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
+        """The errand of that key, begun if there is none. `duty` is what hangs on it now."""
+
+    @abstractmethod
+    def forget(self, key: Hashable) -> None:
+        """Drops an errand: one that runs is told to stop, and asking for the key again begins anew."""
+
+    @abstractmethod
+    def close(self, patience: float = 1.0) -> bool:
+        """Tells all errands to stop, and waits for that so many seconds at most. Whether they all did."""
+
+
+class Inline(Workshop):
+    """Does every errand at once, while the role waits: for tests and stories that count steps."""
+
+    def __init__(self) -> None:
+        self._errands: dict[Hashable, Errand[Any]] = {}
+
+    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
+        if key not in self._errands:
+            self._errands[key] = errand = Errand(lane, key, work, duty, doing)
+            errand.run()
+        return self._errands[key]
+
+    def forget(self, key: Hashable) -> None:
+        if (errand := self._errands.pop(key, None)) is not None:
+            errand.stop.set()
+
+    def close(self, patience: float = 1.0) -> bool:
+        return True
+
+
+class Threads(Workshop):
+    """Threads of this process; they end with it. `now`: the chain's clock, in seconds since 1970."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._errands: dict[Hashable, Errand[Any]] = {}
+        self._waiting: dict[Lane, dict[Hashable, Errand[Any]]] = {lane: {} for lane in Lane}
+        # Not by key: one that was forgotten may end after another of its key has begun.
+        self._running: dict[Lane, list[Errand[Any]]] = {lane: [] for lane in Lane}
+        self._change = threading.Condition()
+        self._closed = False
+
+    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
+        with self._change:
+            if (known := self._errands.get(key)) is not None:
+                known.duty = duty
+                self._prefer(lane)
+                return known
+            self._errands[key] = errand = Errand(lane, key, work, duty, doing)
+            if lane is Lane.RUNS:
+                errand.hold = self._wait_for_games
+            self._waiting[lane][key] = errand
+            self._prefer(lane)
+            self._begin(lane)
+            return errand
+
+    def forget(self, key: Hashable) -> None:
+        with self._change:
+            if (errand := self._errands.pop(key, None)) is not None:
+                errand.stop.set()
+                self._waiting[errand.lane].pop(key, None)
+                self._change.notify_all()
+
+    def close(self, patience: float = 1.0) -> bool:
+        deadline = time.monotonic() + patience
+        with self._change:
+            self._closed = True
+            for waiting in self._waiting.values():
+                waiting.clear()
+            for errand in self._errands.values():
+                errand.stop.set()
+            self._change.notify_all()
+            while any(self._running.values()) and (left := deadline - time.monotonic()) > 0:
+                self._change.wait(left)
+            return not any(self._running.values())
+
+    def _begin(self, lane: Lane) -> None:
+        """Starts a thread for the first errand that waits, where the lane has room. Called with the lock held."""
+        while self._waiting[lane] and len(self._running[lane]) < lane.width and not self._closed:
+            first = self._order(lane)[0]
+            errand = self._waiting[lane].pop(first)
+            self._running[lane].append(errand)
+            threading.Thread(
+                target=self._run, args=(errand,), name=f"tiebreak-{lane.name.lower()}", daemon=True
+            ).start()
+
+    def _run(self, errand: Errand[Any]) -> None:
+        errand.run()
+        with self._change:
+            lane = errand.lane
+            self._running[lane].remove(errand)
+            if not errand.done and self._errands.get(errand.key) is errand:
+                self._waiting[lane][errand.key] = errand  # it gave way
+            self._begin(lane)
+            self._change.notify_all()
+
+    def _order(self, lane: Lane) -> list[Hashable]:
+        return order({key: errand.measured() for key, errand in self._waiting[lane].items()}, self._now())
+
+    def _prefer(self, lane: Lane) -> None:
+        """Lets a run that is under way make room for a more urgent one."""
+        if lane is not Lane.RUNS or not self._waiting[lane] or not self._running[lane]:
+            return
+        running = self._running[lane][0]
+        both = {running.key: running, **self._waiting[lane]}  # that which runs goes on where nothing else decides
+        if order({key: errand.measured() for key, errand in both.items()}, self._now())[0] != running.key:
+            running.gives_way.set()
+        else:
+            running.gives_way.clear()
+
+    def _wait_for_games(self) -> None:
+        with self._change:
+            while (self._waiting[Lane.GAMES] or self._running[Lane.GAMES]) and not self._closed:
+                self._change.wait(1.0)

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Bisections, Search, Side} from "./Bisection.sol";
+import {Clock, ClockPair, Clocks} from "./Clock.sol";
+import {JobStatus, Outcome, Phase, Reason} from "./IVerificationGame.sol";
+import {Level} from "./Level.sol";
+import {Meter} from "./Meter.sol";
+import {Claim, Game, Job, Records} from "./Records.sol";
+import {ClaimView, GameView, JobView, LevelView} from "./Views.sol";
+
+/// @title Records as one call shows them
+/// @notice A contract of its own for the sake of the limit on code; it reads the storage of the game that calls it. Answers are encoded here,
+///         so that the game passes them on without reading them.
+library Display {
+    using Bisections for Search;
+    using Clocks for Clock;
+    using Clocks for ClockPair;
+    using Meter for ClockPair;
+    using Records for Game;
+    using Records for Job;
+
+    /// @notice A job as `IVerificationGame.getJob` returns it.
+    function jobView(Job storage job) external view returns (bytes memory) {
+        return abi.encode(showJob(job));
+    }
+
+    function showJob(Job storage job) private view returns (JobView memory shown) {
+        shown.status = job.status;
+        shown.customer = job.customer;
+        shown.spec = job.spec;
+        shown.specHash = job.specHash;
+        shown.terms = job.terms;
+        shown.jobCid = job.jobCid;
+        shown.postedAt = job.postedAt;
+        shown.commitDeadline = job.commitDeadline();
+        if (job.claim.trainer != address(0)) shown.claim = showClaim(job);
+        shown.liveGames = job.liveGames;
+        shown.gameCount = uint64(job.games.length);
+        if (job.status == JobStatus.CLAIMED) shown.queuedGames = shown.gameCount - job.started;
+        shown.attestations = job.attestations;
+    }
+
+    function showClaim(Job storage job) private view returns (ClaimView memory shown) {
+        Claim storage claim = job.claim;
+        shown.trainer = claim.trainer;
+        shown.checkpointRoot = claim.checkpointRoot;
+        shown.finalStateRoot = claim.finalStateRoot;
+        shown.logCid = claim.logCid;
+        shown.modelCid = claim.modelCid;
+        shown.committedAt = claim.committedAt;
+        shown.challengeDeadline = job.challengeDeadline();
+    }
+
+    /// @notice A game as `IVerificationGame.getGame` returns it.
+    function gameView(Game storage game, Job storage job) external view returns (bytes memory) {
+        return abi.encode(showGame(game, job));
+    }
+
+    function showGame(Game storage game, Job storage job) private view returns (GameView memory shown) {
+        shown.job = game.job;
+        shown.trainer = job.claim.trainer;
+        shown.challenger = game.challenger;
+        (shown.phase, shown.outcome, shown.reason) = (game.phase, game.outcome, game.reason);
+        if (job.status == JobStatus.REJECTED && game.phase != Phase.OVER) {
+            (shown.phase, shown.outcome, shown.reason) = (Phase.OVER, Outcome.VOID, Reason.CLAIM_REJECTED);
+        }
+        if (shown.phase == Phase.QUEUED) shown.ahead = game.place - job.started;
+        shown.trainerBond = job.terms.trainerBond;
+        shown.challengerBond = job.terms.challengerBond;
+        shown.bondHeld = game.bondHeld;
+        for (uint8 side = 0; side < 2; ++side) {
+            Clock memory clock = game.clocks.get(Side(side));
+            shown.clocks[side] = clock;
+            if (clock.isRunning()) shown.deadlines[side] = clock.deadline();
+            shown.spent[side] = game.clocks.read(Side(side));
+        }
+        shown.refereeDeadline = game.refereeDeadline;
+        shown.startedAt = game.startedAt;
+        shown.agreed = game.agreed;
+        shown.operator = game.operator;
+        shown.disputed = game.disputed;
+        Level level = game.level;
+        if (level < Level.PARTIAL || game.phase != Phase.OPENING) shown.search = game.search.show();
+        shown.levels = new LevelView[](uint8(level) + 1);
+        for (uint8 i = 0; i < shown.levels.length; ++i) {
+            Level above = Level(i);
+            shown.levels[i] = LevelView({
+                level: above,
+                leafCount: game.leafCount(job.spec, above),
+                roots: game.roots[above],
+                index: above == level ? shown.search.index : game.path[i]
+            });
+        }
+    }
+}

@@ -1,0 +1,178 @@
+"""Puppets: challengers without limit of money, all of one attacker, each with a lie about another step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+
+from eth_typing import ChecksumAddress
+from eth_utils.address import to_checksum_address
+from roundlog.job import Job
+from tiebreak.chain.errors import ChainError
+from tiebreak.chain.game import Call, VerificationGame
+from tiebreak.chain.posted import find_chunk
+from tiebreak.chain.records import Game, Phase, Side
+from tiebreak.demo.tampering import Lie, TamperedExecutor
+from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, Over, Wait, next_move
+from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.player import call_of
+
+from floods.simulated import Chain
+
+_RESERVE = 1800
+"""Seconds of its clock that a puppet keeps for its moves, if it waits as long as it can."""
+
+
+class Manner(StrEnum):
+    """When a puppet moves."""
+
+    AT_ONCE = "at once"
+    IN_ROUNDS = "in rounds"
+    """When every live game waits for a puppet, all of them in the same block."""
+    LAST_MOMENT = "at the last moment"
+    SILENT = "never"
+
+
+class PuppetEvidence(Evidence):
+    """The evidence of a run with one lie, of which only the interval with the lie is executed: all later checkpoints
+    are made up."""
+
+    def __init__(self, job: Job, honest_run: Path, honest_roots: list[bytes], step: int, operator: int) -> None:
+        lie = Lie(step=step, operator=operator, bit=21)
+        executor = TamperedExecutor(job.program, job.spec.rounding_bits, [lie])
+        super().__init__(job, honest_run, honest_roots, executor=executor)
+        interval = step // job.spec.interval
+        states = list(honest_roots[:interval])
+        steps = self.tree((interval,))
+        states.append(steps.payloads[-1])  # type: ignore[union-attr]
+        if states[-1] == honest_roots[interval]:
+            raise ValueError(f"the lie about step {step} changes nothing")
+        while len(states) < len(honest_roots):
+            states.append(sha256(f"nobody computed {step} {len(states)}".encode()).digest())
+        kept = self.tree((interval,))
+        super().__init__(job, honest_run, states, executor=executor)
+        self._roots[interval,] = kept  # type: ignore[assignment]
+
+
+@dataclass(slots=True)
+class Puppet:
+    """One account of the attacker: a challenger, or its trainer. given_up: games in which no lie helps any more."""
+
+    account: ChecksumAddress
+    manner: Manner
+    step: int
+    evidence: Evidence | None = None
+    given_up: set[int] = field(default_factory=set)
+
+
+def puppet_account(number: int) -> ChecksumAddress:
+    """An account of which nobody has the key."""
+    return to_checksum_address(f"0x{0xF100D000000 + number:040x}")
+
+
+class Attacker:
+    """Moves all puppets. `gas` of its transactions is read from the chain at the end."""
+
+    def __init__(
+        self, chain: Chain, contract: VerificationGame, job: Job, honest_run: Path, honest_roots: list[bytes], lied: int
+    ) -> None:
+        """lied: the operator that every puppet lies about."""
+        self._chain, self._contract, self._job = chain, contract, job
+        self._run, self._roots, self._lied = honest_run, honest_roots, lied
+        self.puppets: dict[int, Puppet] = {}
+        """By the number of the game."""
+        self.trainer: Puppet | None = None
+        self.moves = 0
+
+    def commit(self, posted_job: int, trainer: Puppet, mine: Callable[[], None]) -> None:
+        """Claims a run with a lie. mine: makes a block."""
+        posted = self._contract.job(posted_job)
+        trainer.evidence = PuppetEvidence(self._job, self._run, self._roots, trainer.step, self._lied)
+        self.trainer = trainer
+        leaves = trainer.evidence.claim
+        proof = leaves.as_next_root().last_leaf_proof
+        arguments = (posted_job, posted.spec_hash, leaves.root, leaves.payloads[-1], proof, "Qm-no-log", "Qm-no-model")
+        self._chain.rpc("anvil_setBalance", trainer.account, hex(10**21))
+        self._send(trainer.account, "commit", arguments, value=posted.terms.trainer_bond, gas=1_000_000)
+        mine()
+        if self._contract.job(posted_job).claim.trainer != trainer.account:
+            raise RuntimeError("the attacker's claim was not taken")
+
+    def challenge(self, posted_job: int, puppets: list[Puppet], mine: Callable[[], None]) -> None:
+        """Pays all bonds; the games get numbers in the order of the blocks. mine: makes a block."""
+        contract, posted = self._contract, self._contract.job(posted_job)
+        before = set(contract.games_of(posted_job))
+        for puppet in puppets:
+            self._chain.rpc("anvil_setBalance", puppet.account, hex(10**21))
+            puppet.evidence = PuppetEvidence(self._job, self._run, self._roots, puppet.step, self._lied)
+            root = puppet.evidence.claim.root
+            arguments = (posted_job, posted.spec_hash, posted.claim.checkpoint_root, root)
+            self._send(puppet.account, "challenge", arguments, value=posted.terms.challenger_bond, gas=600_000)
+        while self._chain.waiting:
+            mine()
+        by_account = {puppet.account: puppet for puppet in puppets}
+        for number in contract.games_of(posted_job):
+            if number not in before:
+                self.puppets[number] = by_account[contract.game(number).challenger]
+        if len(self.puppets) < len(puppets):
+            raise RuntimeError(f"only {len(self.puppets)} of {len(puppets)} challenges were taken")
+
+    def act(self, live: dict[int, Game]) -> float:
+        """Makes the moves of this instant in the games that are live; returns when to look again at the latest."""
+        again = float("inf")
+        mine = {number: game for number, game in live.items() if number in self.puppets}
+        waits = {number for number, game in mine.items() if game.deadlines[Side.CHALLENGER]}
+        all_wait = len(waits) == len(mine)
+        for number, game in live.items():
+            for side in Side:
+                puppet = self.puppets.get(number) if side is Side.CHALLENGER else self.trainer
+                if puppet is None or not game.deadlines[side] or game.phase not in _RUNNING:
+                    continue
+                if puppet.manner is Manner.SILENT or number in puppet.given_up:
+                    continue
+                due = game.deadlines[side] - _RESERVE
+                early = self._chain.time() < due
+                if early and (
+                    puppet.manner is Manner.LAST_MOMENT or (puppet.manner is Manner.IN_ROUNDS and not all_wait)
+                ):
+                    again = min(again, due)
+                else:
+                    self._move(puppet, side, number, game)
+        return again
+
+    def _move(self, puppet: Puppet, side: Side, number: int, game: Game) -> None:
+        assert puppet.evidence is not None
+        known = Known({(): puppet.evidence.claim})
+        while isinstance(decision := next_move(game, side, known, int(self._chain.time())), Need | NeedChunk):
+            if isinstance(decision, Need):
+                known.trees[decision.place] = puppet.evidence.tree(decision.place)
+            else:
+                known.chunk = find_chunk(self._contract, number, game)
+        if isinstance(decision, Helpless | Wait | Over | ClaimTimeout):
+            if isinstance(decision, Helpless):
+                puppet.given_up.add(number)
+            return
+        function, arguments = call_of(number, decision)
+        if game.phase is Phase.PROVING:
+            try:
+                data = self._contract.encode(Call.of(function, *arguments))
+                self._contract.node.call(self._contract.address, data, sender=puppet.account)
+            except ChainError:
+                puppet.given_up.add(number)  # the contract does not accept the lie
+                return
+        self._send(puppet.account, function, arguments)
+        self.moves += 1
+
+    def _send(
+        self, account: ChecksumAddress, function: str, arguments: tuple[object, ...], *, value: int = 0, gas: int = 0
+    ) -> None:
+        data = self._contract.encode(Call.of(function, *arguments))
+        transaction = {"from": account, "to": self._contract.address, "data": "0x" + data.hex(), "value": hex(value)}
+        transaction["gas"] = hex(gas or 6_000_000)
+        self._chain.rpc("eth_sendTransaction", transaction)
+
+
+_RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)

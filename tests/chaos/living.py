@@ -1,0 +1,61 @@
+"""A role as a forked process: everything is imported, and one job trained, before the first fork.
+
+`multiprocessing`'s fork server imports this module once (see `parties.py`), so that a role starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from disks import obey
+from jobs import small_job
+from roundlog.auditor import Auditor
+from roundlog.trainer import Trainer
+from tiebreak.chain import devnet as _devnet  # noqa: F401
+from tiebreak.chain import sender as _sender  # noqa: F401
+from tiebreak.cli import app as command_line
+from tiebreak.demo import dishonest as _dishonest  # noqa: F401
+from tiebreak.roles import auditor as _auditor  # noqa: F401
+from tiebreak.roles import customer as _customer  # noqa: F401
+from tiebreak.roles import follower as _follower  # noqa: F401
+from tiebreak.roles import referee as _referee  # noqa: F401
+from tiebreak.roles import trainer as _trainer  # noqa: F401
+
+
+def _warm_up() -> None:
+    """Loads the compiled loops."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        job = small_job(0)
+        Trainer(job, Path(name) / "run").run()
+        Auditor(job, Path(name) / "audit", log_dir=Path(name) / "run" / "log").run()
+
+
+if "CHAOS_FORK_SERVER" in os.environ:
+    _warm_up()
+
+
+def live(words: Sequence[str], environment: Mapping[str, str], output: str, directory: str, sign: str) -> None:
+    """`tiebreak WORDS`, or `misbehave WORDS`, with everything that it prints in the file `output`."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    for name in [name for name in os.environ if name.startswith("TIEBREAK_")]:
+        del os.environ[name]
+    os.environ.update(environment)
+    obey(Path(directory), Path(sign))
+    sys.argv = ["tiebreak", *words]
+    if words[0] == "misbehave":
+        from misbehaving import misbehave
+
+        misbehave(words[1:])
+    else:
+        command_line.main()

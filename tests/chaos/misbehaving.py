@@ -1,0 +1,70 @@
+"""Parties that break the rules, as processes: `misbehave KIND JOB STEP`; all else is in the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from tiebreak.cli import options, quantities, roles
+from tiebreak.demo.dishonest import (
+    FabricatingTrainer,
+    LogForgingTrainer,
+    LyingAuditor,
+    PoisoningTrainer,
+    cheating,
+    silenced,
+)
+from tiebreak.roles.policy import Policy
+from tiebreak.roles.role import Role
+from tiebreak.roles.station import Station
+
+
+class Kind(StrEnum):
+    """How the rules are broken."""
+
+    POISON = "poison"
+    """A trainer with wrong labels in one step."""
+    FABRICATE = "fabricate"
+    """A trainer whose root has nothing below it."""
+    FORGE_LOG = "forge-log"
+    """A trainer with the right root, whose log is forged."""
+    FALL_SILENT = "fall-silent"
+    """A poisoning trainer that stops moving after three moves."""
+    LIE = "lie"
+    """An auditor with states that nobody has computed."""
+    VANISH = "vanish"
+    """The same, which falls silent after one move."""
+    CHEAT = "cheat"
+    """The same, which swaps the children of its nodes."""
+
+
+TRAINERS = (Kind.POISON, Kind.FABRICATE, Kind.FORGE_LOG, Kind.FALL_SILENT)
+AUDITORS = (Kind.LIE, Kind.VANISH, Kind.CHEAT)
+
+
+def misbehave(words: Sequence[str]) -> None:
+    """KIND JOB STEP DIRECTORY POLL."""
+    kind, job, step = Kind(words[0]), int(words[1]), int(words[2])
+
+    def make(station: Station) -> Role:
+        match kind:
+            case Kind.POISON:
+                return PoisoningTrainer(station, job, poisoned_step=step)
+            case Kind.FALL_SILENT:
+                return PoisoningTrainer(silenced(station, moves=3), job, poisoned_step=step)
+            case Kind.FABRICATE:
+                return FabricatingTrainer(station, job)
+            case Kind.FORGE_LOG:
+                return LogForgingTrainer(station, job)
+            case Kind.VANISH:
+                station = silenced(station, moves=1)
+            case Kind.CHEAT:
+                station = cheating(station)
+        return LyingAuditor(station, job, first_wrong_step=step)
+
+    where = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
+    memory = quantities.memory(options.DEFAULT_MEMORY)
+    place = roles.Place(None, *where, 0, Path(words[3]), memory, Policy(large_rows=True))
+    roles.play("trainer" if kind in TRAINERS else "auditor", place, make, float(words[4]), True)

@@ -1,0 +1,151 @@
+"""The parties of a round as processes: started, killed, stopped and started again, and read."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from disks import Disk
+from eth_account.signers.local import LocalAccount
+
+SECONDS_TO_END = 6.0
+"""After a stop signal, on a machine that has nothing else to do."""
+
+_UNEXPECTED = ("Traceback (most recent call last)", "something went wrong that should not", "gave up the work on job")
+_PROGRAMMING = re.compile(r"\b(Type|Attribute|Key|Index|Name|Assertion|UnboundLocal|Recursion|ZeroDivision)Error\b.*")
+"""What a role outlives, but nobody has meant."""
+
+_FORKS = multiprocessing.get_context("forkserver")
+
+
+def slowness() -> float:
+    """How many times longer everything may take, because other programs want the processors as well."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def start_fork_server() -> None:
+    """Imports all that roles need, once, in a process of its own. Call it before any thread is started."""
+    os.environ["CHAOS_FORK_SERVER"] = "1"
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    _FORKS.set_forkserver_preload(["living"])
+    forkserver.ensure_running()
+    del os.environ["CHAOS_FORK_SERVER"]
+
+
+@dataclass(slots=True)
+class Party:
+    """Somebody with an account and a directory. words: the command line, after `tiebreak`.
+
+    lasting: runs until it is stopped, like one that follows all jobs."""
+
+    name: str
+    account: LocalAccount
+    honest: bool
+    words: Sequence[str]
+    environment: dict[str, str]
+    disk: Disk
+    output: Path
+    lasting: bool = False
+    process: ForkServerProcess | None = None
+    kills: int = 0
+    ended_well: bool = False
+    start_again_at: float | None = None
+    problems: list[str] = field(default_factory=list)
+    _read: int = 0
+
+    def start(self) -> None:
+        from living import live
+
+        self.start_again_at, self.ended_well = None, False
+        arguments = (list(self.words), self.environment, str(self.output), str(self.disk.directory))
+        self.process = _FORKS.Process(target=live, args=(*arguments, str(self.disk.sign)), daemon=True)
+        self.process.start()
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+    def kill(self, pause: float) -> None:
+        """Ends the process at once, to start it again after `pause` seconds."""
+        if self.running and self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.kills += 1
+            self.start_again_at = time.monotonic() + pause
+
+    def stop(self, pause: float | None) -> None:
+        """Tells the process to stop, which takes it no more than a few seconds."""
+        if not self.running or self.process is None or self.process.pid is None:
+            return
+        before = time.monotonic()
+        self.process.terminate()
+        self.process.join(SECONDS_TO_END * slowness())
+        if self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGUSR1)
+            time.sleep(0.3)
+            self.problems.append(f"still alive {time.monotonic() - before:.0f} s after SIGTERM")
+            self.process.kill()
+            self.process.join()
+        self.start_again_at = None if pause is None else time.monotonic() + pause
+
+    def look(self) -> None:
+        """Notices that the process has ended by itself, and starts it again where it must not have."""
+        if self.start_again_at is not None:
+            if time.monotonic() >= self.start_again_at:
+                self.start()
+            return
+        if self.process is None or self.process.is_alive() or self.ended_well:
+            return
+        if self.process.exitcode == 0:
+            self.ended_well = True
+            return
+        if self.honest:
+            self.problems.append(f"gave up with exit {self.process.exitcode}: {self.last_words()}")
+        self.start_again_at = time.monotonic() + 1.0
+
+    def said(self) -> str:
+        return self.output.read_text("utf-8", "replace") if self.output.exists() else ""
+
+    def last_words(self) -> str:
+        lines = [line for line in self.said().strip().splitlines() if line.strip()]
+        return lines[-1][-300:] if lines else "it said nothing"
+
+    def complaints(self) -> list[str]:
+        """What no role may ever print."""
+        text = self.said()
+        found = [f"printed {sign!r}: {_around(text, sign)}" for sign in _UNEXPECTED if sign in text]
+        found += [f"met a mistake in the program: {one[0][:300]}" for one in [_PROGRAMMING.search(text)] if one]
+        warnings = Counter(
+            re.sub(r"\d+", "#", str(one.get("text"))) for one in _notices(text) if one.get("what") == "warning"
+        )
+        found += [f"repeated {count} times: {what}" for what, count in warnings.items() if count > 40]
+        return found
+
+
+def _notices(text: str) -> list[dict[str, object]]:
+    found = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue  # a killed process has not finished its last line
+    return found
+
+
+def _around(text: str, sign: str) -> str:
+    place = text.index(sign)
+    lines = text[place : place + 4000].splitlines()
+    ends = [line for line in lines[1:] if line and not line.startswith((" ", "{"))]
+    return (ends[0] if ends else lines[0])[:300]

@@ -1,0 +1,122 @@
+"""A round, planned from its seed: who takes part, what goes wrong, and when."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jobs import KINDS, STEPS
+from misbehaving import AUDITORS, TRAINERS, Kind
+
+
+class Trouble(StrEnum):
+    """What can go wrong for everybody, or for one party."""
+
+    KILL = "kill"
+    STOP = "stop"
+    REORGANISATION = "reorganisation"
+    FEE_SPIKE = "fee spike"
+    HALT = "halted mining"
+    JUMP = "clock jump"
+    OUTAGE = "node down"
+    FULL_DISK = "full disk"
+    READ_ONLY_DISK = "read-only disk"
+    DAMAGED_BLOCK = "damaged store block"
+    MISSING_BLOCK = "missing store block"
+
+
+_WEIGHTS = {
+    Trouble.KILL: 6,
+    Trouble.STOP: 1,
+    Trouble.REORGANISATION: 4,
+    Trouble.FEE_SPIKE: 1,
+    Trouble.HALT: 1,
+    Trouble.JUMP: 1,
+    Trouble.OUTAGE: 1,
+    Trouble.FULL_DISK: 1,
+    Trouble.READ_ONLY_DISK: 1,
+    Trouble.DAMAGED_BLOCK: 1,
+    Trouble.MISSING_BLOCK: 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One trouble: `at` seconds after the trainer's start; `seconds` long, or so deep, or so high."""
+
+    at: float
+    trouble: Trouble
+    party: str
+    size: float
+    choice: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that a seed decides.
+
+    trainer: None for an honest one. challengers: dishonest ones. auditors: honest ones. twin: the honest party of which
+    a second process runs with the same key. following: who looks for jobs by itself instead of being told one. rival:
+    whether another customer's job has the same number at first, until a reorganisation gives it to this one."""
+
+    seed: int
+    job: int
+    confirmations: int
+    trainer: Kind | None
+    wrong_step: int
+    challengers: tuple[Kind, ...]
+    auditors: int
+    twin: str | None
+    following: frozenset[str]
+    rival: bool
+    storm_seconds: float
+    rates: dict[str, float]
+    log_range: int | None
+    events: tuple[Event, ...]
+
+    @property
+    def honest(self) -> list[str]:
+        return _honest(self.trainer, self.auditors)
+
+
+def _honest(trainer: Kind | None, auditors: int) -> list[str]:
+    return [*(["trainer"] if trainer is None else []), *(f"auditor-{i}" for i in range(auditors)), "referee"]
+
+
+def plan(seed: int) -> Plan:
+    draw = random.Random(seed)
+    trainer = None if draw.random() < 0.45 else draw.choice(TRAINERS)
+    honest_claim = trainer in (None, Kind.FORGE_LOG)
+    challengers = tuple(draw.choice(AUDITORS) for _ in range(draw.choice((1, 1, 2)) if honest_claim else 0))
+    auditors = draw.choice((1, 1, 2) if honest_claim else (1, 2, 2))
+    honest = _honest(trainer, auditors)
+    storm = draw.uniform(8, 30)
+    twins = [name for name in honest if name != "referee"]
+    troubles, weights = list(_WEIGHTS), list(_WEIGHTS.values())
+    confirmations = draw.choice((1, 2, 3))
+    # Whoever has most to do is hit most.
+    targets = [*[name for name in honest if name != "referee"] * 3, "referee"]
+    events = []
+    for _ in range(draw.randint(4, 16)):
+        trouble = draw.choices(troubles, weights)[0]
+        size = draw.uniform(0.5, 3.0)
+        if trouble is Trouble.REORGANISATION:
+            size = draw.randint(1, confirmations)
+        events.append(Event(draw.uniform(0.3, storm), trouble, draw.choice(targets), size, draw.random() < 0.5))
+    return Plan(
+        seed=seed,
+        job=draw.randrange(KINDS),
+        confirmations=confirmations,
+        trainer=trainer,
+        wrong_step=draw.randrange(STEPS),
+        challengers=challengers,
+        auditors=auditors,
+        twin=draw.choice(twins) if draw.random() < 0.25 else None,
+        following=frozenset(name for name in twins if draw.random() < 0.5),
+        storm_seconds=storm,
+        rates={name: draw.choice((0.0, 0.02, 0.05, 0.12)) for name in [*honest, "customer"]},
+        log_range=draw.choice((None, 100, 10)),
+        events=tuple(sorted(events, key=lambda event: event.at)),
+        rival=draw.random() < 0.3,
+    )

@@ -1,0 +1,324 @@
+"""One round: the plan is carried out on a stage until the job is over, and what came of it is judged."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anvil import NodeError
+from faulty_node import Weather
+from judge import judge
+from parties import Party, slowness
+from plans import Event, Plan, Trouble
+from stage import Stage
+from tiebreak.chain.records import Game, JobStatus, Phase, Side
+
+_LOOK = 0.1
+_MOST_SECONDS = 150.0
+"""After the storm, for whatever is left to do."""
+_IDLE_SECONDS = 30.0
+"""In calm weather, for one move of an honest party."""
+_SILENT_SECONDS = 6.0
+"""Without a move of a dishonest party, before the chain's clock is moved to the end of its time."""
+_LARGEST_JUMP = 900
+_POSTINGS = 12
+
+
+@dataclass
+class Result:
+    """What came of a round."""
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    ended: str = ""
+
+
+def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, pause: float, mounts: bool) -> Result:
+    """Plays one round in `directory`, which is empty."""
+    started = time.monotonic()
+    result = Result(plan.seed)
+    with Stage(plan, directory, jobs, pause=pause, mounts=mounts) as stage:
+        one = Round(stage, result)
+        if (job := one.post()) is not None:
+            one.carry_out(job)
+            result.violations += judge(stage, job, right_roots[plan.job])
+            result.ended = stage.contract.job(job).status.name
+        for party in stage.parties.values():
+            if party.honest:
+                result.violations += [f"{party.name} {what}" for what in party.problems + party.complaints()]
+        result.counts["kills"] += sum(party.kills for party in stage.parties.values())
+        result.counts["reorganisations"] += stage.chain.reorganisations
+        result.counts["faults"] += sum(stage.faulty.faults.values())
+        result.counts["requests"] += sum(stage.faulty.requests.values())
+    result.counts["violations"] += len(result.violations)
+    result.counts["rounds"] += 1
+    result.seconds = time.monotonic() - started
+    return result
+
+
+class Round:
+    """The course of one round."""
+
+    def __init__(self, stage: Stage, result: Result) -> None:
+        self.stage, self.plan, self.result = stage, stage.plan, result
+        self.draw = random.Random(f"course of {self.plan.seed}")
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._seen: dict[int, tuple[object, float]] = {}
+        self._accused: set[str] = set()
+        self._claimed_at = 0.0
+
+    def post(self) -> int | None:
+        """Has the customer post the job, in bad weather, killed now and then; returns the job's number."""
+        stage, customer = self.stage, self.stage.posting()
+        if self.plan.rival:
+            self._give_number_away()
+        for attempt in range(_POSTINGS):
+            rate = self.plan.rates["customer"] if attempt < 4 else 0.0
+            stage.faulty.weather("posting", Weather(rate, log_range=self.plan.log_range))
+            customer.start()
+            doomed = attempt < 2 and self.draw.random() < 0.3
+            deadline = time.monotonic() + (self.draw.uniform(0.2, 3.0) if doomed else 60.0 * slowness())
+            shaken = time.monotonic() + self.draw.uniform(0.5, 2.5) if attempt == 0 else 0.0
+            while customer.running and time.monotonic() < deadline:
+                time.sleep(_LOOK)
+                if shaken and time.monotonic() > shaken:
+                    shaken = 0.0
+                    stage.chain.reorganise(1, put_back=self.draw.random() < 0.5)
+            if customer.running and not doomed:
+                customer.stop(None)
+                self._accuse("posting", "posting did not end within 60 s")
+            customer.kill(1e9)
+            process = customer.process
+            if process is not None and process.exitcode == 0:
+                return int(re.findall(r"\"job\": (\d+)", customer.said())[-1])
+        self._accuse("posting", f"the job could not be posted in {_POSTINGS} attempts: {customer.last_words()}")
+        return None
+
+    def _give_number_away(self) -> None:
+        """Shows a rival's job to those that look for jobs, and takes it back, so that its number is free again."""
+        stage, before = self.stage, self.stage.chain.height
+        stage.add_followers()
+        for name in self.plan.following:
+            stage.faulty.weather(name, Weather(log_range=self.plan.log_range))
+            stage.parties[name].start()
+        time.sleep(self.draw.uniform(0.5, 2.0))
+        stage.chain.halt(3600)
+        poster = threading.Thread(target=stage.post_rival)
+        poster.start()
+        deadline = time.monotonic() + 20 * slowness()
+        while stage.contract.job_count() == 0 and time.monotonic() < deadline:
+            stage.chain.rpc("evm_mine")
+            before = stage.chain.height
+            time.sleep(2 * _LOOK)
+        poster.join()
+        time.sleep(self.draw.uniform(0.2, 1.0))
+        depth = stage.chain.height - before + 1
+        stage.chain.reorganise(depth, put_back=False)
+        stage.chain.halt(0)
+        self.result.counts["numbers given away"] += 1
+
+    def carry_out(self, job: int) -> None:
+        """Everything from the trainer's start to the end."""
+        stage, plan = self.stage, self.plan
+        stage.add_all(job)
+        stage.set_weather(storm=True)
+        for party in stage.parties.values():
+            if party.name != "posting" and not party.running:
+                party.start_again_at = time.monotonic() + self.draw.uniform(0.0, 1.5)
+        started = time.monotonic()
+        storm_ends = started + plan.storm_seconds
+        events = list(plan.events)
+        calm_since = 0.0
+        while True:
+            now = time.monotonic()
+            while events and now - started >= events[0].at:
+                self._strike(events.pop(0))
+            self._mend(now)
+            if not calm_since and now > storm_ends and not events and not self._due:
+                stage.set_weather(storm=False)
+                calm_since = now
+            for party in stage.parties.values():
+                if party.name != "posting":
+                    party.look()
+            if self._is_over(job):
+                break
+            if calm_since and now - calm_since > _MOST_SECONDS * slowness():
+                self._accuse("end", f"the round does not end: {self._describe(job)}")
+                break
+            self._pass_time(job, calm_since)
+            time.sleep(_LOOK)
+        self._mend(float("inf"))
+        stage.set_weather(storm=False)
+        self._part(job)
+
+    def _is_over(self, job: int) -> bool:
+        """Whether the job is over, and every honest party that ends by itself has ended."""
+        if self.stage.contract.job(job).status in (JobStatus.OPEN, JobStatus.CLAIMED):
+            return False
+        return all(p.ended_well for p in self._honest() if not p.lasting)
+
+    def _part(self, job: int) -> None:
+        """Lets those that follow all jobs fetch what is theirs; then stops everybody."""
+        deadline = time.monotonic() + 20 * slowness()
+        while time.monotonic() < deadline and self._owed():
+            for party in self._honest():
+                party.look()
+            time.sleep(_LOOK)
+        for party in self._honest():
+            party.stop(None)
+
+    def _owed(self) -> bool:
+        names = [name for name in self.plan.honest if name != "referee"]
+        credit = any(self.stage.contract.credit_of(self.stage.accounts[name].address) for name in names)
+        return credit or any(game.bond_held and game.phase is Phase.OVER for game in self._games(1))
+
+    def _honest(self) -> list[Party]:
+        return [p for p in self.stage.parties.values() if p.honest and p.name != "posting"]
+
+    def _games(self, job: int) -> list[Game]:
+        return [self.stage.contract.game(number) for number in self.stage.contract.games_of(job)]
+
+    # What goes wrong.
+
+    def _strike(self, event: Event) -> None:
+        stage, chain = self.stage, self.stage.chain
+        party = stage.parties.get(event.party + ("-twin" if event.choice else ""), stage.parties[event.party])
+        self.result.counts[event.trouble.value] += 1
+        match event.trouble:
+            case Trouble.KILL:
+                party.kill(event.size / 2)
+            case Trouble.STOP:
+                party.stop(event.size / 2)
+            case Trouble.REORGANISATION:
+                depth = min(int(event.size), chain.height - stage.deployed_at - 1)
+                if depth > 0:
+                    chain.reorganise(depth, put_back=event.choice)
+            case Trouble.FEE_SPIKE:
+                chain.spike(int(event.size * 200) * 10**9)
+            case Trouble.HALT:
+                chain.halt(event.size * 2)
+            case Trouble.JUMP:
+                self._jump_within_allowances(event)
+            case Trouble.OUTAGE:
+                name = party.name
+                weather = stage.faulty.line(name).weather
+                stage.faulty.weather(name, Weather(down=True))
+                self._later(event.size * 2, lambda: stage.faulty.weather(name, weather))
+            case Trouble.FULL_DISK:
+                party.disk.fill()
+                self._later(event.size, party.disk.heal)
+            case Trouble.READ_ONLY_DISK:
+                party.disk.make_read_only()
+                self._later(event.size, party.disk.heal)
+            case Trouble.DAMAGED_BLOCK | Trouble.MISSING_BLOCK:
+                self._spoil_block(event)
+
+    def _jump_within_allowances(self, event: Event) -> None:
+        """At most a sixth of what is left to any honest party."""
+        job = self.stage.contract.job(1)
+        now = self.stage.chain.now
+        left = [job.commit_deadline - now] if job.status is JobStatus.OPEN else []
+        left += [job.claim.challenge_deadline - now] if job.status is JobStatus.CLAIMED else []
+        left += [d - now for game in self._games(1) for d in game.deadlines if d]
+        self.stage.chain.jump(max(1, min([int(event.size * _LARGEST_JUMP / 3), *(one // 6 for one in left)])))
+
+    def _spoil_block(self, event: Event) -> None:
+        block = self.stage.some_block(self.draw)
+        if block is None:
+            return
+        good = block.read_bytes()
+        if event.trouble is Trouble.MISSING_BLOCK:
+            block.unlink()
+        else:
+            block.write_bytes(bytes([good[0] ^ 1]) + good[1:] if event.choice else good[: len(good) // 2])
+        self._later(event.size, lambda: _restore(block, good))
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        self._due.append((time.monotonic() + seconds, what))
+
+    def _mend(self, now: float) -> None:
+        for due in [due for due in self._due if due[0] <= now]:
+            self._due.remove(due)
+            due[1]()
+
+    # The chain's clock.
+
+    def _pass_time(self, job: int, calm_since: float) -> None:
+        """Moves the chain's clock where nobody has anything to do but to wait."""
+        try:
+            posted = self.stage.contract.job(job)
+            live = [(n, g) for n in self.stage.contract.games_of(job) if (g := self.stage.contract.game(n))]
+        except NodeError:
+            return
+        calm = time.monotonic() - calm_since if calm_since else 0.0
+        if posted.status is JobStatus.OPEN and self.plan.trainer is None and calm > 2 * _IDLE_SECONDS * slowness():
+            self._accuse("trainer", "the trainer has not committed")
+        if posted.status is not JobStatus.CLAIMED:
+            return
+        chain, now = self.stage.chain, time.monotonic()
+        self._claimed_at = self._claimed_at or now
+        live = [(number, game) for number, game in live if game.phase is not Phase.OVER]
+        silent, awaited = 0, False
+        for number, game in live:
+            state = (game.phase, game.search, game.levels, game.deadlines)
+            if self._seen.get(number, (None, 0.0))[0] != state:
+                self._seen[number] = (state, now)
+            idle = now - max(self._seen[number][1], calm_since)
+            running = [side for side in Side if game.deadlines[side]]
+            honest = [side for side in running if self._is_honest(game, side)]
+            if honest and calm_since and idle > _IDLE_SECONDS * slowness():
+                self._accuse(
+                    f"game {number}",
+                    f"{honest[0].name} did not move in game {number} for {idle:.0f} calm seconds",
+                )
+            if running and not honest and idle > _SILENT_SECONDS * slowness():
+                silent = max(silent, max(game.deadlines))
+            awaited |= bool(honest)
+        if silent and not awaited:
+            # Never while anybody honest has to move in another game.
+            chain.jump(silent - chain.now + 1)
+        if not live and chain.now <= posted.claim.challenge_deadline and self._have_judged(job, calm_since):
+            chain.jump(posted.claim.challenge_deadline - chain.now + 1)
+
+    def _have_judged(self, job: int, calm_since: float) -> bool:
+        """Whether every honest auditor has attested or challenged; what they need is time in calm weather."""
+        contract = self.stage.contract
+        challengers = {game.challenger for game in self._games(job)}
+        for i in range(self.plan.auditors):
+            address = self.stage.accounts[f"auditor-{i}"].address
+            if contract.has_attested(job, address) or address in challengers:
+                continue
+            if not calm_since or time.monotonic() - max(calm_since, self._claimed_at) < 2 * _IDLE_SECONDS * slowness():
+                return False
+            self._accuse(f"auditor-{i}", f"auditor-{i} has neither attested nor challenged")
+        # Dishonest challengers would come late, or not at all.
+        return calm_since > 0 and time.monotonic() - max(calm_since, self._claimed_at) > 3 * slowness()
+
+    def _is_honest(self, game: Game, side: Side) -> bool:
+        address = game.party(side)
+        names = {str(self.stage.accounts[name].address) for name in self.plan.honest}
+        return str(address) in names
+
+    def _accuse(self, about: str, text: str) -> None:
+        if about not in self._accused:
+            self._accused.add(about)
+            self.result.violations.append(text)
+
+    def _describe(self, job: int) -> str:
+        posted = self.stage.contract.job(job)
+        games = [f"{g.phase.name} {g.outcome.name}" for g in self._games(job)]
+        waiting = [f"{p.name}: {p.last_words()[:200]}" for p in self._honest() if not p.lasting and not p.ended_well]
+        return f"job {posted.status.name}, games {games}, still running {waiting}"
+
+
+def _restore(block: Path, good: bytes) -> None:
+    block.parent.mkdir(parents=True, exist_ok=True)
+    block.write_bytes(good)

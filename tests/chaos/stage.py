@@ -1,0 +1,172 @@
+"""Where a round plays: a chain, a faulty node, a store, the parties, and what each of them had at first."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from anvil import Chain
+from disks import Disk
+from eth_account.signers.local import LocalAccount
+from faulty_node import FaultyNode, Weather
+from jobs import KINDS
+from parties import Party
+from plans import Plan
+from tiebreak.chain.accounts import KEY_VARIABLE, devnet_account
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import connect
+from tiebreak.chain.records import Terms
+from tiebreak.chain.sender import Sender
+from tiebreak.roles.customer import post_job
+from tiebreak.roles.policy import Policy
+from tiebreak.roles.station import Station
+from tiebreak.store import FolderStore
+
+ETHER = 10**18
+CLOCK = 3 * 3600
+WINDOW = 3 * 3600
+BLOCK_SECONDS = 2
+"""Of the chain's time."""
+POLL = "0.2"
+
+_TERMS = (
+    *("--reward", "1ether", "--trainer-bond", "1ether", "--challenger-bond", "1ether"),
+    *("--commit-window", "7d", "--challenge-window", f"{WINDOW}s", "--clock", f"{CLOCK}s", "--referee-clock", "2h"),
+)
+
+_LARGE = "--allow-large-rows"
+
+
+class Stage:
+    """Leaving the `with` block ends everything."""
+
+    def __init__(self, plan: Plan, directory: Path, jobs: Path, *, pause: float, mounts: bool) -> None:
+        self.plan, self.directory, self._mounts = plan, directory, mounts
+        self.store = directory / "store"
+        self.chain = Chain(pause=0.02, step=BLOCK_SECONDS)
+        self.faulty = FaultyNode(self.chain.port, plan.seed)
+        self.node = connect(self.chain.url)
+        self.contract = VerificationGame.deploy(Sender(self.node, devnet_account(9)))
+        self.chain.pause = pause
+        self.deployed_at = self.chain.height
+        self.accounts = self._accounts()
+        self.before = {name: self.node.balance(account.address) for name, account in self.accounts.items()}
+        self.parties: dict[str, Party] = {}
+        self._jobs = jobs
+
+    def _accounts(self) -> dict[str, LocalAccount]:
+        names = ["customer", "trainer", "referee", "auditor-0", "auditor-1"]
+        names += [f"{kind.value}-{i}" for i, kind in enumerate(self.plan.challengers)]
+        return {name: devnet_account(index) for index, name in enumerate(names)}
+
+    def address(self, name: str) -> str:
+        return str(self.accounts[name].address)
+
+    def add(self, name: str, words: list[str], *, account: str | None = None, lasting: bool = False) -> Party:
+        """A party, not yet started. Dishonest ones have a node without faults."""
+        signer = self.accounts[account or name]
+        honest = words[0] != "misbehave"
+        url = self.faulty.url(name) if honest else self.chain.url
+        environment = {
+            KEY_VARIABLE: "0x" + bytes(signer.key).hex(),
+            "TIEBREAK_CHAIN": url,
+            "TIEBREAK_CONTRACT": self.contract.address,
+            "TIEBREAK_STORE": str(self.store),
+        }
+        disk = Disk(self.directory / name, mounted=self._mounts)
+        if honest:
+            own = ("--dir", str(disk.directory), "--poll", POLL, "--json")
+            environment["TIEBREAK_CONFIRMATIONS"] = str(self.plan.confirmations)
+            words = [*words, *(own if words[:2] != ["job", "create"] else (own[0], own[1], "--json"))]
+        else:
+            words = [*words, str(disk.directory), POLL]
+        party = Party(name, signer, honest, words, environment, disk, self.directory / f"{name}.out", lasting)
+        self.parties[name] = party
+        return party
+
+    def posting(self) -> Party:
+        """The customer that posts the job."""
+        referee = self.address("referee")
+        words = ["job", "create", str(self._jobs / f"job-{self.plan.job}"), *_TERMS, _LARGE, "--referee", referee]
+        return self.add("posting", words, account="customer")
+
+    def add_followers(self) -> None:
+        """Those who look for jobs by themselves, before there is one."""
+        for name in sorted(self.plan.following):
+            self._add_role(name, name.split("-")[0], 0)
+
+    def post_rival(self) -> None:
+        """Another customer's job, straight through the node."""
+        sender = Sender(self.node, devnet_account(8))
+        station = Station(
+            contract=VerificationGame(self.node, self.contract.address, sender),
+            sender=sender,
+            store=FolderStore(self.store),
+            directory=self.directory / "rival",
+            policy=Policy(large_rows=True),
+        )
+        terms = Terms(
+            reward=2 * ETHER,
+            trainer_bond=ETHER,
+            challenger_bond=ETHER,
+            commit_window=WINDOW,
+            challenge_window=WINDOW,
+            clock_allowance=CLOCK,
+            referee_allowance=7200,
+            concurrent_games=16,
+        )
+        other = self._jobs / f"job-{(self.plan.job + 1) % KINDS}"
+        post_job(station, other, terms, self.accounts["referee"].address)
+
+    def add_all(self, job: int) -> None:
+        """Everybody else."""
+        plan = self.plan
+        if not plan.rival:
+            self.add_followers()
+        self.add("customer", ["job", "collect", str(job), "--model", str(self.directory / "model.safetensors")])
+        self.add("referee", ["referee", "run"], lasting=True)
+        if plan.trainer is None:
+            if "trainer" not in plan.following:
+                self._add_role("trainer", "trainer", job)
+        else:
+            self.add("trainer", ["misbehave", plan.trainer, str(job), str(plan.wrong_step)])
+        for name in (f"auditor-{i}" for i in range(plan.auditors)):
+            if name not in plan.following:
+                self._add_role(name, "auditor", job)
+        for i, kind in enumerate(plan.challengers):
+            self.add(f"{kind.value}-{i}", ["misbehave", kind, str(job), str(plan.wrong_step)])
+        if plan.twin is not None:
+            self._add_role(plan.twin, plan.twin.split("-")[0], job, twin=True)
+
+    def _add_role(self, name: str, role: str, job: int, *, twin: bool = False) -> None:
+        follows = (name in self.plan.following) != twin
+        which = ["--trust-referee", self.address("referee")] if follows else ["--job", str(job)]
+        self.add(name + ("-twin" if twin else ""), [role, "run", _LARGE, *which], account=name, lasting=follows)
+
+    def set_weather(self, *, storm: bool) -> None:
+        for name in [*self.parties, "posting"]:
+            rate = self.plan.rates.get(name.removesuffix("-twin"), self.plan.rates["customer"])
+            self.faulty.weather(name, Weather(rate if storm else 0.0, log_range=self.plan.log_range))
+
+    def blocks(self) -> list[Path]:
+        """Files of the content store."""
+        return sorted(path for path in self.store.glob("blocks/*/*/*") if not path.name.startswith("tmp-"))
+
+    def some_block(self, draw: random.Random) -> Path | None:
+        blocks = self.blocks()
+        return draw.choice(blocks) if blocks else None
+
+    def close(self) -> None:
+        for party in self.parties.values():
+            if party.running and party.process is not None:
+                party.process.kill()
+                party.process.join()
+            party.disk.close()
+        self.faulty.close()
+        self.chain.close()
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

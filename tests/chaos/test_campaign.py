@@ -1,0 +1,165 @@
+"""A short campaign of chaos, and what it is made of: the faulty node, disks that fail, plans made from seeds."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from anvil import Chain
+from disks import Disk, obey
+from faulty_node import FaultyNode, Weather, _drawn
+from plans import Trouble, plan
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.devnet import find_anvil
+
+needs_anvil = pytest.mark.skipif(find_anvil() is None, reason="anvil is not installed: run npm ci")
+
+
+@needs_anvil
+@pytest.mark.timeout(400)
+def test_a_short_campaign_ends_without_a_violation() -> None:
+    campaign = Path(__file__).with_name("campaign.py")
+    words = [sys.executable, str(campaign), "--rounds", "2", "--seed", "6", "--workers", "1"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=380, check=False)
+    lines = found.stdout.strip().splitlines()
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert lines[-1].startswith("2 rounds, ") and lines[-1].endswith(" 0 violations"), found.stdout
+
+
+def test_the_judge_sees_a_job_that_was_posted_twice() -> None:
+    import judge
+    from stage import Stage
+
+    stage = Stage.__new__(Stage)
+    stage.plan = plan(1)
+    stage.accounts = {name: devnet_account(index) for index, name in enumerate(("customer", *stage.plan.honest))}
+
+    class Twice:
+        address = devnet_account(9).address
+
+        def events(self, to_block: int) -> list[object]:
+            from tiebreak.chain.events import JobPosted
+
+            return [JobPosted.__new__(JobPosted) for _ in range(2)]
+
+    class Head:
+        number = 7
+
+    class Node:
+        def head(self) -> Head:
+            return Head()
+
+    stage.contract, stage.node = Twice(), Node()  # type: ignore[assignment]
+    assert judge._twice(stage) == ["sent twice: 2 jobs were posted"]
+
+
+def test_a_seed_decides_a_round() -> None:
+    assert plan(7) == plan(7) != plan(8)
+    troubles = {event.trouble for seed in range(300) for event in plan(seed).events}
+    assert troubles == set(Trouble)
+    assert all(event.size <= plan(seed).confirmations for seed in range(300) for event in plan(seed).events
+               if event.trouble is Trouble.REORGANISATION)  # fmt: skip
+    assert {plan(seed).twin for seed in range(300)} >= {None, "trainer", "auditor-0"}
+
+
+@pytest.fixture
+def chain() -> Iterator[Chain]:
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    chain = Chain(pause=0.02, step=2)
+    yield chain
+    chain.close()
+
+
+def ask(url: str, method: str, *params: object) -> requests.Response:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return requests.post(url, json=body, timeout=10)
+
+
+def test_a_faulty_node_fails_in_every_way_and_repeats_itself_by_its_seed(chain: Chain) -> None:
+    while chain.height < 90:
+        time.sleep(0.05)
+    seen = []
+    for _ in range(2):
+        node = FaultyNode(chain.port, seed=3)
+        try:
+            line = node.line("trainer")
+            line.weather = Weather(rate=0.5)
+            seen.append([_drawn(line) for _ in range(200)])
+        finally:
+            node.close()
+    assert seen[0] == seen[1] and len(set(seen[0])) == 14
+
+    node = FaultyNode(chain.port, seed=3)
+    try:
+        node.weather("trainer", Weather(rate=1.0))
+        outcomes = set()
+        for _ in range(60):
+            try:
+                answer = ask(node.url("trainer"), "eth_blockNumber")
+                outcomes.add(answer.status_code if answer.status_code != 200 else type(answer.json()).__name__)
+            except requests.JSONDecodeError:
+                outcomes.add("cut off")
+            except requests.RequestException:
+                outcomes.add("broken")
+        assert outcomes == {429, 503, "dict", "cut off", "broken"}
+        node.weather("auditor", Weather(log_range=10))
+        wanted = {"fromBlock": "0x1", "toBlock": "0x50"}
+        assert "limited to a range of 10" in ask(node.url("auditor"), "eth_getLogs", wanted).text
+        assert ask(node.url("auditor"), "eth_getLogs", wanted | {"toBlock": "0xa"}).json()["result"] == []
+        node.weather("auditor", Weather(down=True))
+        with pytest.raises(requests.ConnectionError):
+            ask(node.url("auditor"), "eth_chainId")
+    finally:
+        node.close()
+
+
+def test_a_reorganisation_drops_transactions_or_puts_them_back(chain: Chain) -> None:
+    account = devnet_account(1)
+    chain.halt(60)
+    time.sleep(0.1)
+
+    def send(nonce: int) -> str:
+        fees = {"maxFeePerGas": 10**11, "maxPriorityFeePerGas": 1}
+        call = {"type": 2, "chainId": 31337, "nonce": nonce, "to": account.address, "value": 1, "gas": 21000, **fees}
+        found: str = chain.rpc("eth_sendRawTransaction", account.sign_transaction(call).raw_transaction.to_0x_hex())
+        chain.rpc("evm_mine")
+        return found
+
+    height, first = chain.height, send(0)
+    chain.reorganise(1, put_back=False)
+    assert chain.height == height + 1 and chain.rpc("eth_getTransactionReceipt", first) is None
+    second = send(0)
+    chain.reorganise(1, put_back=True)
+    chain.rpc("evm_mine")
+    assert chain.rpc("eth_getTransactionReceipt", second)["status"] == "0x1"
+
+
+def test_a_disk_is_full_or_read_only_until_it_is_healed(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "role", mounted=False)
+    script = (
+        "import sys; from pathlib import Path; from disks import obey; room = Path(sys.argv[1]);"
+        "obey(room, Path(sys.argv[2]));\n"
+        "for name in ('a', 'b'):\n"
+        "  try: (room / name).write_text('x'); print('wrote')\n"
+        "  except OSError as error: print(error.errno)\n"
+        "print((room / 'old').read_text(), Path(sys.argv[3]).write_text('y'))\n"
+    )
+    (disk.directory / "old").write_text("old")
+    said = {}
+    for what in ("fill", "make_read_only", "heal"):
+        getattr(disk, what)()
+        words = [sys.executable, "-c", script, str(disk.directory), str(disk.sign), str(tmp_path / "elsewhere")]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+        said[what] = subprocess.run(words, capture_output=True, text=True, env=environment, check=True).stdout.split()
+    assert said["fill"] == [str(errno.ENOSPC), str(errno.ENOSPC), "old", "1"]
+    assert said["make_read_only"] == [str(errno.EROFS), str(errno.EROFS), "old", "1"]
+    assert said["heal"] == ["wrote", "wrote", "old", "1"]
+    assert callable(obey)

@@ -1,0 +1,91 @@
+"""Many moves in few transactions, each with its own end."""
+
+from __future__ import annotations
+
+from disputes import TERMS, Cast, Run
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.batch import BATCH_BYTES, BATCH_GAS, Batches, Move
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.errors import ContractError
+from tiebreak.chain.game import Call, VerificationGame
+from tiebreak.chain.node import Node
+from tiebreak.chain.records import JobStatus
+from tiebreak.chain.sender import Sender
+
+
+class World:
+    def __init__(self, jobs: int) -> None:
+        self.asked: list[str] = []
+        self.chain = EmbeddedChain()
+        self.cast = Cast.on(Node(self.chain))
+        self.jobs = [self.cast.post() for _ in range(jobs)]
+        for job in self.jobs:
+            self.cast.commit(job, Run.of())
+        Node(self.chain).advance_time(TERMS.challenge_window + 1)
+        self.sender = Sender(Node(self), devnet_account(8))
+        self.batches = Batches(VerificationGame(Node(self), self.cast.trainer.address), self.sender)
+
+    name = "the counting node"
+
+    def request(self, method: str, params: list[object]) -> object:
+        self.asked.append(method)
+        return self.chain.request(method, params)
+
+    def finalize(self, *jobs: int) -> list[Move]:
+        return [Move(Call.of("finalize", job), f"finalize {job}") for job in jobs]
+
+    def status(self, job: int) -> JobStatus:
+        return self.cast.trainer.job(job).status
+
+
+def test_moves_go_in_one_transaction_and_what_would_fail_gets_the_contracts_error() -> None:
+    world = World(3)
+    found = world.batches.submit(world.finalize(world.jobs[0], 99, *world.jobs[1:]))
+    by_job = {item.move.call.arguments[0]: item for item in found}
+    assert isinstance(by_job[99].error, ContractError) and by_job[99].error.name == "WrongJobStatus"
+    sent = {by_job[job].sent for job in world.jobs}
+    assert len(sent) == 1
+    (one,) = sent
+    assert one is not None and world.sender.wait(one).succeeded
+    assert [world.status(job) for job in world.jobs] == [JobStatus.FINAL] * 3
+
+
+def test_a_kind_of_move_is_estimated_once() -> None:
+    world = World(4)
+    world.batches.submit(world.finalize(*world.jobs[:2]))
+    world.asked.clear()
+    (first, second) = world.batches.submit(world.finalize(*world.jobs[2:]))
+    assert first.sent is second.sent is not None
+    world.sender.wait(first.sent)
+    assert "eth_estimateGas" not in world.asked
+    assert len(world.asked) <= 4  # try, head, send, receipt: for all of them together
+    assert [world.status(job) for job in world.jobs] == [JobStatus.FINAL] * 4
+
+
+def test_one_move_alone_is_sent_without_a_batch() -> None:
+    world = World(1)
+    (only,) = world.batches.submit(world.finalize(world.jobs[0]))
+    assert only.sent is not None and only.sent.purpose == f"finalize {world.jobs[0]}"
+    assert world.sender.wait(only.sent).succeeded
+    assert world.batches.submit([]) == []
+
+
+def test_a_move_that_was_made_meanwhile_undoes_only_itself() -> None:
+    world = World(3)
+    world.batches.submit(world.finalize(world.jobs[0]))
+    calls = [Call.of("finalize", job) for job in world.jobs]
+    results = world.cast.trainer.try_batch(calls)
+    assert isinstance(results[0], ContractError) and results[1:] == [None, None]
+
+
+def test_packs_stay_within_gas_and_bytes() -> None:
+    world = World(1)
+    world.batches._cost = {"postChunk": 3_000_000, "finalize": 5_000_000}
+    packs = list(world.batches._packs(world.finalize(*range(1, 10)), []))
+    assert [len(pack) for pack in packs] == [2, 2, 2, 2, 1]
+    assert all(sum(gas for _, gas in pack) <= BATCH_GAS for pack in packs)
+    world.batches._cost["bisect"] = 1
+    world.batches._gas = lambda call: 1  # type: ignore[method-assign]
+    large = [Move(Call.of("postChunk", 1, bytes(50_000)), str(index)) for index in range(5)]
+    sizes = [len(pack) for pack in world.batches._packs(large, [])]
+    assert sizes == [2, 2, 1] and 2 * 50_000 < BATCH_BYTES < 3 * 50_000

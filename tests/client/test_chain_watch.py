@@ -1,0 +1,239 @@
+"""The watch: a few requests a block for any number of jobs, and no event lost or made up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from canned_node import ADDRESS, Canned
+from disputes import TERMS, Cast, Run
+from eth_abi.abi import encode
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.errors import ContractError, NoCode, NotConfirmed, RpcRefused
+from tiebreak.chain.events import Committed, JobPosted
+from tiebreak.chain.game import Call, VerificationGame
+from tiebreak.chain.node import MAX_REORGANISATION, Node
+from tiebreak.chain.records import JobStatus
+from tiebreak.chain.watch import PAGE, Watch
+
+
+class Line:
+    """A line to a chain that counts requests, and that can lag behind."""
+
+    name = "the counting node"
+
+    def __init__(self, chain: EmbeddedChain) -> None:
+        self.chain = chain
+        self.asked: Counter[str] = Counter()
+        self.lag: dict[str, int] = {}
+        """By how many blocks the server lags that answers a method."""
+
+    def request(self, method: str, params: list[Any]) -> object:
+        self.asked[method] += 1
+        lag = self.lag.get(method, 0)
+        if lag:
+            newest = int(str(self.chain.request("eth_blockNumber", [])), 16) - lag
+            if method == "eth_getLogs":
+                params = [params[0] | {"toBlock": hex(min(newest, int(params[0]["toBlock"], 16)))}]
+            elif method == "eth_getBlockByNumber":
+                number = newest if params[0] == "latest" else int(params[0], 16)
+                return self.chain.request(method, [hex(number), False]) if number <= newest else None
+            elif method == "eth_call":
+                if params[1] != "latest" and int(params[1], 16) > newest:
+                    raise RpcRefused(method, -32000, "header not found")
+                params = [params[0], hex(newest) if params[1] == "latest" else params[1]]
+        return self.chain.request(method, params)
+
+    def count(self) -> int:
+        total = sum(self.asked.values())
+        self.asked.clear()
+        return total
+
+
+class Scene:
+    def __init__(self, jobs: int = 3, confirmations: int = 0) -> None:
+        self.chain = EmbeddedChain()
+        self.line = Line(self.chain)
+        self.cast = Cast.on(Node(self.chain))
+        self.jobs = [self.cast.post() for _ in range(jobs)]
+        node = Node(self.line, confirmations=confirmations)
+        self.contract = VerificationGame(node, self.cast.trainer.address)
+        self.watch = Watch(self.contract)
+        for job in self.jobs:
+            self.watch.follow(job)
+
+    def mine(self, blocks: int = 1) -> None:
+        for _ in range(blocks):
+            Node(self.chain).advance_time(12)
+
+
+def test_an_idle_block_costs_two_requests_and_one_with_events_three() -> None:
+    scene = Scene()
+    watch, line = scene.watch, scene.line
+    assert watch.look() is not None
+    assert [watch.job(job).status for job in scene.jobs] == [JobStatus.OPEN] * 3
+    line.count()
+    assert watch.look() is None
+    assert line.count() == 1
+    scene.mine()
+    news = watch.look()
+    assert news is not None and news.events == ()
+    assert line.count() == 2
+    scene.cast.commit(scene.jobs[1], Run.of())
+    news = watch.look()
+    assert news is not None
+    (event,) = news.events
+    assert isinstance(event, Committed) and event.job == scene.jobs[1]
+    assert [watch.job(job).status for job in scene.jobs] == [JobStatus.OPEN, JobStatus.CLAIMED, JobStatus.OPEN]
+    assert line.count() == 3
+
+
+def test_five_hundred_jobs_cost_what_one_does() -> None:
+    """The same job under five hundred numbers: a real contract with as many takes minutes to fill."""
+    scene = Scene(jobs=1)
+    shown = scene.contract._abi
+    data = bytes.fromhex(str(scene.chain.request("eth_call", [_get_job(scene, scene.jobs[0]), "latest"]))[2:])
+    asked: Counter[str] = Counter()
+    head = 5
+
+    def view(call: dict[str, str], block: str) -> str:
+        asked["eth_call"] += 1
+        calls = shown.encode_call("batch", [])  # the selector
+        assert call["data"].startswith("0x" + calls[:4].hex())
+        wanted = int(call["data"][2 + 8 + 64 : 2 + 8 + 128], 16)
+        return "0x" + encode(["(bool,bytes)[]"], [[(True, data)] * wanted]).hex()
+
+    def newest(tag: str, full: bool) -> object:
+        asked["eth_getBlockByNumber"] += 1
+        return {"number": hex(head), "hash": f"0x{head:064x}", "timestamp": hex(12 * head), "baseFeePerGas": "0x7"}
+
+    def logs(wanted: object) -> list[object]:
+        asked["eth_getLogs"] += 1
+        return []
+
+    node = Node(Canned(eth_call=view, eth_getBlockByNumber=newest, eth_getLogs=logs))
+    watch = Watch(VerificationGame(node, ADDRESS))
+    for job in range(1, 501):
+        watch.follow(job)
+    watch.look()
+    assert asked["eth_call"] == 500 // PAGE
+    asked.clear()
+    for _ in range(20):
+        head += 1
+        assert watch.look() is not None
+        assert all(watch.job(job).status is JobStatus.OPEN for job in range(1, 501))
+    assert sum(asked.values()) == 2 * 20
+
+
+def _get_job(scene: Scene, job: int) -> dict[str, str]:
+    return {"to": scene.contract.address, "data": "0x" + scene.contract.encode(Call.of("getJob", job)).hex()}
+
+
+def test_a_reorganisation_takes_events_back_and_tells_so() -> None:
+    scene = Scene()
+    watch = scene.watch
+    watch.look()
+    before = scene.chain.request("evm_snapshot", [])
+    scene.cast.commit(scene.jobs[0], Run.of())
+    assert watch.look() is not None
+    assert watch.job(scene.jobs[0]).status is JobStatus.CLAIMED
+    scene.chain.request("evm_revert", [before])
+    scene.mine(2)
+    news = watch.look()
+    assert news is not None and news.events == ()
+    assert [type(event) for event in news.taken_back] == [Committed]
+    assert watch.job(scene.jobs[0]).status is JobStatus.OPEN
+    scene.cast.commit(scene.jobs[0], Run.of())
+    news = watch.look()
+    assert news is not None and [type(event) for event in news.events] == [Committed]
+    assert watch.job(scene.jobs[0]).status is JobStatus.CLAIMED
+
+
+def test_a_node_that_lags_behind_shows_nothing_new_and_takes_nothing_back() -> None:
+    scene = Scene()
+    watch, line = scene.watch, scene.line
+    scene.mine()
+    watch.look()
+    scene.cast.commit(scene.jobs[0], Run.of())
+    assert watch.look() is not None
+    for lag in (1, 2, 3):
+        line.lag = {"eth_getBlockByNumber": lag}
+        assert watch.look() is None
+    line.lag = {}
+    scene.mine()
+    line.lag = {"eth_getLogs": 3}
+    news = watch.look()
+    assert news is not None and news.taken_back == () and news.events == ()
+    assert watch.job(scene.jobs[0]).status is JobStatus.CLAIMED
+
+
+def test_an_event_that_a_lagging_node_has_left_out_comes_with_the_next_block() -> None:
+    scene = Scene()
+    watch, line = scene.watch, scene.line
+    watch.look()
+    scene.cast.commit(scene.jobs[2], Run.of())
+    line.lag = {"eth_getLogs": 1}
+    news = watch.look()
+    assert news is not None and news.events == ()
+    line.lag = {}
+    scene.mine()
+    news = watch.look()
+    assert news is not None and [type(event) for event in news.events] == [Committed]
+    assert watch.job(scene.jobs[2]).status is JobStatus.CLAIMED
+
+
+def test_an_old_state_is_never_kept_as_the_new_one() -> None:
+    scene = Scene()
+    watch, line = scene.watch, scene.line
+    watch.look()
+    scene.cast.commit(scene.jobs[2], Run.of())
+    line.lag = {"eth_call": 1}
+    with pytest.raises(RpcRefused):
+        watch.look()
+    line.lag = {}
+    news = watch.look()
+    assert news is not None and [type(event) for event in news.events] == [Committed]
+    assert watch.job(scene.jobs[2]).status is JobStatus.CLAIMED
+
+
+def test_a_bond_is_put_only_on_a_job_that_is_deep_enough_and_still_the_same() -> None:
+    scene = Scene(jobs=1, confirmations=3)
+    job = scene.jobs[0]
+    scene.watch.look()
+    for _ in range(3):
+        with pytest.raises(NotConfirmed, match="3 blocks"):
+            scene.watch.confirmed_job(job)
+        scene.mine()
+        scene.watch.look()
+    assert scene.watch.confirmed_job(job) == scene.contract.job(job)
+
+
+def test_views_come_with_one_request_and_each_has_its_own_end() -> None:
+    scene = Scene()
+    scene.line.count()
+    job, missing, count = scene.contract.views(
+        [Call.of("getJob", scene.jobs[0]), Call.of("getJob", 99), Call.of("jobCount")]
+    )
+    assert scene.line.count() == 1
+    assert job.status is JobStatus.OPEN and count == 3
+    assert isinstance(missing, ContractError) and missing.name == "WrongJobStatus"
+
+
+def test_no_code_at_an_address_is_not_a_wrong_contract() -> None:
+    scene = Scene(jobs=1)
+    with pytest.raises(NoCode, match="wait until the node has caught up"):
+        VerificationGame.at(Node(scene.line), ADDRESS)
+
+
+def test_what_is_remembered_does_not_grow() -> None:
+    scene = Scene(jobs=2)
+    scene.watch.look()
+    for _ in range(3):
+        scene.mine(MAX_REORGANISATION)
+        scene.watch.look()
+    assert len(scene.watch._events) == 0
+    assert len(scene.watch._hashes) <= 3
+    scene.watch.unfollow(scene.jobs[0])
+    assert scene.watch.followed == {scene.jobs[1]}
+    assert TERMS.reward and JobPosted

@@ -1,0 +1,194 @@
+"""What the sender asks, how long it waits, and what it pays, on a chain with a block every twelve seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
+from tiebreak.chain.errors import JournalError, JournalInUse, Stopped, TransactionPending
+from tiebreak.chain.node import Node
+from tiebreak.chain.outbox import MOST_GAS
+from tiebreak.chain.sender import Sender
+
+TO = FakeAccount().address
+GWEI = 10**9
+
+
+def sender_on(chain: SimulatedChain, directory: Path | None = None, **options: object) -> Sender:
+    return Sender(
+        Node(chain),  # type: ignore[arg-type]
+        FakeAccount(),  # type: ignore[arg-type]
+        directory=directory,
+        clock=chain.clock,
+        sleep=chain.sleep,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_a_transaction_takes_four_requests() -> None:
+    chain = SimulatedChain()
+    sender = sender_on(chain)
+    for index in range(3):  # the first ones learn how fast blocks come
+        sender.send(TO, bytes([index]))
+        chain.sleep(30)
+    for index in range(20):
+        chain.requests.clear()
+        sender.send(TO, bytes([100 + index]))
+        assert len(chain.requests) <= 4, chain.requests
+        chain.sleep(30)
+    assert len(chain.effects()) == 23
+
+
+def test_many_in_flight_share_what_they_ask() -> None:
+    chain = SimulatedChain()
+    sender = sender_on(chain)
+    chain.sleep(30)
+    chain.requests.clear()
+    sent = [sender.submit(TO, bytes([index])) for index in range(16)]
+    assert len(sender.in_flight) == 16
+    chain.sleep(BLOCK_SECONDS)
+    assert {one.purpose for one in sender.poll()} == {one.purpose for one in sent}
+    assert len(chain.requests) <= 4 * 16
+    assert sender.in_flight == () and sender.poll() == []
+
+
+def test_a_fee_spike_delays_a_transaction_by_a_few_blocks_and_not_longer() -> None:
+    chain = SimulatedChain()
+    chain.strict_fees = False
+    sender = sender_on(chain)
+    sender.send(TO, b"before")
+    chain.base_fee = 2 * GWEI
+    started = chain.now
+    sent = sender.submit(TO, b"in the spike")
+    chain.base_fee = 40 * GWEI
+    sender.wait(sent)
+    assert chain.now - started <= 5 * BLOCK_SECONDS
+    assert len(sent.hashes) == 2 and sent.entry.signed[-1].max_fee >= 80 * GWEI
+
+
+def test_no_more_is_offered_than_the_cap_and_the_rest_waits() -> None:
+    chain = SimulatedChain()
+    chain.strict_fees = False
+    sender = sender_on(chain, max_fee=20 * GWEI, patience=600)
+    chain.base_fee = 40 * GWEI
+    with pytest.raises(TransactionPending):
+        sender.send(TO, b"too dear")
+    assert all(one.max_fee <= 20 * GWEI for sent in sender.in_flight for one in sent.entry.signed)
+    chain.base_fee = 10 * GWEI
+    assert sender.send(TO, b"too dear").succeeded
+    assert chain.effects() == [b"too dear".hex()]
+
+
+def test_while_no_block_comes_nothing_is_replaced() -> None:
+    chain = SimulatedChain()
+    sender = sender_on(chain, patience=900)
+    chain.halted = True
+    with pytest.raises(TransactionPending):
+        sender.send(TO, b"later")
+    (sent,) = sender.in_flight
+    assert len(sent.hashes) == 1
+    chain.halted = False
+    assert sender.send(TO, b"later").succeeded
+    assert chain.effects() == [b"later".hex()]
+
+
+def test_a_transaction_that_the_pool_has_lost_is_sent_again() -> None:
+    chain = SimulatedChain()
+    sender = sender_on(chain)
+    sent = sender.submit(TO, b"lost")
+    chain.pool.clear()
+    sender.wait(sent)
+    assert chain.now <= 6 * BLOCK_SECONDS
+    assert chain.effects() == [b"lost".hex()]
+
+
+def test_two_processes_in_one_directory_end_with_a_clear_error(tmp_path: Path) -> None:
+    chain = SimulatedChain()
+    first = sender_on(chain, tmp_path)
+    first.send(TO, b"first")
+    with pytest.raises(JournalInUse, match="stop it, or give each its own directory"):
+        sender_on(chain, tmp_path).send(TO, b"second")
+    first.close()
+    sender_on(chain, tmp_path).send(TO, b"second")
+    assert len(chain.effects()) == 2
+
+
+def test_two_processes_with_one_key_in_two_directories_interleave(tmp_path: Path) -> None:
+    chain = SimulatedChain()
+    first, second = sender_on(chain, tmp_path / "a"), sender_on(chain, tmp_path / "b")
+    wanted = []
+    for index in range(10):
+        data = bytes([index])
+        sent = [first.submit(TO, b"a" + data), second.submit(TO, b"b" + data)]
+        wanted += [(b"a" + data).hex(), (b"b" + data).hex()]
+        for sender, one in zip((first, second), sent, strict=True):
+            sender.wait(one)
+    assert sorted(chain.effects()) == sorted(wanted)
+
+
+def test_a_full_disk_stops_payments_and_no_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = SimulatedChain()
+    sender = sender_on(chain, tmp_path)
+    sender.send(TO, b"before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(JournalError, match="No space left"):
+        sender.send(TO, b"bond", value=1)
+    assert sender.send(TO, b"move").succeeded
+    monkeypatch.undo()
+    assert sender.send(TO, b"bond", value=1).succeeded
+    assert chain.effects() == [b"before".hex(), b"move".hex(), b"bond".hex()]
+
+
+def test_a_damaged_entry_is_set_aside_and_stops_nobody(tmp_path: Path) -> None:
+    chain = SimulatedChain()
+    sender = sender_on(chain, tmp_path)
+    sender.submit(TO, b"one", value=1)
+    sender.close()
+    (entry,) = tmp_path.glob("journal/*/*.json")
+    for damage in (b"", b"{", b"[]", b"[" * 100_000, json.dumps({"nonce": "x"}).encode(), b"\xff"):
+        entry.write_bytes(damage)
+        again = sender_on(chain, tmp_path)
+        again.settle()
+        again.close()
+        assert not entry.exists() and entry.with_suffix(".damaged").read_bytes() == damage
+    assert chain.effects() == [b"one".hex()]
+
+
+def test_a_named_purpose_is_carried_out_once_for_all_lives(tmp_path: Path) -> None:
+    chain = SimulatedChain()
+    first = sender_on(chain, tmp_path).send(TO, b"bond", value=1, purpose="challenge job 7")
+    assert first.succeeded
+    chain.sleep(3000)
+    for path in tmp_path.glob("journal/*/lock"):
+        path.unlink()  # the other one is still open in this process
+    later = sender_on(chain, tmp_path)
+    assert later.send(TO, b"bond again", value=1, purpose="challenge job 7").transaction == first.transaction
+    assert chain.effects() == [b"bond".hex()]
+
+
+def test_a_wait_ends_at_once_when_the_process_is_stopped() -> None:
+    chain, stop = SimulatedChain(), threading.Event()
+    chain.halted = True
+    sender = Sender(Node(chain), FakeAccount(), stop=stop)  # type: ignore[arg-type]
+    threading.Timer(0.3, stop.set).start()
+    started = time.monotonic()
+    with pytest.raises(Stopped, match="the journal has it"):
+        sender.send(TO, b"x")
+    assert time.monotonic() - started < 1.0
+
+
+def test_the_gas_limit_stays_below_that_of_a_transaction() -> None:
+    chain = SimulatedChain()
+    sender = sender_on(chain)
+    real = chain.request
+    chain.request = lambda m, p, lag=0: hex(15_000_000) if m == "eth_estimateGas" else real(m, p)  # type: ignore
+    assert sender.submit(TO, b"large").entry.gas == MOST_GAS

@@ -1,0 +1,127 @@
+"""A store's location that could be meant otherwise, disks that are full or read-only, and blocks that are damaged."""
+
+from __future__ import annotations
+
+import os
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from test_deadlines import server
+from tiebreak.store import FolderStore, open_store
+from tiebreak.store.errors import CorruptBlock, DestinationExists, StoreUnavailable
+from tiebreak.store.kubo import KuboStore
+from tiebreak.store.location import kubo_address
+
+NO_SPACE = OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("location", "address"),
+    [
+        ("localhost:5001", "http://localhost:5001"),
+        ("127.0.0.1:5001", "http://127.0.0.1:5001"),
+        ("kubo:5001/", "http://kubo:5001"),
+        ("[::1]:5001", "http://[::1]:5001"),
+        ("ip4/127.0.0.1/tcp/5001", "/ip4/127.0.0.1/tcp/5001"),
+        ("/dns/kubo/tcp/5001", "/dns/kubo/tcp/5001"),
+        ("HTTP://127.0.0.1:5001", "HTTP://127.0.0.1:5001"),
+        ("https://kubo.example", "https://kubo.example"),
+        ("store", None),
+        ("./localhost:5001", None),
+        ("/tmp/localhost:5001", None),
+        ("store/of/mine", None),
+        (Path("localhost:5001"), None),
+    ],
+)
+def test_an_address_is_understood_and_a_folder_is_one(location: str | Path, address: str | None) -> None:
+    assert kubo_address(location) == address
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("localhost", "127.0.0.1", "::1", ":5001", "ftp://x", "ws://127.0.0.1:5001", "ipfs://Qm", "file:///tmp/x"),
+        *("http:127.0.0.1:5001", "unix:/run/kubo", "a:b", "localhost:5001/api/v0", "tcp://127.0.0.1:5001", "", "  "),
+    ],
+)
+def test_what_could_be_meant_as_an_address_is_never_a_folder(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:5001"):
+        open_store(location)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_users_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    open_store("~/store").add_bytes(b"x")
+    assert (tmp_path / "store" / "blocks").is_dir()
+
+
+def test_a_full_disk_is_an_outage_and_nothing_stays_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FolderStore(tmp_path / "store")
+    cid = store.add_bytes(b"content")
+
+    def full(*_: object) -> None:
+        raise NO_SPACE
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        store.add_bytes(b"more")
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        store.get_file(cid, tmp_path / "out", max_bytes=100)
+    monkeypatch.undo()
+    assert not (tmp_path / "out").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+    store.add_bytes(b"more")
+    store.get_file(cid, tmp_path / "out", max_bytes=100)
+    assert (tmp_path / "out").read_bytes() == b"content"
+
+
+def test_a_place_that_is_taken_is_told_from_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FolderStore(tmp_path / "store")
+    cid = store.add_bytes(b"content")
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(DestinationExists):
+        store.get_file(cid, tmp_path / "out", max_bytes=100)
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "hardlink_to", read_only)
+    with pytest.raises(StoreUnavailable, match="Read-only"):
+        store.get_file(cid, tmp_path / "other", max_bytes=100)
+
+
+def test_a_damaged_block_is_noticed_not_counted_as_there_and_mended_by_adding_it_again(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    cid = store.add_bytes(b"content")
+    (block,) = (tmp_path / "blocks").glob("*/*/*")
+    for damage in (b"", b"contenT", block.read_bytes()[:-1] + b"\x00"):
+        block.write_bytes(damage)
+        with pytest.raises(CorruptBlock, match="fetch or add it again"):
+            store.read(cid, max_bytes=100)
+        assert not store.has(cid)
+        assert store.add_bytes(b"content") == cid
+        assert store.read(cid, max_bytes=100) == b"content" and store.has(cid)
+
+
+def test_a_block_that_comes_damaged_is_fetched_again(tmp_path: Path) -> None:
+    folder = FolderStore(tmp_path)
+    cid = folder.add_bytes(b"content")
+    (block,) = (tmp_path / "blocks").glob("*/*/*")
+    calls = []
+
+    def flip_once(handler: BaseHTTPRequestHandler) -> None:
+        calls.append(1)
+        body = block.read_bytes() if len(calls) > 1 else block.read_bytes()[:-1] + b"\x00"
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with server(flip_once) as url:
+        assert KuboStore(url).read(cid, max_bytes=100) == b"content"
+    assert len(calls) == 2

@@ -1,0 +1,160 @@
+"""A trainer and its puppets that never end each other's games, and an honest challenger queued behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiebreak.chain.game import Call
+from tiebreak.chain.node import connect
+from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, SilentDesk, silenced, with_desk
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.desk import Order
+from tiebreak.roles.overdue import HEAD_START
+from tiebreak.roles.policy import Policy
+from tiebreak.roles.station import Station
+from tiebreak.roles.trainer import TrainerRole
+from world import World, wide_task, with_terms
+
+ONE_AT_A_TIME = with_terms(concurrent_games=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(connect("embedded"), tmp_path)
+
+
+class ColludingDesk(SilentDesk):
+    """Sends some moves, and never ends a game."""
+
+    def put(self, order: Order) -> bool:
+        return order.call.function != "claimTimeout" and super().put(order)
+
+
+def colluding(station: Station, *, moves: int = 0) -> Station:
+    desk = ColludingDesk(station.contract, station.sender)
+    desk.moves = moves
+    return with_desk(station, desk)
+
+
+def head_start(auditor: AuditorRole) -> int:
+    return int(HEAD_START * auditor.station.desk.block_seconds()) + 1
+
+
+def test_a_queued_challenger_ends_the_game_before_its_own_and_wins(world: World) -> None:
+    world.post(terms=ONE_AT_A_TIME)
+    # The first move is the puppet's, so a trainer that never moves loses nothing by it.
+    trainer = PoisoningTrainer(colluding(world.station("trainer")), world.job, poisoned_step=7)
+    world.run(trainer)
+    puppet = LyingAuditor(colluding(world.station("second")), world.job, first_wrong_step=4)
+    world.run(puppet)
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(trainer, puppet, auditor)
+    assert world.game(1).deadlines[Side.CHALLENGER] and world.game(2).phase is Phase.QUEUED
+
+    world.pass_time(world.game(1).deadlines[Side.CHALLENGER])
+    world.run(trainer, puppet)
+    assert world.game(1).phase is not Phase.OVER
+    world.pass_time(world.game(1).deadlines[Side.CHALLENGER] + head_start(auditor))
+    world.run(trainer, puppet, auditor)
+    assert (world.game(1).outcome, world.game(1).reason) == (Outcome.TRAINER_WON, Reason.TIMEOUT)
+    assert len(world.said("end a game of others whose clock ran out")) == 1
+
+    assert world.game(2).deadlines[Side.TRAINER]
+    world.pass_time(world.game(2).deadlines[Side.TRAINER])
+    world.run(trainer, puppet, auditor, world.customer())
+    assert (world.game(2).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.REJECTED)
+    gains = world.gains()
+    assert gains["auditor"] == world.shares(2).winner > 0 and gains["customer"] > 0
+    assert gains["trainer"] + gains["second"] < 0
+
+
+def test_the_parties_have_a_head_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post(terms=ONE_AT_A_TIME)
+    trainer = PoisoningTrainer(colluding(world.station("trainer")), world.job, poisoned_step=7)
+    world.run(trainer)
+    puppet = LyingAuditor(silenced(world.station("second")), world.job, first_wrong_step=4)
+    world.run(puppet)
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(auditor)
+    monkeypatch.setattr(auditor.station.desk, "block_seconds", lambda: 100.0)
+    deadline = max(world.game(1).deadlines)
+    world.pass_time(deadline)
+    world.run(auditor)
+    assert world.game(1).phase is not Phase.OVER
+    world.pass_time(deadline + 100 * HEAD_START)
+    world.run(auditor)
+    assert world.game(1).phase is Phase.OVER and world.game(1).reason is Reason.TIMEOUT
+
+
+def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(world: World) -> None:
+    """That rejects the claim, so that the queued game is void: its bond returns."""
+    world.policy = Policy(large_rows=True)
+    world.post(wide_task(), terms=ONE_AT_A_TIME)
+    trainer = PoisoningTrainer(colluding(world.station("trainer"), moves=1000), world.job, poisoned_step=1)
+    accomplice = AuditorRole(colluding(world.station("second"), moves=1000), world.job)
+    world.run(trainer, accomplice)
+    assert world.game(1).phase is Phase.REFEREE
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(auditor)
+    assert world.game(2).phase is Phase.QUEUED
+    world.pass_time(world.game(1).referee_deadline + head_start(auditor))
+    world.run(trainer, accomplice, auditor)
+    assert (world.game(1).outcome, world.status) == (Outcome.UNDECIDED, JobStatus.REJECTED)
+    assert world.game(2).outcome is Outcome.VOID and not world.game(2).bond_held
+    assert "auditor" not in world.gains()
+
+
+def test_a_late_auditor_frees_the_way_for_a_queued_game_that_is_right(world: World) -> None:
+    world.post(terms=ONE_AT_A_TIME)
+    trainer = PoisoningTrainer(colluding(world.station("trainer")), world.job, poisoned_step=7)
+    world.run(trainer)
+    puppet = LyingAuditor(colluding(world.station("deployer")), world.job, first_wrong_step=4)
+    world.run(puppet)
+    absent = AuditorRole(world.station("second"), world.job)
+    world.run(trainer, absent)
+    late = AuditorRole(world.station("auditor"), world.job)
+    world.pass_challenge_window()
+    world.run(late)
+    assert world.game(1).reason is Reason.TIMEOUT and world.game(2).phase is not Phase.QUEUED
+
+
+def test_a_trainer_ends_silent_games_before_its_run_is_at_hand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post(terms=ONE_AT_A_TIME)
+    first = TrainerRole(world.station("trainer"), world.job)
+    world.run(first)
+    silent = LyingAuditor(colluding(world.station("auditor")), world.job, first_wrong_step=4)
+    world.run(silent, first)
+    fresh = TrainerRole(world.station("trainer"), world.job)
+    monkeypatch.setattr(fresh, "_evidence", lambda *arguments: None)
+    world.pass_time(world.game(1).deadlines[Side.CHALLENGER])
+    for _ in range(3):
+        fresh.step()
+    assert world.game(1).outcome is Outcome.TRAINER_WON
+
+
+def test_others_games_are_not_read_again_while_nothing_touches_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.post(terms=ONE_AT_A_TIME)
+    world.run(PoisoningTrainer(colluding(world.station("trainer")), world.job, poisoned_step=7))
+    world.run(LyingAuditor(colluding(world.station("second")), world.job, first_wrong_step=4))
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(auditor)
+    assert world.game(2).phase is Phase.QUEUED
+    asked: list[str] = []
+    contract = auditor.station.contract
+    views = contract.views
+
+    def counted(calls: list[Call], **options: object) -> object:
+        asked.extend(call.function for call in calls)
+        return views(calls, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(contract, "views", counted)
+    monkeypatch.setattr(contract, "game", lambda *arguments, **options: asked.append("game"))
+    monkeypatch.setattr(contract, "games_of", lambda *arguments, **options: asked.append("games_of"))
+    for _ in range(5):
+        world.node.advance_time(12)
+        auditor.step()
+    assert asked == []

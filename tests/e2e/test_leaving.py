@@ -1,0 +1,275 @@
+"""Nothing is given up on one look: lagging nodes, blocks that are taken back, disks that are full for a moment."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from roundlog.job import Job
+from tiebreak.chain.errors import ContractError
+from tiebreak.chain.records import JobStatus, Outcome, Phase
+from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.notices import What
+from tiebreak.roles.role import Role
+from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.workshop import Threads
+from world import World, ended, linear_task
+
+
+@pytest.fixture
+def world(quick_world: World) -> World:
+    return quick_world
+
+
+class Ticks:
+    """A clock that passes a minute whenever it is looked at, so that no test waits for a pause."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 60.0
+        return self.now
+
+
+def until(done: Callable[[], bool], *roles: Role) -> None:
+    """Lets roles step, with their work in threads, until something has come about."""
+    for _ in range(3000):
+        acted = [role.step().acted for role in roles]
+        if done():
+            return
+        if not any(acted):
+            time.sleep(0.01)
+    raise AssertionError("it does not come about")
+
+
+def chains_state(world: World) -> Callable[[], None]:
+    """The chain as it is now; call it to take back everything that comes after."""
+    transport = world.node._transport
+    if "anvil" not in str(transport.request("web3_clientVersion", [])):
+        pytest.skip("only anvil takes blocks back")
+    number = transport.request("evm_snapshot", [])
+    return lambda: transport.request("evm_revert", [number]) and None
+
+
+def mine(world: World, blocks: int) -> None:
+    for _ in range(blocks):
+        world.node._transport.request("evm_mine", [])
+
+
+def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its view of the job is that of a moment before, in which the claim still stood."""
+    world.post()
+    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=10)
+    slow = AuditorRole(silenced(world.station("second")), world.job)
+    fast = AuditorRole(world.station("auditor"), world.job)
+    world.run(trainer, slow)
+    before = world.contract.job(world.job)
+    world.run(trainer, fast, world.referee())
+    assert world.game(1).outcome is Outcome.VOID and world.game(1).bond_held
+    watch = slow.station.desk.watch
+    shown = [before]
+    newest = watch.job
+    monkeypatch.setattr(watch, "job", lambda job: shown.pop() if shown else newest(job))
+    assert not slow.step().finished
+    assert "REJECTED" in ended(slow).state
+    assert not world.game(1).bond_held
+    world.run(fast, trainer, world.customer())
+    assert world.gains()["second"] >= 0 and world.contract_balance() == 0
+
+
+def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
+    world.post()
+    trainer = TrainerRole(world.station("trainer"), world.job)
+    liar = LyingAuditor(world.station("auditor"), world.job, first_wrong_step=8)
+    world.run(trainer)
+    liar.step()
+    for role in itertools.cycle((trainer, liar)):
+        take_back = chains_state(world)
+        role.step()
+        role.station.sender.settle()  # so that the next state to go back to is not one in which its move is on its way
+        if world.game().phase is Phase.OVER:
+            break
+    trainer.step()
+    assert world.said("game 1 ended: TRAINER_WON")
+    take_back()
+    assert world.game().phase is not Phase.OVER
+    world.run(trainer, liar)
+    assert world.game().outcome is Outcome.TRAINER_WON
+
+
+def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> None:
+    """A reorganisation gives the number to another job, when the first one has been trained already."""
+    take_back = chains_state(world)
+    first = world.post()
+    world.node.confirmations = 2
+    trainer = TrainerRole(world.station("trainer"), first)
+    for _ in range(5):
+        trainer.step()
+    assert world.said("trained to checkpoint root") and world.status is JobStatus.OPEN  # not deep enough for a bond
+    take_back()
+    world.node.confirmations = 0
+    other = world.post(linear_task(6, 2))
+    world.node.confirmations = 2
+    assert other == first
+    mine(world, 3)
+    world.run(trainer)
+    assert world.status is JobStatus.CLAIMED
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    for _ in range(8):
+        auditor.step()
+        mine(world, 1)
+    assert world.contract.job(world.job).attestations == 1
+    assert world.said("has given its number away")
+
+
+def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post()
+    trainer = TrainerRole(world.station("trainer"), world.job)
+    watch = trainer.station.desk.watch
+    newest, left = watch.job, [10]
+
+    def lags(job: int) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise ContractError("WrongJobStatus", {})
+        return newest(job)
+
+    monkeypatch.setattr(watch, "job", lags)
+    for _ in range(10):
+        assert not trainer.step().finished
+    world.run(trainer)
+    assert world.status is JobStatus.CLAIMED
+
+
+def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post()
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
+    auditor = AuditorRole(world.station("auditor"), world.job)
+    code = world.node.code
+    monkeypatch.setattr(world.node, "code", lambda *arguments, **options: b"")
+    stop = threading.Timer(1.0, lambda: monkeypatch.setattr(world.node, "code", code))
+    stop.start()
+    end = threading.Timer(60.0, auditor.stop.set)
+    end.start()
+    while not world.contract.job(world.job).game_count and not auditor.stop.is_set():
+        try:
+            assert not auditor.step().finished
+        except Exception as error:
+            assert "shows no code at" in str(error)
+        time.sleep(0.05)
+    end.cancel()
+    assert world.contract.job(world.job).game_count == 1
+
+
+def test_a_disk_that_is_full_for_a_while_costs_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post()
+    station = replace(world.station("trainer"), clock=Ticks())
+    fetch, left = station.store.get_directory, [6]
+
+    def full(*arguments: Any, **options: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device", str(station.directory))
+        fetch(*arguments, **options)
+
+    monkeypatch.setattr(station.store, "get_directory", full)
+    world.run(TrainerRole(station, world.job))
+    assert world.status is JobStatus.CLAIMED and left == [0]
+    told = [notice for notice in world.notices if "No space left" in notice.text]
+    assert len(told) == 1  # each warning once, until it changes
+
+
+def test_a_role_ends_only_when_what_it_saw_lies_deep_enough(world: World) -> None:
+    world.post(linear_task(2, 1))
+    world.pass_time(world.contract.job(world.job).commit_deadline)
+    world.run(world.customer())
+    world.node.confirmations = 12
+    trainer = TrainerRole(world.station("trainer"), world.job)
+    for _ in range(10):
+        assert not trainer.step().finished
+    for _ in range(12):
+        world.node.advance_time(1)
+        last = trainer.step()
+    assert last.finished and "was not claimed by this trainer" in last.state
+
+
+def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -> None:
+    world.post()
+    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
+    served = threading.Event()
+    station = replace(world.station("auditor"), workshop=Threads())
+    station = replace(station, store=Slow(world.store, world.contract.job(world.job).claim.log_cid, served))
+    auditor = AuditorRole(station, world.job)
+    until(lambda: world.contract.job(world.job).game_count == 1, auditor)
+    assert not served.is_set()
+    served.set()
+    assert station.workshop.close(10.0)
+
+
+def test_slow_files_of_one_job_do_not_keep_another_one_waiting(world: World) -> None:
+    slow, quick = world.post(linear_task(2, 1)), world.post()
+    served = threading.Event()
+    station = replace(world.station("trainer"), workshop=Threads())
+    station = replace(station, store=Slow(world.store, world.contract.job(slow).job_cid, served))
+    roles = [TrainerRole(station, job) for job in (slow, quick)]
+    until(lambda: world.contract.job(quick).status is JobStatus.CLAIMED, *roles)
+    assert world.contract.job(slow).status is JobStatus.OPEN
+    served.set()
+    until(lambda: world.contract.job(slow).status is JobStatus.CLAIMED, *roles)
+    assert station.workshop.close(10.0)
+
+
+class Slow:
+    """A store that serves one content only after a while, and all the rest at once."""
+
+    def __init__(self, store: Any, cid: str, served: threading.Event) -> None:
+        self._store, self._cid, self._served = store, cid, served
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get_directory(self, cid: str, dest: Path, **options: Any) -> None:
+        if cid == self._cid:
+            self._served.wait(60.0)
+        self._store.get_directory(cid, dest, **options)
+
+
+def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
+    world.post(linear_task(3000, 1000))
+    station = replace(world.station("trainer"), workshop=Threads())
+    trainer = TrainerRole(station, world.job)
+    running = threading.Thread(target=trainer.run, kwargs={"poll": 30.0})
+    running.start()
+    while not [notice for notice in world.notices if notice.what is What.STEP]:
+        time.sleep(0.02)
+    trainer.stop.set()
+    started = time.monotonic()
+    running.join(20.0)
+    assert not running.is_alive() and time.monotonic() - started < 2.0
+
+
+def test_work_begins_only_when_the_account_could_pay_for_a_dispute(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.post()
+    balance = world.node.balance
+    monkeypatch.setattr(world.node, "balance", lambda account, **options: 1000)
+    trainer = TrainerRole(replace(world.station("trainer"), clock=Ticks()), world.job)
+    progress = trainer.step()
+    assert not progress.finished and "has 1000 wei and needs" in progress.state
+    assert not [notice for notice in world.notices if notice.what is What.STEP]
+    monkeypatch.setattr(world.node, "balance", balance)
+    world.run(trainer)
+    assert world.status is JobStatus.CLAIMED
+    assert Job.read(world.root / "files").spec == world.contract.job(world.job).spec.training
