@@ -235,5 +235,5 @@ def test_what_is_remembered_does_not_grow() -> None:
     assert len(scene.watch._events) == 0
     assert len(scene.watch._hashes) <= 3
     scene.watch.unfollow(scene.jobs[0])
-    assert scene.watch.followed == {scene.jobs[1]}
+    assert scene.watch._followed == {scene.jobs[1]}
     assert TERMS.reward and JobPosted

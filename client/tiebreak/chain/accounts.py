@@ -95,6 +95,11 @@ def create_keystore(path: Path, password: str, account: LocalAccount | None = No
     return chosen
 
 
+def read_keystore(path: Path, password: str) -> LocalAccount:
+    """Decrypts a keystore. Raises AccountError: no such file, readable by others, malformed, or a wrong password."""
+    return _unlock(path, _read(path), password)
+
+
 def _read(path: Path) -> dict[str, object]:
     """A keystore, still encrypted. Raises AccountError for whatever no password can cure."""
     try:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -96,9 +97,14 @@ def _compiled(fusion: bool) -> str:
         "outputs": tuple("*u8" if flag else "*fp32" for _, flag in written),
         "bad": "*i32",
         "size": "i64",
-        **dict.fromkeys(("tape", "kinds", "block"), "constexpr"),
+        **dict.fromkeys(("code", "written", "kinds", "block"), "constexpr"),
     }
-    constants = {"tape": (instructions, written), "kinds": (0, 1, 2, 0), "block": tape.BLOCK}
+    constants = {
+        "code": tuple(chain.from_iterable(instructions)),
+        "written": tuple(chain.from_iterable(written)),
+        "kinds": (0, 1, 2, 0),
+        "block": tape.BLOCK,
+    }
     source = ASTSource(tape._play, signature, constants)
     made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": fusion})
     assert len(made.asm["cubin"]) > 1000

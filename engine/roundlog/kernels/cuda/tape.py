@@ -11,6 +11,8 @@ numbers in some versions, as `floor` does in all: these three are taken in FP64,
 
 from __future__ import annotations
 
+from itertools import chain
+
 import torch
 import triton
 import triton.language as tl
@@ -73,7 +75,11 @@ def _do(code: tl.constexpr, a, b, c):
 
 
 @triton.jit
-def _play(inputs, inners, counts, outputs, bad, size, tape: tl.constexpr, kinds: tl.constexpr, block: tl.constexpr):
+def _play(
+    inputs, inners, counts, outputs, bad, size,
+    code: tl.constexpr, written: tl.constexpr, kinds: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    # Five numbers an instruction and two an output, in a row: not every Triton knows tuples of tuples.
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = at < size
     values = ()
@@ -87,17 +93,17 @@ def _play(inputs, inners, counts, outputs, bad, size, tape: tl.constexpr, kinds:
         # Triton knows no unpacking, and neither annotations of variables.
         values = values + (x.to(tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
     wrong = at < 0
-    for i in tl.static_range(len(tape[0])):
-        a, b, c = values[tape[0][i][1]], values[tape[0][i][2]], values[tape[0][i][3]]  # type: ignore[var-annotated]
-        r = _do(tape[0][i][0], a, b, c)
-        if tape[0][i][4] == _FINITE:
+    for i in tl.static_range(0, len(code), 5):
+        a, b, c = values[code[i + 1]], values[code[i + 2]], values[code[i + 3]]  # type: ignore[var-annotated]
+        r = _do(code[i], a, b, c)
+        if code[i + 4] == _FINITE:
             wrong = wrong | ~(tl.abs(r) <= _LARGEST)
-        elif tape[0][i][4] != _NONE:
+        elif code[i + 4] != _NONE:
             wrong = wrong | (r != r) | ((tl.abs(r) > _LARGEST) & (tl.abs(a) <= _LARGEST) & (tl.abs(b) <= _LARGEST))
         values = values + (r,)  # type: ignore[assignment]  # noqa: RUF005
-    for i in tl.static_range(len(tape[1])):
-        r = values[tape[1][i][0]]
-        if tape[1][i][1]:
+    for i in tl.static_range(len(outputs)):
+        r = values[written[2 * i]]
+        if written[2 * i + 1]:
             tl.store(outputs[i] + at, (r != 0.0).to(tl.uint8), mask=inside)
         else:
             tl.store(outputs[i] + at, r, mask=inside)
@@ -128,7 +134,8 @@ def play(
             tuple(_bytes(x) for x in outputs),
             bad,
             size,
-            tape=(tape.instructions, written),
+            code=tuple(chain.from_iterable(tape.instructions)),
+            written=tuple(chain.from_iterable(written)),
             kinds=kinds,
             block=BLOCK,
             enable_fp_fusion=False,
