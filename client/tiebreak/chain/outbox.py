@@ -235,7 +235,7 @@ class Outbox:
                     sent.offered_at = None
                     return
                 elif "underpriced" in reason or "fee too low" in reason or "base fee" in reason:
-                    # What holds the nonce may be ours as well, so it is outbid and never evaded.
+                    # The transaction that holds the nonce may be ours as well, so it is outbid and never evaded.
                     if not self._raise_offer(sent):
                         return
                     continue
@@ -275,7 +275,7 @@ class Outbox:
             count = self._node.nonce(self.address)
             for nonce, sent in sorted(self._flights.items()):
                 if sent.error is None:
-                    # What cannot be seen of one is no reason to leave the others alone; the next look comes soon.
+                    # A fault of the node about one keeps no other waiting; the next look comes soon.
                     with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
                         self._look_at(sent, nonce < count)
             lowest = next((sent for _, sent in sorted(self._flights.items()) if not sent.done), None)

@@ -171,8 +171,7 @@ class Watch:
             newest = self.job(job)
             if self.confirmations == 0:
                 return newest
-            head = self._head or self.contract.node.head()
-            deep = max(0, head.number - self.confirmations)
+            deep = self._deep_block()
             known = self._confirmed.get(job)
             if known is None or known[0] != deep:
                 try:
@@ -189,11 +188,14 @@ class Watch:
         with self._lock:
             if self.confirmations == 0:
                 return True
-            head = self._head or self.contract.node.head()
             try:
-                return self.contract.game(game, block=max(0, head.number - self.confirmations)) == self.game(game)
+                return self.contract.game(game, block=self._deep_block()) == self.game(game)
             except (ContractError, InvalidAnswer):  # it was not there yet, or the contract was not
                 return False
+
+    def _deep_block(self) -> int:
+        head = self._head or self.contract.node.head()
+        return max(0, head.number - self.confirmations)
 
     def _too_fresh(self, job: int) -> NotConfirmed:
         return NotConfirmed(f"job {job} does not lie under {self.confirmations} blocks yet: wait for them.")

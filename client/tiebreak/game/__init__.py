@@ -22,10 +22,11 @@ from tiebreak.game.moves import (
     ReleaseBond,
     Wait,
 )
-from tiebreak.game.strategy import Known, forced_move, next_move, place_of, timeout_is_due
+from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
 from tiebreak.game.trees import Leaves, Output, Place, Trace, Tree
 
 __all__ = [
+    "RUNNING",
     "Bisect",
     "ClaimTimeout",
     "Decision",

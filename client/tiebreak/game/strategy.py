@@ -49,7 +49,7 @@ from tiebreak.game.moves import (
 )
 from tiebreak.game.trees import Leaves, Output, Place, Trace, Tree, children
 
-_RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
+RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 """Phases in which a party's clock runs."""
 
 
@@ -105,7 +105,7 @@ def timeout_is_due(game: Game, now: int) -> bool:
     """Whether `claimTimeout` would be accepted in a block at `now`. The instant of a deadline is its owner's."""
     if game.phase is Phase.REFEREE:
         return now > game.referee_deadline
-    if game.phase in _RUNNING:
+    if game.phase in RUNNING:
         return all(now > deadline for deadline in game.deadlines if deadline)
     return False
 

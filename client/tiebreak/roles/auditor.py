@@ -191,7 +191,7 @@ class AuditorRole(JobRole):
 
     def _play(self, posted: Job, mine: dict[int, Game]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
-        # What keeps a queued game waiting is everybody's affair; beside a running one, the others do not matter.
+        # While all its own games are queued, games of others that are out of time hold them up.
         end_overdue(self, running or self._live())
         due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None
         duty = Duty(

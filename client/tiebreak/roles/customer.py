@@ -14,7 +14,6 @@ from tiebreak.chain.events import JobPosted
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import PostedSpec
-from tiebreak.game import timeout_is_due
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.contents import fetch_state
@@ -133,7 +132,7 @@ class CustomerRole(JobRole):
 
     def _watch(self, posted: Job) -> Progress:
         if posted.live_games:
-            end_overdue(self, self.games(lambda game: timeout_is_due(game, self.station.now())))
+            end_overdue(self, self.station.desk.games_of(self.job))
             return Progress(state=f"waits for {posted.live_games} games")
         deadline = posted.claim.challenge_deadline
         if self.station.now() <= deadline:

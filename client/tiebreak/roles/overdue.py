@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tiebreak.chain.records import Game, Phase, Side
-from tiebreak.game import timeout_is_due
+from tiebreak.chain.records import Game, Side
+from tiebreak.game import ClaimTimeout, timeout_is_due
+from tiebreak.roles.player import describe
 from tiebreak.roles.role import JobRole
 
 HEAD_START = 2
@@ -27,7 +28,6 @@ def end_overdue(role: JobRole, games: Mapping[int, Game]) -> None:
         elif game.deadlines[side]:
             continue  # nobody gains by hurrying the end of a game that it has lost
         else:
-            late = 0
-            text = "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
+            late, text = 0, describe(game, ClaimTimeout())
         if timeout_is_due(game, now - late):
             role.order(text, "claimTimeout", number, job=game.job, game=number)

@@ -8,6 +8,7 @@ from typing import get_args
 
 from tiebreak.chain.records import Game, Level, Phase, Side
 from tiebreak.game import (
+    RUNNING,
     Bisect,
     ClaimTimeout,
     Decision,
@@ -37,9 +38,6 @@ from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.workshop import Lane
-
-RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
-"""Phases in which a party's clock runs."""
 
 
 class Games:
