@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from roundlog.capture.draws import Draw
 from roundlog.capture.errors import CaptureError
 from roundlog.operators import operator
 from roundlog.operators.movement import MAX_JOINED
@@ -28,7 +29,11 @@ class Builder:
         self.nodes: list[Node] = []
         self.source = ""
         self._known: dict[object, Value] = {}
-        self._streams = 0
+        self.draw: Draw | None = None
+        """The call that draws random numbers which is being lowered."""
+        self._streams: dict[object, int] = {}
+        self._drawn: dict[Draw, int] = {}
+        """How many streams a call has taken."""
 
     def type(self, value: Value) -> TensorType:
         return self.nodes[value].type
@@ -81,8 +86,14 @@ class Builder:
         return self.source_op("constant", TensorType(tuple(tensor.shape), DType.of(tensor.dtype)), bits=bits)
 
     def uniform(self, shape: Sequence[int]) -> Value:
-        """Fresh random numbers in [0, 1): every call is a stream of its own."""
-        stream, self._streams = self._streams, self._streams + 1
+        """Random numbers in [0, 1): a stream of its own for every state of PyTorch's generator in which they are drawn,
+        so that what is drawn again is the same."""
+        key: object = len(self._streams)
+        if self.draw is not None:
+            place = self._drawn.get(self.draw, 0)
+            self._drawn[self.draw] = place + 1
+            key = (self.draw.state, place, tuple(shape))
+        stream = self._streams.setdefault(key, len(self._streams))
         return self.source_op("uniform", TensorType(tuple(shape), DType.F32), stream=stream)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
@@ -150,17 +161,19 @@ class Builder:
         data: Sequence[str],
         schedule: Sequence[str],
         batch_size: int,
-    ) -> Program:
-        """The program that computes these values: unreachable nodes go, except where state and data come in."""
+        keep: Sequence[Value] = (),
+    ) -> tuple[Program, dict[Value, int]]:
+        """The program that computes these values, and those to keep, and where every value is in it: unreachable nodes
+        go, except where state and data come in."""
         marks = [self.op("loss", loss)]
-        keep = {index for index, node in enumerate(self.nodes) if node.op in ("state", "data")}
-        todo = [*marks, *stores]
+        alive = {index for index, node in enumerate(self.nodes) if node.op in ("state", "data")}
+        todo = [*marks, *stores, *keep]
         while todo:
             value = todo.pop()
-            if value not in keep or self.nodes[value].op in ("state", "data"):
-                keep.add(value)
-                todo.extend(Value(v) for v in self.nodes[value].inputs if v not in keep)
-        order = sorted(keep)
+            if value not in alive or self.nodes[value].op in ("state", "data"):
+                alive.add(value)
+                todo.extend(Value(v) for v in self.nodes[value].inputs if v not in alive)
+        order = sorted(alive)
         place = {old: new for new, old in enumerate(order)}
         nodes = [
             Node(n.op, tuple(place[v] for v in n.inputs), n.attributes, n.type, n.source)
@@ -168,10 +181,11 @@ class Builder:
         ]
         for slot, value in enumerate(stores):
             nodes.append(Node("store", (place[value],), {"slot": slot}, self.type(value)))
-        return Program(
+        program = Program(
             nodes=tuple(nodes),
             state_names=tuple(states),
             data_names=tuple(data),
             schedule_names=tuple(schedule),
             batch_size=batch_size,
         )
+        return program, {Value(old): new for old, new in place.items()}

@@ -6,6 +6,7 @@ a part computes is known at capture, so it is computed there, once, by PyTorch, 
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -46,6 +47,17 @@ class Constants:
             if current not in self._values:
                 self._values[current] = self._compute(current)
         return self._values[node]
+
+    def digest(self, node: fx.Node) -> str:
+        """A constant node's value, told apart from other values."""
+        digest = hashlib.sha256()
+        for leaf in tree_leaves(self.evaluate(node)):
+            if isinstance(leaf, torch.Tensor):
+                digest.update(f"{leaf.dtype} {list(leaf.shape)}".encode())
+                digest.update(leaf.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b"")
+            else:
+                digest.update(repr(leaf).encode())
+        return digest.hexdigest()
 
     def _compute(self, node: fx.Node) -> Any:
         if node.op == "get_attr":

@@ -11,13 +11,16 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
 from roundlog.capture.constants import Constants
+from roundlog.capture.draws import draw_of
+from roundlog.capture.eager import plain_model
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.table import storage
+from roundlog.capture.rehearsal import surroundings, traced
 from roundlog.capture.storage import Storages
 from roundlog.capture.task import Task
-from roundlog.capture.trace import Trace, trace
+from roundlog.capture.trace import Trace
 from roundlog.program import DType, Program, ProgramError, TensorType
 
 
@@ -30,22 +33,44 @@ class Captured:
     """Initial state: name -> tensor, in program order."""
     schedule: torch.Tensor
     """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the values of a program come from in the user's own step."""
+
+    tensors: dict[str, torch.Tensor]
+    """State name -> the user's own tensor. Optimizer slots and large constants have none."""
+    gradients: dict[str, int]
+    """Parameter name -> the operator that gives its gradient, before clipping. Parameters without one are missing."""
+    draws: tuple[int | None, ...]
+    """The operators that give what was drawn at random, in order; None where the program has no use for it."""
 
 
 def capture(task: Task) -> Captured:
-    """Turn a task into a program, its initial state and its schedule. Raises CaptureError, naming the operator and
-    the user's source line, for what cannot be turned."""
+    """Turn a task into a program, its initial state and its schedule. The task's model, optimizer and loss stay as they
+    are. Raises CaptureError, naming the operator and the user's source line, for what cannot be turned."""
     task.check()
-    traced = trace(task)
-    lowering = _Lowering(task, traced)
-    program = lowering.run()
-    table = [[float(column(step)) for column in traced.columns.values()] for step in range(task.steps)]
-    schedule = torch.tensor(table, dtype=torch.float64).to(torch.float32).reshape(task.steps, len(traced.columns))
-    if not bool(schedule.isfinite().all()):
-        raise CaptureError("the learning rate schedule gives a value that is not finite")
-    states = {**traced.states, **lowering.constant_states}
-    states = {name: tensor.detach().clone().contiguous() for name, tensor in states.items()}
-    return Captured(program=program, states=states, schedule=schedule)
+    with surroundings(task) as around:
+        trace, attributes = traced(task, around)
+        lowering = _Lowering(task, trace)
+        program, places = lowering.run()
+    states = {name: tensor.detach().clone().contiguous() for name, tensor in lowering.states.items()}
+    model = plain_model(task.model)
+    own = {
+        **{f"parameter/{name}": tensor for name, tensor in model.named_parameters()},
+        **{f"buffer/{name}": tensor for name, tensor in model.named_buffers()},
+        **attributes,
+    }
+    origin = Origin(
+        tensors={name: tensor for name, tensor in own.items() if name in states},
+        gradients={
+            name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)
+        },
+        draws=tuple(places.get(value) for value in lowering.draws),
+    )
+    return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
 
 
 class _Lowering(Context):
@@ -57,12 +82,18 @@ class _Lowering(Context):
         """What each graph node stands for: a value, a tuple of them, or, for what was computed at capture, the tensor
         itself, until an operator of the program needs it."""
         self.constants = Constants(traced.graph)
-        self.constant_states: dict[str, torch.Tensor] = {}
+        self.states: dict[str, torch.Tensor] = {}
+        self.gradients: list[Value] = []
+        self.draws: list[Value] = []
+        self._slots: list[str] = []
+        """Names of the states that the step reads or keeps."""
+        self._constant_states: dict[str, torch.Tensor] = {}
         """Constants too large for a literal: states that no step changes."""
         self._known_states: dict[object, Value] = {}
         self.storages = Storages(self, self.values)
 
-    def run(self) -> Program:
+    def run(self) -> tuple[Program, dict[Value, int]]:
+        """The program, and where in it the values are that were lowered."""
         graph = self.traced.graph.graph
         self._bind_placeholders([node for node in graph.nodes if node.op == "placeholder"])
         outputs: Any = None
@@ -75,30 +106,41 @@ class _Lowering(Context):
                 self._call(node)
             elif node.op == "output":
                 outputs = node.args[0]
-        loss, *stores = tree_leaves(outputs)
-        for name, node in zip(self.traced.states, stores, strict=True):
-            if self.values[node] is None:
+        loss, *rest = tree_leaves(outputs)
+        count, last = len(self.traced.states), len(self.traced.states) + len(self.traced.gradients)
+        stores, gradients, draws = rest[:count], rest[count:last], rest[last:]
+        following = dict(zip(self.traced.states, stores, strict=True))
+        for name in self._slots:
+            if self.values[following[name]] is None:
                 raise CaptureError(f"the next value of {name} is not computed")
-        names = [*self.traced.states, *self.constant_states]
+        self.gradients = [self.value(node) for node in gradients]
+        self.draws = [self.value(node) for node in draws]
+        self.states = {**{name: self.traced.states[name] for name in self._slots}, **self._constant_states}
         return self.builder.finish(
             self.value(loss),
-            [*(self.value(node) for node in stores), *self._known_states.values()],
-            states=names,
+            [*(self.value(following[name]) for name in self._slots), *self._known_states.values()],
+            states=list(self.states),
             data=list(self.task.dataset),
             schedule=list(self.traced.columns),
             batch_size=self.task.batch_size,
+            keep=self.gradients,
         )
 
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
+        states, rest = placeholders[: len(self.traced.states)], placeholders[len(self.traced.states) :]
+        for node, (name, tensor) in zip(states, self.traced.states.items(), strict=True):
+            if name.startswith("attribute/") and not any(user.op != "output" for user in node.users):
+                continue  # nothing reads what a former step has left there
+            kind = TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
+            self.values[node] = self.builder.source_op("state", kind, slot=len(self._slots))
+            self._slots.append(name)
         kinds: list[tuple[str, int, TensorType]] = []
-        for slot, tensor in enumerate(self.traced.states.values()):
-            kinds.append(("state", slot, TensorType(tuple(tensor.shape), DType.of(tensor.dtype))))
         for slot in range(len(self.traced.columns)):
             kinds.append(("schedule", slot, TensorType((), DType.F32)))
         for slot, field in enumerate(self.task.dataset.values()):
             shape = (self.task.batch_size, *field.shape[1:])
             kinds.append(("data", slot, TensorType(shape, DType.of(field.dtype))))
-        for node, (op, slot, kind) in zip(placeholders, kinds, strict=True):
+        for node, (op, slot, kind) in zip(rest, kinds, strict=True):
             self.values[node] = self.builder.source_op(op, kind, slot=slot)
 
     def value(self, node: fx.Node) -> Any:
@@ -119,10 +161,10 @@ class _Lowering(Context):
         tensor = tensor.cpu().contiguous()
         key = (tensor.shape, tensor.dtype, tensor.numpy().tobytes())
         if key not in self._known_states:
-            slot = len(self.traced.states) + len(self.constant_states)
+            slot = len(self._slots) + len(self._constant_states)
             kind = TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
             self._known_states[key] = self.builder.source_op("state", kind, slot=slot)
-            self.constant_states[f"constant/{len(self.constant_states)}"] = tensor
+            self._constant_states[f"constant/{len(self._constant_states)}"] = tensor
         return self._known_states[key]
 
     def known(self, node: Any) -> torch.Tensor | None:
@@ -203,6 +245,7 @@ class _Lowering(Context):
         """A rule's result on the current values of the node's arguments."""
         before = getattr(self, "node", node)
         self.node = node
+        self.builder.draw = draw_of(node)
         try:
             args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self.value)
             return rule(self, *args, **kwargs)

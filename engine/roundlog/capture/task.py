@@ -15,7 +15,8 @@ from roundlog.capture.schedule import Factor
 
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 
-_DTYPES = (torch.float32, torch.int64, torch.bool)
+STORED = (torch.float32, torch.int64, torch.bool)
+"""Dtypes of states and data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ class Task:
         if not 1 <= self.batch_size <= self.rows:
             raise CaptureError(f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows")
         for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
-            if tensor.dtype not in _DTYPES:
+            if tensor.dtype not in STORED:
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
 
     def _check_numbers(self) -> None:
@@ -89,7 +90,7 @@ class Task:
                 raise CaptureError(f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor")
             if field.ndim == 0 or field.shape[0] == 0:
                 raise CaptureError(f"dataset field {name} is empty: give at least one row")
-            if field.dtype not in _DTYPES:
+            if field.dtype not in STORED:
                 raise CaptureError(f"dataset field {name} is {field.dtype}: convert it to float32, int64 or bool")
             if field.layout != torch.strided:
                 raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")

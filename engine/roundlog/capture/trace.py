@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,121 +14,172 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from roundlog.capture.decompositions import decompositions
+from roundlog.capture.draws import Draws
+from roundlog.capture.eager import plain_model, plainly
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_error
 from roundlog.capture.optimizer import Update, clip_factor, updates
-from roundlog.capture.task import Loss, Task, micro_batches
+from roundlog.capture.substitution import Substitution, tied
+from roundlog.capture.surroundings import Surroundings
+from roundlog.capture.task import Task, micro_batches
 
 Named = dict[str, torch.Tensor]
-
-
-class _WithLoss(nn.Module):
-    """The model and its loss as one module, so that functional_call reaches every use of the model."""
-
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss
-
-    def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self.loss(self.model, batch)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A traced step. The graph's placeholders are the leaves of (states, columns, batch) in this order; its outputs
-    are the loss and the next states, in the order of `states`."""
+    are the loss, the next states in the order of `states`, the gradients in the order of `gradients`, and what was
+    drawn at random, call by call."""
 
     graph: fx.GraphModule
     states: Named
-    """Initial state: parameters, buffers, optimizer slots, in program order."""
-    columns: dict[str, Any]
-    """Schedule columns: name -> function of the step."""
+    """Initial state: parameters, buffers, attributes, optimizer slots, in program order."""
+    columns: tuple[str, ...]
+    """Names of the schedule's columns."""
+    schedule: torch.Tensor
+    """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""
+    gradients: tuple[str, ...]
+    """Names of the parameters that have one."""
 
 
-def trace(task: Task) -> Trace:
-    """Trace one step of the task. Raises CaptureError where PyTorch cannot trace it (control flow that depends on
-    values, most often), naming the user's line."""
-    parameters = {f"parameter/{k}": v.detach() for k, v in task.model.named_parameters()}
-    buffers = {f"buffer/{k}": v.detach() for k, v in task.model.named_buffers()}
-    trainable, groups = _groups(task)
-    slots: Named = {}
-    columns: dict[str, Any] = {}
-    for number, group in enumerate(groups):
-        columns.update({f"{number}/{name}": column for name, column in group.columns().items()})
-    for name, number in trainable.items():
-        for slot in groups[number].slots():
-            slots[f"slot/{name}/{slot}"] = torch.zeros_like(parameters[f"parameter/{name}"])
-    states = {**parameters, **buffers, **slots}
-    module = _WithLoss(task.model, task.loss)
-    lines = SourceLines()
+class Tracer:
+    """Traces steps of one task."""
 
-    def step(states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        leaves = {name: states[f"parameter/{name}"].requires_grad_() for name in trainable}
-        called = {
-            f"model.{kind_and_name.partition('/')[2]}": tensor
-            for kind_and_name, tensor in states.items()
-            if not kind_and_name.startswith("slot/")
+    def __init__(self, task: Task, surroundings: Surroundings, attributes: Mapping[str, torch.Tensor]) -> None:
+        """attributes: tensors that are neither parameters nor buffers, but that steps change; by name.
+
+        Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
+        model = plain_model(task.model)
+        self._task = task
+        self._surroundings = surroundings
+        self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
+        buffers = {f"buffer/{k}": v for k, v in model.named_buffers()}
+        self._originals = {**self._parameters, **buffers, **attributes}
+        self._first = tied(self._originals)
+        self._trainable, self._groups = _groups(task, model)
+        self._substitution = Substitution(self._originals, task.dataset)
+        columns: dict[str, Any] = {}
+        for number, group in enumerate(self._groups):
+            columns.update({f"{number}/{name}": column for name, column in group.columns().items()})
+        self.columns = tuple(columns)
+        self.schedule = _table(columns.values(), task.steps)
+        self.states: Named = {
+            name: tensor.detach() for name, tensor in self._originals.items() if self._first[name] == name
         }
-        losses: list[torch.Tensor] = []
-        gradients: Named = {}
+        for name, number in self._trainable.items():
+            for slot in self._groups[number].slots():
+                self.states[f"slot/{name}/{slot}"] = torch.zeros_like(self._parameters[f"parameter/{name}"]).detach()
+        self._lines = SourceLines()
+        self._gradients: tuple[str, ...] = ()
+
+    def trace(self) -> Trace:
+        """Trace a step from where the user's code stands now. Raises CaptureError where PyTorch cannot trace it
+        (control flow that depends on values, most often), naming the user's line."""
+        task = self._task
+        row = {name: torch.zeros(()) for name in self.columns}
+        batch = {name: field[: task.batch_size].clone() for name, field in task.dataset.items()}
+
+        def step(states: Named, row: Named, batch: Named) -> tuple[Any, ...]:  # make_fx cannot count a method's arguments
+            return self._step(states, row, batch)
+
+        try:
+            with preserve_node_meta(), plainly(), _quietly():
+                # Tensors that the user's functions refer to (class weights, say) come in as constants.
+                graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
+                    self.states, row, batch
+                )
+        except CaptureError:
+            raise
+        except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
+            raise CaptureError(
+                f"the step's control flow depends on values that it computes{place_of_error(error)}: "
+                "decide by torch.where, or switch off the option of the model that asks for this"
+            ) from error
+        except Exception as error:
+            raise CaptureError(f"PyTorch cannot trace this step: {_first_line(error)}{place_of_error(error)}") from error
+        return Trace(
+            graph=graph,
+            states=self.states,
+            columns=self.columns,
+            schedule=self.schedule,
+            gradients=self._gradients,
+        )
+
+    def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
+        self._substitution.begin({name: states[first] for name, first in self._first.items()})
+        draws = Draws()
+        with self._substitution, draws:
+            loss = self._accumulate(batch)
+            gradients = {
+                name: self._parameters[f"parameter/{name}"].grad
+                for name in self._trainable
+                if self._parameters[f"parameter/{name}"].grad is not None
+            }
+            kept = [gradient.clone() for gradient in gradients.values()]
+            following = self._following(states)
+            self._update(following, gradients, row)
+        self._gradients = tuple(gradients)
+        return loss, [following[name].detach() for name in states], kept, draws.drawn
+
+    def _accumulate(self, batch: Named) -> torch.Tensor:
+        """Gradients of a batch, into `.grad`; gives the loss."""
+        lines, losses = self._lines, []
+        for parameter in self._parameters.values():
+            parameter.grad = None
         with lines, lines.all_from("micro_batches"):
-            parts = micro_batches(batch, task.micro_batches)
+            parts = micro_batches(batch, self._task.micro_batches)
         for part in parts:
-            # functional_call writes updated buffers back into the mapping that it is given.
             with lines:
-                loss = _checked(torch.func.functional_call(module, called, (part,)))
+                loss = _checked(self._task.loss(plain_model(self._task.model), part))
             with lines, lines.all_from("micro_batches"):
                 loss = loss if len(parts) == 1 else loss / len(parts)
             with lines, lines.backward_of(loss):
-                found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-            with lines, lines.all_from("micro_batches"):
-                for name, gradient in zip(leaves, found, strict=True):
-                    if gradient is not None:
-                        gradients[name] = gradients[name] + gradient if name in gradients else gradient
-        factor = None
+        with lines, lines.all_from("micro_batches"):
+            return sum(losses[1:], losses[0])
+
+    def _following(self, states: Named) -> Named:
+        """What the user's code has left in place of every state: written into it, or put where it stood."""
+        following = dict(states)
+        name_of = {id(tensor): name for name, tensor in self._originals.items()}
+        for change in self._surroundings.changes():
+            name = name_of.get(id(change.before))
+            if name is None:
+                continue
+            if name in self._parameters or not isinstance(change.after, torch.Tensor):
+                raise CaptureError(
+                    f"a step puts {_kind(change.after)} in the place of {change.name}: write into the tensor that is there "
+                    "(.copy_()), or keep what is new under another name"
+                )
+            value = self._substitution.of(change.after)
+            before = states[self._first[name]]
+            if (value.shape, value.dtype) != (before.shape, before.dtype):
+                raise CaptureError(
+                    f"a step makes {change.name}, {before.dtype} {list(before.shape)}, {value.dtype} {list(value.shape)}: "
+                    "give it its final shape and dtype before the first step"
+                )
+            following[self._first[name]] = value
+        return following
+
+    def _update(self, following: Named, gradients: Named, row: Named) -> None:
+        """Clip the gradients, and take a step of the optimizer."""
+        lines, task, factor = self._lines, self._task, None
         if task.max_grad_norm is not None:
             with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
                 factor = clip_factor(gradients.values(), task.max_grad_norm)
-        following = dict(states)
-        following.update({name: called[f"model.{name.partition('/')[2]}"] for name in buffers})
-        for name, number in trainable.items():
-            if name not in gradients:
-                continue
-            prefix = f"slot/{name}/"
-            own = {slot: states[prefix + slot] for slot in groups[number].slots()}
-            scalars = {column: row[f"{number}/{column}"] for column in groups[number].columns()}
+        for name, gradient in gradients.items():
+            number, prefix = self._trainable[name], f"slot/{name}/"
+            group, parameter = self._groups[number], self._first[f"parameter/{name}"]
+            own = {slot: following[prefix + slot] for slot in group.slots()}
+            scalars = {column: row[f"{number}/{column}"] for column in group.columns()}
             with torch.no_grad(), lines, lines.all_from(type(task.optimizer).__name__):
-                gradient = gradients[name] if factor is None else gradients[name] * factor
-                updated, own = groups[number].apply(states[f"parameter/{name}"], gradient, own, scalars)
-            following[f"parameter/{name}"] = updated
+                gradient = gradient if factor is None else gradient * factor
+                following[parameter], own = group.apply(following[parameter], gradient, own, scalars)
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
-        with lines, lines.all_from("micro_batches"):
-            mean_loss = sum(losses[1:], losses[0])
-        return mean_loss, [following[name].detach() for name in states]
-
-    row = {name: torch.zeros(()) for name in columns}
-    batch = {name: field[: task.batch_size] for name, field in task.dataset.items()}
-    try:
-        with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), _plainly():
-            # Tensors that the user's functions refer to (class weights, say) come in as constants.
-            graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
-                states, row, batch
-            )
-    except CaptureError:
-        raise
-    except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
-        raise CaptureError(
-            f"the step's control flow depends on values that it computes{place_of_error(error)}: "
-            "decide by torch.where, or switch off the option of the model that asks for this"
-        ) from error
-    except Exception as error:
-        raise CaptureError(f"PyTorch cannot trace this step: {_first_line(error)}{place_of_error(error)}") from error
-    return Trace(graph=graph, states=states, columns=columns)
 
 
 def _checked(loss: object) -> torch.Tensor:
@@ -144,26 +195,22 @@ def _checked(loss: object) -> torch.Tensor:
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
-    """Without oneDNN, whose recurrent layers are one operator, and without PyTorch's log of the failures of fake
-    tensors, which it writes, with tracebacks, before it raises them."""
+def _quietly() -> Iterator[None]:
+    """Without PyTorch's log of the failures of fake tensors, which it writes, with tracebacks, before it raises them."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled, was_enabled = logger.disabled, torch._C._get_mkldnn_enabled()
+    was_disabled = logger.disabled
     logger.disabled = True
-    # torch.backends.mkldnn.flags would set other options too, and warn of them.
-    torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
         logger.disabled = was_disabled
-        torch._C._set_mkldnn_enabled(was_enabled)
 
 
-def _groups(task: Task) -> tuple[dict[str, int], list[Update]]:
+def _groups(task: Task, model: nn.Module) -> tuple[dict[str, int], list[Update]]:
     """(name of every parameter that is trained -> its group, the groups)."""
     groups = updates(task.optimizer, task.schedule, task.steps)
     number_of = {id(p): number for number, group in enumerate(groups) for p in group.group["params"]}
-    named = dict(task.model.named_parameters())
+    named = dict(model.named_parameters())
     strangers = len(number_of) - sum(id(p) in number_of for p in named.values())
     if strangers:
         raise CaptureError(f"the optimizer holds {strangers} parameters that are not the model's")
@@ -178,6 +225,19 @@ def _groups(task: Task) -> tuple[dict[str, int], list[Update]]:
             "clear: freeze it with .requires_grad_(False)"
         )
     return trainable, groups
+
+
+def _table(columns: Collection[Callable[[int], float]], steps: int) -> torch.Tensor:
+    """f32[steps, columns]."""
+    rows = [[float(column(step)) for column in columns] for step in range(steps)]
+    table = torch.tensor(rows, dtype=torch.float64).to(torch.float32).reshape(steps, -1)
+    if not bool(table.isfinite().all()):
+        raise CaptureError("the learning rate schedule gives a value that is not finite")
+    return table
+
+
+def _kind(thing: object) -> str:
+    return "another tensor" if isinstance(thing, torch.Tensor) else f"a {type(thing).__name__}"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,131 @@
+"""The random numbers that a step draws: which operator calls draw them, which of these draw the same, and their replay.
+
+A call draws what PyTorch's generator gives in the state in which it finds it. Code that puts the generator back into a
+former state (activation checkpointing, which computes a part of the forward pass again) draws the same numbers again. So
+while a step is traced, every call is marked with the state that it has found, and the generator moved on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from roundlog.capture.errors import CaptureError
+
+_KEY = "roundlog_draw"
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One operator call that draws random numbers."""
+
+    number: int
+    """Of the call in its step."""
+    state: str
+    """Of the generator, as the call has found it."""
+
+
+class Draws(TorchDispatchMode):
+    """While a step is traced: marks the graph nodes of calls that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._calls = 0
+        self.drawn: list[torch.Tensor] = []
+        """Copies of what was drawn, in order: nodes of the graph."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not draws(func):
+            return func(*args, **kwargs)
+        self._calls += 1
+        with _marked(Draw(self._calls, _state(kwargs.get("generator")))):
+            result = func(*args, **kwargs)
+        _advance(kwargs.get("generator"))
+        self.drawn.extend(tensor.clone() for tensor in _drawn(func, args, kwargs, result))
+        return result
+
+
+class Replay(TorchDispatchMode):
+    """While the user's own step runs: calls that draw random numbers give those that were drawn before."""
+
+    def __init__(self, drawn: Sequence[torch.Tensor | None]) -> None:
+        """drawn: in the order of the trace; None where a program has no use for the numbers."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._drawn = list(drawn)
+        self._next = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not draws(func):
+            return result
+        for tensor in _drawn(func, args, kwargs, result):
+            if self._next == len(self._drawn):
+                raise CaptureError("the step draws more random numbers than when it was traced")
+            drawn = self._drawn[self._next]
+            self._next += 1
+            if drawn is None:
+                continue
+            if drawn.shape != tensor.shape:
+                raise CaptureError("the step draws other random numbers than when it was traced")
+            tensor.copy_(drawn)
+        return result
+
+
+def draws(func: Any) -> bool:
+    """Whether an operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+
+
+def draw_of(node: fx.Node) -> Draw | None:
+    """The call that a graph node is a part of; None if it draws nothing."""
+    return (node.meta.get("custom") or {}).get(_KEY)
+
+
+def _drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
+    """The tensors that a call has filled: its results, and arguments that it wrote into."""
+    found = {id(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)}
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            tensor = args[position] if position < len(args) else kwargs.get(argument.name)
+            if isinstance(tensor, torch.Tensor):
+                found[id(tensor)] = tensor
+    return list(found.values())
+
+
+def _state(generator: torch.Generator | None) -> str:
+    state = torch.get_rng_state() if generator is None else generator.get_state()
+    with _disable_current_modes():
+        return hashlib.sha256(state.numpy().tobytes()).hexdigest()
+
+
+def _advance(generator: torch.Generator | None) -> None:
+    with _disable_current_modes():
+        torch.empty(1).uniform_(generator=generator)
+
+
+@contextmanager
+def _marked(draw: Draw) -> Iterator[None]:
+    """Have operators that are traced now carry the call: fx copies this part of the current metadata."""
+    metadata = torch.fx.traceback.current_meta
+    before = metadata.get("custom")
+    metadata["custom"] = {**(before or {}), _KEY: draw}
+    try:
+        yield
+    finally:
+        if before is None:
+            metadata.pop("custom", None)
+        else:
+            metadata["custom"] = before

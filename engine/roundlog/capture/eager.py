@@ -1,0 +1,66 @@
+"""Steps of a task as its user wrote it, by PyTorch: what a captured program has to equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.lr_scheduler import LRScheduler
+
+from roundlog.capture.task import Task, micro_batches
+
+
+class EagerTraining:
+    """Steps on the task's own model, optimizer and scheduler, which change."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._model = plain_model(task.model)
+        self._rates = [group["lr"] for group in task.optimizer.param_groups]
+
+    def step(
+        self, step: int, batch: Mapping[str, torch.Tensor], after_backward: Callable[[], None] | None = None
+    ) -> float:
+        """Step `step` (0, 1, ...) on a batch, field name -> [batch_size, ...]; gives the loss. after_backward: called
+        when gradients stand in `.grad`, before they are clipped."""
+        task = self.task
+        if not isinstance(task.schedule, LRScheduler):
+            for group, rate in zip(task.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * task.schedule(step)
+        task.optimizer.zero_grad()
+        total = 0.0
+        for part in micro_batches(batch, task.micro_batches):
+            loss = task.loss(self._model, part) / task.micro_batches
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        if after_backward is not None:
+            after_backward()
+        if task.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), task.max_grad_norm)
+        task.optimizer.step()
+        if isinstance(task.schedule, LRScheduler):
+            task.schedule.step()
+        return total
+
+
+def plain_model(model: nn.Module) -> nn.Module:
+    """The model itself, if it is wrapped by `torch.compile`."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Without what computes several operators as one: compiled functions, fused attention, and oneDNN, whose recurrent
+    layers are one operator."""
+    was_enabled = torch._C._get_mkldnn_enabled()
+    # torch.backends.mkldnn.flags would set other options too, and warn of them.
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(was_enabled)

@@ -1,0 +1,100 @@
+"""The tensors of a user's step, replaced by those of the trace, below autograd.
+
+The user's code goes on holding its own parameters and buffers, wherever it keeps them: in modules, lists, closures or
+saved for the backward pass. Only where an operator is computed, the tensor that the trace stands it for is taken. So
+everything above (modules, autograd, hooks, checkpointing) runs as it does in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from roundlog.capture.errors import CaptureError
+
+
+class Substitution(TorchDispatchMode):
+    """While this is active, operators compute with `replacement[name]` where they are given `originals[name]`, or a
+    tensor that shares memory with it."""
+
+    def __init__(self, originals: Mapping[str, torch.Tensor], forbidden: Mapping[str, torch.Tensor]) -> None:
+        """forbidden: name -> tensor that a step may not reach but through its arguments (the whole dataset)."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._names = {_memory(tensor): name for name, tensor in originals.items() if tensor.numel()}
+        self._originals = dict(originals)
+        self._forbidden = {_memory(tensor): name for name, tensor in forbidden.items() if tensor.numel()}
+        self._known: dict[int, torch.Tensor] = {}
+        self._held: list[torch.Tensor] = []
+        self._replacements: dict[str, torch.Tensor] = {}
+
+    def begin(self, replacements: Mapping[str, torch.Tensor]) -> None:
+        """What the originals are replaced by from now on."""
+        self._replacements = dict(replacements)
+        self._known = {id(self._originals[name]): tensor for name, tensor in replacements.items()}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a tensor is replaced by: itself, if it is none of the originals. Raises CaptureError for a view of an
+        original that cannot be expressed."""
+        if isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
+            return tensor
+        if id(tensor) in self._known:
+            return self._known[id(tensor)]
+        name = self._names.get(_memory(tensor))
+        if name is None:
+            if field := self._forbidden.get(_memory(tensor)):
+                raise CaptureError(
+                    f"the step reads the dataset field {field} other than by its batch: take batch[{field!r}]"
+                )
+            return tensor
+        found = self._view(name, tensor)
+        self._known[id(tensor)] = found
+        self._held.append(tensor)  # so that its id stays its own
+        return found
+
+    def _view(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        original, replacement = self._originals[name], self._replacements[name]
+        if _geometry(tensor) == _geometry(original):
+            return replacement
+        whole = original.is_contiguous() and replacement.is_contiguous() and tensor.dtype == original.dtype
+        first = tensor.storage_offset() - original.storage_offset()
+        last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        if not whole or first < 0 or last >= original.numel():
+            raise CaptureError(
+                f"a tensor of shape {list(tensor.shape)} shares memory with {name} in a way that cannot be followed: make "
+                "it a view of the parameter inside the step, or a copy"
+            )
+        return replacement.as_strided(tensor.shape, tensor.stride(), first)
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        args, kwargs = tree_map_only(torch.Tensor, self.of, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """name -> the first name of a tensor with the same elements at the same place in memory. Raises CaptureError for
+    tensors that share memory in another way."""
+    first: dict[object, str] = {}
+    result = {}
+    for name, tensor in tensors.items():
+        other = first.setdefault(_memory(tensor), name) if tensor.numel() else name
+        if _geometry(tensors[other]) != _geometry(tensor):
+            raise CaptureError(
+                f"{name} shares memory with {other}, but not all of it: make one a copy, or compute one from the other "
+                "inside the step"
+            )
+        result[name] = other
+    return result
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
