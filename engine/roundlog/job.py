@@ -3,6 +3,7 @@ what everyone else reads with suspicion."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from roundlog.microbatch import peak_bytes, samples_of
 from roundlog.operators import Inexact, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.text import MAX_TEXT_BYTES
+from roundlog.sameness import Sameness, confirm_same
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
 from roundlog.storage import StorageError, load_tensors, open_regular, replace_file, save_tensors
 
@@ -56,13 +58,21 @@ class Job:
     """Field name -> [rows, ...], in program order."""
 
     @staticmethod
-    def from_task(task: Task, *, policy: int = POLICY_CERTIFIED, bits: int = FULL_BITS) -> Job:
-        """Capture a task and bind everything by a spec. policy, bits: its rounding_policy and rounding_bits.
+    def from_task(
+        task: Task,
+        *,
+        policy: int = POLICY_CERTIFIED,
+        bits: int = FULL_BITS,
+        report: Callable[[Sameness], None] = lambda sameness: None,
+    ) -> Job:
+        """Capture a task, try the captured step beside the task's own, and bind everything by a spec. policy, bits: its
+        rounding_policy and rounding_bits. report: told what the comparison has found.
 
         Raises CaptureError, JobError for an initial state or schedule that is not finite, and before any work SpecError
         for a policy or bits that there are not, ProgramError for an operator that cannot be rounded to so few bits."""
         check_rounding(policy, bits)
         captured = capture(task)
+        report(confirm_same(task, captured))
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
         dataset = {name: field.detach().cpu().contiguous() for name, field in task.dataset.items()}
         spec = TrainingSpec(

@@ -42,6 +42,8 @@ class Origin:
 
     tensors: dict[str, torch.Tensor]
     """State name -> the user's own tensor. Optimizer slots and large constants have none."""
+    trained: dict[str, torch.Tensor]
+    """Parameter name -> the user's own, of those that the optimizer changes."""
     gradients: dict[str, int]
     """Parameter name -> the operator that gives its gradient, before clipping. Parameters without one are missing."""
     draws: tuple[int | None, ...]
@@ -65,6 +67,7 @@ def capture(task: Task) -> Captured:
     }
     origin = Origin(
         tensors={name: tensor for name, tensor in own.items() if name in states},
+        trained=trace.trained,
         gradients={
             name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)
         },

@@ -120,6 +120,11 @@ class Surroundings:
             if id(change.before) in theirs:
                 change.container.restore({**change.container.read(), change.key: change.before})
 
+    def now(self, tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """id of a tensor -> the one that stands in its place by now."""
+        replaced = {id(change.before): change.after for change in self.changes()}
+        return {id(tensor): replaced.get(id(tensor), tensor) for tensor in tensors}
+
     def changes(self) -> list[Change]:
         """Items that are other objects than before."""
         found = []

@@ -41,8 +41,10 @@ class Trace:
     """Names of the schedule's columns."""
     schedule: torch.Tensor
     """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""
+    trained: Named
+    """The user's own parameters that the optimizer changes, by name."""
     gradients: tuple[str, ...]
-    """Names of the parameters that have one."""
+    """Names of those that have one."""
 
 
 class Tracer:
@@ -105,6 +107,7 @@ class Tracer:
             states=self.states,
             columns=self.columns,
             schedule=self.schedule,
+            trained={name: self._parameters[f"parameter/{name}"] for name in self._trainable},
             gradients=self._gradients,
         )
 

@@ -329,8 +329,8 @@ class Experts(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.choice = nn.Linear(6, 3)
-        self.experts = nn.Parameter(torch.randn(3, 6, 5))
+        self.choice = nn.Linear(8, 3)
+        self.experts = nn.Parameter(torch.randn(3, 8, 4))
 
     def forward(self, x: Tensor) -> Tensor:
         chosen, order = self.choice(x).argmax(1).sort()
@@ -341,7 +341,7 @@ class Experts(nn.Module):
         return F.grouped_mm(x[order], self.experts, offs=ends)
 
 
-modules("products", (6,), experts=Experts)
+modules("products", (8,), experts=Experts)
 
 modules("recurrent", (3, 6), gru=lambda: nn.GRU(6, 5, batch_first=True), rnn=lambda: nn.RNN(6, 5, batch_first=True))
 modules("recurrent", (3, 6), lstm=lambda: nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True))

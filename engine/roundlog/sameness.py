@@ -1,0 +1,297 @@
+"""The captured step beside the user's own: both are run, and have to come to the same.
+
+A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from the
+initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own objects, in
+FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree as closely as
+PyTorch's FP32 does with its FP64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from roundlog.capture import Captured, CaptureError, Task
+from roundlog.capture.draws import Replay
+from roundlog.capture.eager import EagerTraining, plainly
+from roundlog.capture.lowering import Origin
+from roundlog.capture.rehearsal import surroundings
+from roundlog.capture.surroundings import Surroundings
+from roundlog.executor import Executor, StoppedError
+from roundlog.operators import StepInputs
+from roundlog.randomness import batch_rows
+from roundlog.rounding import Recorder
+
+STEPS = 3
+"""Steps that are compared from each of the two states."""
+
+_ROOM = 24.0
+"""How many times as far as PyTorch's FP32 is from its FP64 the captured step may be."""
+
+_FLOOR = 4e-6
+"""How far apart the two may be in any case, in units of the largest element: FP32 has 6e-8."""
+
+_MOVED = 0.05
+"""How far the second state is from the first, relatively."""
+
+_GUARD = 4
+"""Of a rounding log that nobody reads."""
+
+_CHANGE = "the change of "
+
+_Values = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """What the comparison has found."""
+
+    steps: int
+    """Steps that were compared from each state."""
+    largest: float
+    """Largest difference, in units of the largest element of its tensor."""
+    name: str
+    """Of the tensor that it is in."""
+    in_fp64: bool
+    """Whether PyTorch could run the step in FP64."""
+
+    def __str__(self) -> str:
+        with_what = "in FP64" if self.in_fp64 else "in FP32, since the model does not run in FP64"
+        return (
+            f"captured step equals yours: {self.steps} steps from two states, largest difference {self.largest:.0e} of "
+            f"{self.name} (PyTorch {with_what})"
+        )
+
+
+@dataclass(slots=True)
+class _Run:
+    """What some steps came to."""
+
+    steps: list[_Values] = field(default_factory=list)
+    """For each step, by name and in FP64: the loss, gradients, and how far every state has moved."""
+    stopped: str = ""
+    """Why there are no more steps."""
+
+
+def confirm_same(task: Task, captured: Captured) -> Sameness:
+    """Run the captured step beside the user's own. The task is as before, afterwards.
+
+    Raises CaptureError, naming the first tensor that differs."""
+    steps, found, in_fp64 = min(STEPS, task.steps), (0.0, "the loss"), True
+    with surroundings(task) as around:
+        for start in (captured.states, _moved(captured.states)):
+            comparison = _Comparison(task, captured, around, start, steps)
+            found = max([found, *comparison.differences()])
+            in_fp64 &= comparison.in_fp64
+    return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64)
+
+
+class _Comparison:
+    """Steps from one state, by the engine and by PyTorch."""
+
+    def __init__(self, task: Task, captured: Captured, around: Surroundings, start: _Values, steps: int) -> None:
+        self._task = task
+        self._origin = captured.origin
+        self._around = around
+        self._start = start
+        self._batches = [_batch(task, step) for step in range(steps)]
+        self._ours, self._drawn = self._by_engine(captured)
+        self._single = self._by_pytorch(torch.float32)
+        double = self._by_pytorch(torch.float64)
+        self.in_fp64 = bool(double.steps)
+        self._truth = double if self.in_fp64 else self._single
+        self._noise: _Run | None = None
+
+    def differences(self) -> Iterator[tuple[float, str]]:
+        """(difference in units of the largest element, name) of everything that is compared. Raises CaptureError."""
+        for step in range(len(self._batches)):
+            if self._breaks_down(step):
+                return
+            if step == len(self._ours.steps):
+                raise CaptureError(f"the captured step stops where yours goes on: {self._ours.stopped}")
+            ours, truth = self._ours.steps[step], self._truth.steps[step]
+            if only := sorted(ours.keys() ^ truth.keys()):
+                whose = "the captured step" if only[0] in ours else "yours"
+                raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}")
+            for name in truth:
+                yield self._compare(step, name), name
+
+    def _breaks_down(self, step: int) -> bool:
+        """Whether PyTorch has no numbers there either."""
+        return any(
+            step >= len(run.steps) or not all(bool(value.isfinite().all()) for value in run.steps[step].values())
+            for run in (self._truth, self._single)
+        )
+
+    def _compare(self, step: int, name: str) -> float:
+        ours, truth = self._ours.steps[step][name], self._truth.steps[step][name]
+        apart, size = _apart(ours, truth), _largest(truth)
+        # States are rounded to FP32 once a step, however little they move.
+        state = self._start.get(name.removeprefix(_CHANGE))
+        allowed = _FLOOR * size + (0.0 if state is None else 2.0**-22 * _largest(state.double()))
+        allowed += _ROOM * _apart(self._single.steps[step][name], truth)
+        if apart > allowed:
+            allowed += _ROOM * self._noise_of(step, name)
+        if not apart <= allowed:
+            raise CaptureError(
+                f"the captured step is not yours: at step {step} {name} differs by {apart:.2g}, where its largest element "
+                f"is {size:.2g}: the model, the loss or a hook does something that capture does not follow, so write "
+                "this part with ordinary operators on parameters and buffers"
+            )
+        return apart / size if size else 0.0
+
+    def _noise_of(self, step: int, name: str) -> float:
+        """How far a tensor moves when the initial state does by half a unit in the last place: what no rounding can
+        be blamed for."""
+        if self._noise is None:
+            self._noise = self._by_pytorch(torch.float64 if self.in_fp64 else torch.float32, nudged=True)
+        if step >= len(self._noise.steps):
+            return 0.0
+        return _apart(self._noise.steps[step][name], self._truth.steps[step][name])
+
+    def _by_engine(self, captured: Captured) -> tuple[_Run, list[list[torch.Tensor | None]]]:
+        """What the program comes to, and what it drew at random, step by step."""
+        origin, executor, run = self._origin, Executor(captured.program), _Run()
+        states, all_drawn = list(self._start.values()), []
+        wanted = {*origin.gradients.values(), *(index for index in origin.draws if index is not None)}
+        for step, batch in enumerate(self._batches):
+            kept: dict[int, torch.Tensor] = {}
+
+            def keep(index: int, value: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> None:
+                if index in wanted:
+                    kept[index] = value.detach().clone()
+
+            inputs = StepInputs(
+                states=states,
+                data=list(batch.values()),
+                schedule=captured.schedule[step],
+                seed=self._task.seed,
+                step=step,
+                device=torch.device("cpu"),
+            )
+            try:
+                result = executor.run(inputs, Recorder(_GUARD), observe=keep)
+            except StoppedError as error:
+                run.stopped = str(error)
+                break
+            before, after = (dict(zip(captured.states, tensors, strict=True)) for tensors in (states, result.states))
+            gradients = {name: kept[index].double() for name, index in origin.gradients.items()}
+            run.steps.append(_found(result.loss, gradients, *(_own(origin, named) for named in (before, after))))
+            all_drawn.append([None if index is None else kept[index] for index in origin.draws])
+            states = result.states
+        return run, all_drawn
+
+    def _by_pytorch(self, dtype: torch.dtype, *, nudged: bool = False) -> _Run:
+        """What the user's own step comes to. A step that raises is where the run ends."""
+        origin, around, run = self._origin, self._around, _Run()
+        values = {id(tensor): self._start[name] for name, tensor in origin.tensors.items()}
+        around.restore()
+        around.move(dtype, {number: _nudged(value, dtype) for number, value in values.items()} if nudged else values)
+        training, gradients = EagerTraining(self._task), _Values()
+        default = torch.get_default_dtype()
+
+        def keep() -> None:
+            gradients.clear()
+            for name, parameter in origin.trained.items():
+                if parameter.grad is not None:
+                    gradients[name] = parameter.grad.detach().double().clone()
+
+        try:
+            torch.set_default_dtype(dtype)
+            for step, batch in enumerate(self._batches):
+                before = self._standing()
+                replay = Replay(self._drawn[step]) if step < len(self._drawn) else nullcontext()
+                with plainly(), replay, _Promoted(dtype):
+                    loss = training.step(step, _cast(batch, dtype), keep)
+                run.steps.append(_found(loss, dict(gradients), before, self._standing()))
+        except CaptureError:
+            raise
+        except Exception as error:
+            run.stopped = str(error)
+        finally:
+            torch.set_default_dtype(default)
+            around.restore()
+        return run
+
+    def _standing(self) -> _Values:
+        """The states as the user's code holds them now."""
+        now = self._around.now(self._origin.tensors.values())
+        return {name: now[id(tensor)].detach().double().clone() for name, tensor in self._origin.tensors.items()}
+
+
+class _Promoted(TorchDispatchMode):
+    """While this is active, operators that are asked for FP32 give FP64, if that is the dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._active = dtype == torch.float64
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._active:
+            args, kwargs = tree_map(_promoted, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _promoted(thing: Any) -> Any:
+    if isinstance(thing, torch.Tensor) and thing.dtype == torch.float32:
+        return thing.double()
+    return torch.float64 if thing is torch.float32 else thing
+
+
+def _found(loss: float, gradients: _Values, before: _Values, after: _Values) -> _Values:
+    return {
+        "the loss": torch.tensor(loss, dtype=torch.float64),
+        **{f"the gradient of {name}": gradient for name, gradient in gradients.items()},
+        **{f"{_CHANGE}{name}": after[name] - before[name] for name in before},
+    }
+
+
+def _own(origin: Origin, states: Mapping[str, torch.Tensor]) -> _Values:
+    return {name: states[name].double() for name in origin.tensors}
+
+
+def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> _Values:
+    return {name: field.to(dtype) if field.is_floating_point() else field.clone() for name, field in batch.items()}
+
+
+def _batch(task: Task, step: int) -> _Values:
+    rows = torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows))
+    return {name: field.detach().cpu()[rows] for name, field in task.dataset.items()}
+
+
+def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
+    """A state some way off. What is zero by design stays so in buffers; parameters get away from it."""
+    generator = torch.Generator().manual_seed(1)
+    moved = {}
+    for name, state in states.items():
+        kind = name.partition("/")[0]
+        moved[name] = state
+        if state.dtype == torch.float32 and kind == "parameter":
+            spread = _MOVED * float(state.square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
+            moved[name] = state + spread * torch.randn(state.shape, generator=generator)
+        elif state.dtype == torch.float32 and kind in ("buffer", "attribute"):
+            moved[name] = state * (1 - _MOVED * torch.rand(state.shape, generator=generator))
+    return moved
+
+
+def _nudged(state: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if not state.is_floating_point():
+        return state
+    signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    return state.to(dtype) * (1 + signs * (2.0**-23 if dtype == torch.float32 else 2.0**-24))
+
+
+def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    return _largest(a - b)
+
+
+def _largest(x: torch.Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
