@@ -22,12 +22,12 @@ class Constants:
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
         self._values: dict[fx.Node, Any] = {}
-        written = _written(module.graph)
+        changing = written(module.graph)
         self._constant: set[fx.Node] = set()
         for node in module.graph.nodes:
-            computed = node.op == "call_function" and node not in written and not _random_or_mutating(node)
+            computed = node.op == "call_function" and node not in changing and not _random_or_mutating(node)
             if (computed and all(source in self._constant for source in node.all_input_nodes)) or (
-                node.op == "get_attr" and node not in written
+                node.op == "get_attr" and node not in changing and _is_tensor(module, node)
             ):
                 self._constant.add(node)
 
@@ -72,6 +72,11 @@ class Constants:
         return torch.zeros_like(value) if "empty" in str(node.target) else value
 
 
+def _is_tensor(module: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether an attribute of the graph is a tensor, and not a generator of random numbers."""
+    return isinstance(getattr(module, str(node.target)), torch.Tensor)
+
+
 def _schema(node: fx.Node) -> Any:
     return getattr(node.target, "_schema", None)
 
@@ -83,9 +88,9 @@ def _random_or_mutating(node: fx.Node) -> bool:
     return schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
 
 
-def _written(graph: fx.Graph) -> set[fx.Node]:
+def written(graph: fx.Graph) -> set[fx.Node]:
     """Nodes whose memory an operator writes into, through whatever view: their value depends on when one looks."""
-    written: set[fx.Node] = set()
+    found: set[fx.Node] = set()
     for node in graph.nodes:
         schema = _schema(node)
         if schema is None or not schema.is_mutable:
@@ -97,8 +102,8 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
         ]
         for target in tree_leaves(targets):
             while isinstance(target, fx.Node):
-                written.add(target)
+                found.add(target)
                 name = str(target.target).removeprefix("aten.")
                 is_view = name in VIEWS or name.partition(".")[0] in VIEWS
                 target = target.args[0] if is_view and target.args else None
-    return written
+    return found

@@ -68,9 +68,7 @@ def capture(task: Task) -> Captured:
     origin = Origin(
         tensors={name: tensor for name, tensor in own.items() if name in states},
         trained=trace.trained,
-        gradients={
-            name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)
-        },
+        gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
         draws=tuple(places.get(value) for value in lowering.draws),
     )
     return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
@@ -103,8 +101,11 @@ class _Lowering(Context):
         for node in graph.nodes:
             self.builder.source = source_of(node)
             if node.op == "get_attr":
-                tensor = getattr(self.traced.graph, str(node.target)).detach()
-                self.values[node] = tensor if node in self.constants else self.literal(tensor)
+                held = getattr(self.traced.graph, str(node.target))
+                if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
+                    self.values[node] = None
+                else:
+                    self.values[node] = held.detach() if node in self.constants else self.literal(held.detach())
             elif node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
@@ -203,6 +204,9 @@ class _Lowering(Context):
         names = [name, base]
         if in_place:
             names += [f"{base[:-1]}.{overload}", base[:-1]]
+        written = node.args[0] if in_place else node.kwargs.get("out")
+        if not in_place and written is not None:
+            names = [f"{base}.{overload.removesuffix('out').removesuffix('_') or 'Tensor'}", base]
         # Changing the shape of a tensor in place writes nothing; what follows in the graph refers to the result.
         is_view = any(known in VIEWS for known in names)
         if in_place and is_view and self._has_views(node.args[0]):
@@ -219,8 +223,7 @@ class _Lowering(Context):
                 "write this part of the model with supported operators"
             )
         result = self._apply(node, name, rule)
-        if in_place and not is_view:
-            written = node.args[0]
+        if written is not None and not is_view:
             assert isinstance(written, fx.Node)
             result = self._like(written, result)
             self.storages.write(written, result)
@@ -250,7 +253,9 @@ class _Lowering(Context):
         self.node = node
         self.builder.draw = draw_of(node)
         try:
-            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self.value)
+            # Rules give results; where they are written to is the caller's affair. Random numbers are the program's own.
+            options = {key: value for key, value in node.kwargs.items() if key not in ("out", "generator")}
+            args, kwargs = fx.node.map_arg((node.args, options), self.value)
             return rule(self, *args, **kwargs)
         except (CaptureError, ProgramError) as error:
             raise CaptureError(f"the operator aten.{name}{self._where()} cannot be lowered: {error}") from None

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import fx
 
-from roundlog.capture.constants import Constants
+from roundlog.capture.constants import Constants, written
 from roundlog.capture.draws import draw_of
 from roundlog.capture.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import place_of_error, source_of
+from roundlog.capture.lines import first_line, place_of_error, source_of
 from roundlog.capture.surroundings import Surroundings
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.trace import Trace, Tracer
@@ -37,34 +37,55 @@ class _Left:
     attributes: dict[str, torch.Tensor]
     """Tensors that are neither parameters nor buffers, by name."""
     others: list[str]
-    """What else: counters, caches, generators of random numbers."""
+    """What else, in words: counters, caches, generators of random numbers."""
+
+    def add(self, name: str, before: object, after: object) -> None:
+        """Something that a step has changed."""
+        both = isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)
+        if both and before.dtype in STORED and (after.shape, after.dtype) == (before.shape, before.dtype):  # type: ignore[attr-defined]
+            self.attributes[f"attribute/{name}"] = before  # type: ignore[assignment]
+        elif before is None:
+            self.others.append(f"{name} (nothing at first, then a {type(after).__name__})")
+        else:
+            self.others.append(name)
 
 
 def traced(task: Task, around: Surroundings) -> tuple[Trace, dict[str, torch.Tensor]]:
     """A step of the task, traced twice: as the task stands, and after a step of the user's own. Also the tensors beside
     parameters and buffers that are part of the state. Raises CaptureError if the two are not the same step."""
-    attributes: dict[str, torch.Tensor] = {}
-    tracer = Tracer(task, around, attributes)
+    tracer = Tracer(task, around, {})
     first = tracer.trace()
+    written = _written(first.graph, around)
     around.restore()
     left = _rehearse(task, around)
-    if left.attributes:
+    attributes = {**left.attributes, **written}
+    if attributes:
         around.restore()
-        attributes = left.attributes
         tracer = Tracer(task, around, attributes)
         first = tracer.trace()
         around.restore()
         left = _rehearse(task, around)
+    around.drop_gradients()
     around.put_back([*attributes.values(), *plain_model(task.model).buffers()])
     difference = _difference(first.graph, tracer.trace().graph)
     if difference is not None:
         changed = ", ".join(left.others[:3])
         raise CaptureError(
             f"the step is not the same from one time to the next: {difference}"
-            + (f"; it depends on {changed}, which a step changes" if changed else "")
-            + ": keep what changes in buffers, and draw random numbers by torch"
+            + (f"; a step changes {changed}" if changed else "")
+            + ": keep what steps change in buffers that hold tensors from the start, and draw random numbers by torch"
         )
     return first, attributes
+
+
+def _written(graph: fx.GraphModule, around: Surroundings) -> dict[str, torch.Tensor]:
+    """Tensors of the user's that a traced step writes into, though they are neither parameters nor buffers."""
+    found = {}
+    for node in written(graph.graph):
+        tensor = getattr(graph, str(node.target)) if node.op == "get_attr" else None
+        if isinstance(tensor, torch.Tensor) and id(tensor) in around.tensors:
+            found[f"attribute/{around.tensors[id(tensor)][0]}"] = tensor
+    return found
 
 
 def _rehearse(task: Task, around: Surroundings) -> _Left:
@@ -77,31 +98,23 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
         with plainly():
             EagerTraining(task).step(0, batch)
     except Exception as error:
-        raise CaptureError(f"the step fails in PyTorch itself: {error}{place_of_error(error)}") from error
+        raise CaptureError(f"the step fails in PyTorch itself: {first_line(error)}{place_of_error(error)}") from error
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
-    attributes: dict[str, torch.Tensor] = {}
-    others = []
-    for name, tensor, after in _changed(around):
-        if name.startswith(_OWN) or id(tensor) in known:
-            continue
-        stays = isinstance(tensor, torch.Tensor) and tensor.dtype in STORED
-        if stays and isinstance(after, torch.Tensor) and (after.shape, after.dtype) == (tensor.shape, tensor.dtype):
-            attributes[f"attribute/{name}"] = tensor
-        else:
-            others.append(name)
-    if random.getstate() != before[0]:
-        others.insert(0, "Python's random")
-    if str(np.random.get_state()) != str(before[1]):
-        others.insert(0, "numpy.random")
-    return _Left({name: tensor for name, tensor in attributes.items()}, others)
-
-
-def _changed(around: Surroundings) -> Iterator[tuple[str, object, object]]:
-    """(name, before, after) of everything that is not as it was."""
+    memory = {tensor.untyped_storage()._cdata for tensor in (*task.model.parameters(), *task.model.buffers())}
+    left = _Left({}, [])
     for change in around.changes():
-        yield change.name, change.before, change.after
+        if not change.name.startswith(_OWN) and id(change.before) not in known:
+            left.add(change.name, change.before, change.after)
     for name, tensor in around.written():
-        yield name, tensor, tensor
+        # What shares memory with a parameter is a view of it.
+        own = id(tensor) in known or tensor.untyped_storage()._cdata in memory
+        if not name.startswith(_OWN) and not own:
+            left.add(name, tensor, tensor)
+    if random.getstate() != before[0]:
+        left.others.insert(0, "the state of Python's random")
+    if str(np.random.get_state()) != str(before[1]):
+        left.others.insert(0, "the state of numpy.random")
+    return left
 
 
 def _difference(one: fx.GraphModule, two: fx.GraphModule) -> str | None:
@@ -114,6 +127,8 @@ def _difference(one: fx.GraphModule, two: fx.GraphModule) -> str | None:
             assert longer is not None
             return f"one time it computes {_what(longer[0])}, another time not"
         if a[1] != b[1]:
+            if _what(a[0]) == _what(b[0]):
+                return f"{_what(a[0])} is given other arguments every time"
             return f"one time it computes {_what(a[0])}, another time {_what(b[0])}"
         mine, other = draw_of(a[0]), draw_of(b[0])
         if mine is None or other is None:

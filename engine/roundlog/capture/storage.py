@@ -41,6 +41,8 @@ class Storages:
             node = self._base[node]
             if self._context.builder.type(value) != self._context.builder.type(self._values[node]):
                 raise CaptureError("writes in place through a view in a way that is not understood: use .clone()")
+        if node.op == "get_attr":
+            raise CaptureError("writes into a tensor that is no part of the state: make it a buffer of the model")
         self._values[node] = value
         # Views come after their bases in the graph, and were added in that order.
         moved = {node}

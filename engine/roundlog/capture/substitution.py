@@ -24,7 +24,7 @@ class Substitution(TorchDispatchMode):
     def __init__(self, originals: Mapping[str, torch.Tensor], forbidden: Mapping[str, torch.Tensor]) -> None:
         """forbidden: name -> tensor that a step may not reach but through its arguments (the whole dataset)."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._names = {_memory(tensor): name for name, tensor in originals.items() if tensor.numel()}
+        self._names: dict[int, str] = {}
         self._originals = dict(originals)
         self._forbidden = {_memory(tensor): name for name, tensor in forbidden.items() if tensor.numel()}
         self._known: dict[int, torch.Tensor] = {}
@@ -32,7 +32,8 @@ class Substitution(TorchDispatchMode):
         self._replacements: dict[str, torch.Tensor] = {}
 
     def begin(self, replacements: Mapping[str, torch.Tensor]) -> None:
-        """What the originals are replaced by from now on."""
+        """What the originals are replaced by from now on. They may have got other memory since the last time."""
+        self._names = {_memory(tensor): name for name, tensor in self._originals.items() if tensor.numel()}
         self._replacements = dict(replacements)
         self._known = {id(self._originals[name]): tensor for name, tensor in replacements.items()}
 

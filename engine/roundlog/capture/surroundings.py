@@ -108,10 +108,15 @@ class Surroundings:
                 tensor.data = own.as_strided(data.size(), data.stride(), data.storage_offset())
             else:  # one memory, seen in two dtypes
                 tensor.data = data.to(kind, copy=True)
-            if tensor.is_leaf:
-                tensor.grad = None
+        self.drop_gradients()
         for number, value in (values or {}).items():
             self._memory[number][0].data.copy_(value)
+
+    def drop_gradients(self) -> None:
+        """Leave no gradient anywhere."""
+        for tensor, _, _ in self._memory.values():
+            if tensor.is_leaf:
+                tensor.grad = None
 
     def put_back(self, tensors: Iterable[torch.Tensor]) -> None:
         """Have these tensors stand again where they stood, and leave everything else as it is."""
@@ -215,7 +220,9 @@ class Surroundings:
                 for name, value in saved.items():
                     cells[name].cell_contents = value
 
-            yield from self._held("", lambda: {name: c.cell_contents for name, c in cells.items() if _full(c)}, put_back)
+            yield from self._held(
+                "", lambda: {name: c.cell_contents for name, c in cells.items() if _full(c)}, put_back
+            )
         if not function.__code__.co_filename.startswith((*_LIBRARIES, "<frozen")):
             yield from self._globals(function.__globals__, _names(function.__code__))
 

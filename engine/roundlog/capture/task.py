@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError
@@ -60,6 +61,8 @@ class Task:
         if not 1 <= self.batch_size <= self.rows:
             raise CaptureError(f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows")
         for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if is_lazy(tensor):
+                raise CaptureError(f"{name} has no shape yet: call the lazy model once on a batch before capture")
             if tensor.dtype not in STORED:
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
 

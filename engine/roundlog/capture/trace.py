@@ -14,12 +14,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
+from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws
 from roundlog.capture.eager import plain_model, plainly
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import SourceLines, place_of_error
+from roundlog.capture.lines import SourceLines, first_line, place_of_call, place_of_error
 from roundlog.capture.optimizer import Update, clip_factor, updates
 from roundlog.capture.substitution import Substitution, tied
 from roundlog.capture.surroundings import Surroundings
@@ -84,7 +85,9 @@ class Tracer:
         row = {name: torch.zeros(()) for name in self.columns}
         batch = {name: field[: task.batch_size].clone() for name, field in task.dataset.items()}
 
-        def step(states: Named, row: Named, batch: Named) -> tuple[Any, ...]:  # make_fx cannot count a method's arguments
+        def step(
+            states: Named, row: Named, batch: Named
+        ) -> tuple[Any, ...]:  # make_fx cannot count a method's arguments
             return self._step(states, row, batch)
 
         try:
@@ -101,7 +104,7 @@ class Tracer:
                 "decide by torch.where, or switch off the option of the model that asks for this"
             ) from error
         except Exception as error:
-            raise CaptureError(f"PyTorch cannot trace this step: {_first_line(error)}{place_of_error(error)}") from error
+            raise CaptureError(f"PyTorch cannot trace this step: {first_line(error)}{place_of_error(error)}") from error
         return Trace(
             graph=graph,
             states=self.states,
@@ -114,7 +117,7 @@ class Tracer:
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         draws = Draws()
-        with self._substitution, draws:
+        with self._substitution, draws, _NoNewMemory():
             loss = self._accumulate(batch)
             gradients = {
                 name: self._parameters[f"parameter/{name}"].grad
@@ -185,6 +188,20 @@ class Tracer:
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
 
 
+class _NoNewMemory(TorchFunctionMode):
+    """While this is active, nobody gives a tensor other memory by `tensor.data = ...`, which no operator shows."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
+            raise CaptureError(
+                f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under torch.no_grad(), or "
+                "compute what is needed from it (torch.nn.utils.parametrize)"
+            )
+        return func(*args, **(kwargs or {}))
+
+
 def _checked(loss: object) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor):
         raise CaptureError(f"the loss is a {type(loss).__name__}: return a tensor, without .item()")
@@ -241,7 +258,3 @@ def _table(columns: Collection[Callable[[int], float]], steps: int) -> torch.Ten
 
 def _kind(thing: object) -> str:
     return "another tensor" if isinstance(thing, torch.Tensor) else f"a {type(thing).__name__}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
