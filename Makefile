@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 300
 MINUTES ?= 30
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 
-.PHONY: demo test test-slow test-matrix test-triton fuzz chaos lint test-python clean
+.PHONY: demo test test-slow test-matrix test-triton fuzz fuzz-capture chaos lint test-python clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -59,6 +59,10 @@ test-triton: $(VENV)/.installed-triton
 # Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev
 	$(VENV)/bin/python tests/fuzz/campaign.py --keep --seconds $(FUZZ_SECONDS)
+
+# Random training scripts, captured and trained beside PyTorch; the last line counts them, and none may differ silently.
+fuzz-capture: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore tests/fuzz/capture_campaign.py --programs $(PROGRAMS)
 
 # Real roles as processes, whose node, disks and lives go wrong; the last line counts rounds and violations (docs/chaos.md).
 chaos: $(VENV)/.installed-dev contracts-tools

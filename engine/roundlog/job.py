@@ -12,6 +12,7 @@ import torch
 from roundlog.adjudication import program_root
 from roundlog.arithmetic import FULL_BITS
 from roundlog.capture import Task, capture
+from roundlog.capture.task import widened
 from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
 from roundlog.microbatch import peak_bytes, samples_of
 from roundlog.operators import Inexact, check, check_narrow, operator
@@ -74,7 +75,7 @@ class Job:
         captured = capture(task)
         report(confirm_same(task, captured))
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
-        dataset = {name: field.detach().cpu().contiguous() for name, field in task.dataset.items()}
+        dataset = {name: widened(field.detach()).cpu().contiguous() for name, field in task.dataset.items()}
         spec = TrainingSpec(
             steps=task.steps,
             interval=task.interval,

@@ -2,11 +2,12 @@
 
 A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from the
 initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own objects, in
-FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree as closely as
-PyTorch's FP32 does with its FP64."""
+FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as
+closely as PyTorch's FP32 does with its FP64."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from roundlog.capture.eager import EagerTraining, plainly
 from roundlog.capture.lowering import Origin
 from roundlog.capture.rehearsal import surroundings
 from roundlog.capture.surroundings import Surroundings
+from roundlog.capture.task import widened
 from roundlog.executor import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
@@ -35,6 +37,9 @@ _ROOM = 24.0
 
 _FLOOR = 4e-6
 """How far apart the two may be in any case, in units of the largest element: FP32 has 6e-8."""
+
+_NUDGES = 3
+"""How often the initial state is nudged, where something seems too far off."""
 
 _MOVED = 0.05
 """How far the second state is from the first, relatively."""
@@ -100,12 +105,14 @@ class _Comparison:
         self._around = around
         self._start = start
         self._batches = [_batch(task, step) for step in range(steps)]
-        self._ours, self._drawn = self._by_engine(captured)
+        self._drawn: list[list[torch.Tensor | None]] = []
+        self._gradients: list[_Values] = []
+        self._ours = self._by_engine(captured)
         self._single = self._by_pytorch(torch.float32)
         double = self._by_pytorch(torch.float64)
         self.in_fp64 = bool(double.steps)
         self._truth = double if self.in_fp64 else self._single
-        self._noise: _Run | None = None
+        self._nudged: list[_Run] = []
 
     def differences(self) -> Iterator[tuple[float, str]]:
         """(difference in units of the largest element, name) of everything that is compared. Raises CaptureError."""
@@ -139,25 +146,24 @@ class _Comparison:
             allowed += _ROOM * self._noise_of(step, name)
         if not apart <= allowed:
             raise CaptureError(
-                f"the captured step is not yours: at step {step} {name} differs by {apart:.2g}, where its largest element "
-                f"is {size:.2g}: the model, the loss or a hook does something that capture does not follow, so write "
-                "this part with ordinary operators on parameters and buffers"
+                f"the captured step is not yours: at step {step} {name} differs by {apart:.2g}, where its largest "
+                f"element is {size:.2g}: the model, the loss or a hook does something that capture does not follow, so "
+                "write this part with ordinary operators on parameters and buffers"
             )
         return apart / size if size else 0.0
 
     def _noise_of(self, step: int, name: str) -> float:
-        """How far a tensor moves when the initial state does by half a unit in the last place: what no rounding can
-        be blamed for."""
-        if self._noise is None:
-            self._noise = self._by_pytorch(torch.float64 if self.in_fp64 else torch.float32, nudged=True)
-        if step >= len(self._noise.steps):
-            return 0.0
-        return _apart(self._noise.steps[step][name], self._truth.steps[step][name])
+        """How far from the truth PyTorch's FP32 gets when the initial state is changed by a unit in the last place, in
+        one direction or another. Where terms cancel, or a choice hangs on the last bit, that is far."""
+        if not self._nudged:
+            self._nudged = [self._by_pytorch(torch.float32, nudge=number) for number in range(1, _NUDGES + 1)]
+        runs = [run.steps[step][name] for run in self._nudged if step < len(run.steps)]
+        return max((_apart(values, self._truth.steps[step][name]) for values in runs), default=0.0)
 
-    def _by_engine(self, captured: Captured) -> tuple[_Run, list[list[torch.Tensor | None]]]:
-        """What the program comes to, and what it drew at random, step by step."""
+    def _by_engine(self, captured: Captured) -> _Run:
+        """What the program comes to. What it drew at random and its gradients are kept, step by step."""
         origin, executor, run = self._origin, Executor(captured.program), _Run()
-        states, all_drawn = list(self._start.values()), []
+        states = list(self._start.values())
         wanted = {*origin.gradients.values(), *(index for index in origin.draws if index is not None)}
         for step, batch in enumerate(self._batches):
             kept: dict[int, torch.Tensor] = {}
@@ -168,7 +174,7 @@ class _Comparison:
 
             inputs = StepInputs(
                 states=states,
-                data=list(batch.values()),
+                data=[widened(field) for field in batch.values()],
                 schedule=captured.schedule[step],
                 seed=self._task.seed,
                 step=step,
@@ -182,24 +188,29 @@ class _Comparison:
             before, after = (dict(zip(captured.states, tensors, strict=True)) for tensors in (states, result.states))
             gradients = {name: kept[index].double() for name, index in origin.gradients.items()}
             run.steps.append(_found(result.loss, gradients, *(_own(origin, named) for named in (before, after))))
-            all_drawn.append([None if index is None else kept[index] for index in origin.draws])
+            self._drawn.append([None if index is None else kept[index] for index in origin.draws])
+            self._gradients.append(gradients)
             states = result.states
-        return run, all_drawn
+        return run
 
-    def _by_pytorch(self, dtype: torch.dtype, *, nudged: bool = False) -> _Run:
-        """What the user's own step comes to. A step that raises is where the run ends."""
+    def _by_pytorch(self, dtype: torch.dtype, nudge: int = 0) -> _Run:
+        """What the user's own step comes to, from random numbers of the program's. The optimizer is given the program's
+        gradients, once the user's own are known: it may make much of little, as Adam does of gradients near zero. A step
+        that raises is where the run ends. nudge: number of a change to the initial state; 0 for none."""
         origin, around, run = self._origin, self._around, _Run()
         values = {id(tensor): self._start[name] for name, tensor in origin.tensors.items()}
         around.restore()
-        around.move(dtype, {number: _nudged(value, dtype) for number, value in values.items()} if nudged else values)
+        around.move(dtype, {number: _nudged(value, nudge) for number, value in values.items()} if nudge else values)
         training, gradients = EagerTraining(self._task), _Values()
         default = torch.get_default_dtype()
 
-        def keep() -> None:
+        def exchange(step: int) -> None:
             gradients.clear()
             for name, parameter in origin.trained.items():
                 if parameter.grad is not None:
                     gradients[name] = parameter.grad.detach().double().clone()
+                    if step < len(self._gradients) and name in self._gradients[step]:
+                        parameter.grad.copy_(self._gradients[step][name])
 
         try:
             torch.set_default_dtype(dtype)
@@ -207,7 +218,7 @@ class _Comparison:
                 before = self._standing()
                 replay = Replay(self._drawn[step]) if step < len(self._drawn) else nullcontext()
                 with plainly(), replay, _Promoted(dtype):
-                    loss = training.step(step, _cast(batch, dtype), keep)
+                    loss = training.step(step, _cast(batch, dtype), functools.partial(exchange, step))
                 run.steps.append(_found(loss, dict(gradients), before, self._standing()))
         except CaptureError:
             raise
@@ -282,11 +293,11 @@ def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
     return moved
 
 
-def _nudged(state: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _nudged(state: torch.Tensor, number: int) -> torch.Tensor:
     if not state.is_floating_point():
         return state
-    signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(2)) * 2 - 1
-    return state.to(dtype) * (1 + signs * (2.0**-23 if dtype == torch.float32 else 2.0**-24))
+    signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(number)) * 2 - 1
+    return state * (1 + signs * 2.0**-23)
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -161,10 +161,14 @@ def create(
     place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
     if reward is not None:
         place.contract()  # what cannot be posted is noticed before the work of capturing it
-    job, where = _capture(source, out, setting or [], data, policy, bits, max_memory)
+    job, where, sameness = _capture(source, out, setting or [], data, policy, bits, max_memory)
     plain: dict[str, object] = {"directory": where} | _plain(job)
+    if sameness is not None:
+        plain["sameness"] = dataclasses.asdict(sameness)
     if not json:
         output.show_facts(f"Job in {where}", _facts(job))
+        if sameness is not None:
+            output.show_line(f"{str(sameness).capitalize()}.")
     if reward is not None and judge is not None:
         from tiebreak.chain.records import ANYONE, Terms
         from tiebreak.cli.notices import Teller
@@ -199,8 +203,9 @@ def _capture(
     policy: Policy | None,
     bits: int | None,
     max_memory: int,
-) -> tuple[Job, Path]:
-    """The job of a task, written to `out`; or the job that is in a directory already."""
+) -> tuple[Job, Path, Sameness | None]:
+    """The job of a task, written to `out`, and how it compares with the task's own step; or the job that is in a
+    directory already."""
     if Path(source).is_dir():
         from tiebreak.cli.training import read_job
 
@@ -209,7 +214,7 @@ def _capture(
         strangers = sorted({path.name for path in Path(source).iterdir()} - _files_of_a_job())
         if strangers:
             raise CommandError(f"{source} would be published with {strangers[0]} in it: move that somewhere else.")
-        return read_job(Path(source), max_memory), Path(source)
+        return read_job(Path(source), max_memory), Path(source), None
     if out is None:
         raise CommandError("the job needs a directory for its files: name one with --out.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -221,9 +226,10 @@ def _capture(
     from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 
     number = POLICY_THRESHOLD if policy == Policy.THRESHOLD else POLICY_CERTIFIED
-    job = Job.from_task(task, policy=number, bits=bits or 32)
+    found: list[Sameness] = []
+    job = Job.from_task(task, policy=number, bits=bits or 32, report=found.append)
     job.write(out)
-    return job, out
+    return job, out, found[0]
 
 
 def _files_of_a_job() -> set[str]:

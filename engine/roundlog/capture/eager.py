@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -42,7 +43,9 @@ class EagerTraining:
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), task.max_grad_norm)
         task.optimizer.step()
         if isinstance(task.schedule, LRScheduler):
-            task.schedule.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # schedulers of PyTorch warn of what they do themselves
+                task.schedule.step()
         return total
 
 

@@ -143,7 +143,7 @@ class _Lowering(Context):
             kinds.append(("schedule", slot, TensorType((), DType.F32)))
         for slot, field in enumerate(self.task.dataset.values()):
             shape = (self.task.batch_size, *field.shape[1:])
-            kinds.append(("data", slot, TensorType(shape, DType.of(field.dtype))))
+            kinds.append(("data", slot, TensorType(shape, storage(field.dtype))))
         for node, (op, slot, kind) in zip(rest, kinds, strict=True):
             self.values[node] = self.builder.source_op(op, kind, slot=slot)
 

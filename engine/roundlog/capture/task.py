@@ -17,7 +17,10 @@ from roundlog.capture.schedule import Factor
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 
 STORED = (torch.float32, torch.int64, torch.bool)
-"""Dtypes of states and data."""
+"""Dtypes of states and data in a program."""
+
+_WIDENED = (torch.uint8, torch.int8, torch.int16, torch.int32)
+"""Dtypes that a dataset may have besides: a job holds them as int64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +32,8 @@ class Task:
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
     optimizer: `torch.optim.SGD`, `Adam` or `AdamW` over the model's parameters, freshly made, with any number of
         parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
-    dataset: field name -> tensor [rows, ...], float32, int64 or bool; all fields have the same number of rows.
+    dataset: field name -> tensor [rows, ...], float32, bool or integers of any size, which the job holds as int64; all
+        fields have the same number of rows.
     schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of
         `torch.optim.lr_scheduler` over the optimizer, freshly made, which takes a step after each of the optimizer's.
     micro_batches: gradient accumulation. A batch is cut into so many equal parts, in order; the loss of each, divided
@@ -93,12 +97,17 @@ class Task:
                 raise CaptureError(f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor")
             if field.ndim == 0 or field.shape[0] == 0:
                 raise CaptureError(f"dataset field {name} is empty: give at least one row")
-            if field.dtype not in STORED:
+            if field.dtype not in STORED + _WIDENED:
                 raise CaptureError(f"dataset field {name} is {field.dtype}: convert it to float32, int64 or bool")
             if field.layout != torch.strided:
                 raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
             if field.shape[0] != self.rows:
                 raise CaptureError(f"dataset field {name} has {field.shape[0]} rows, the first field {self.rows}")
+
+
+def widened(field: torch.Tensor) -> torch.Tensor:
+    """A dataset field as programs hold it: float32, int64 or bool."""
+    return field.to(torch.int64) if field.dtype in _WIDENED else field
 
 
 def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:

@@ -134,9 +134,9 @@ class Context(ABC):
 
 
 def storage(dtype: torch.dtype) -> DType:
-    """How a program holds values of a dtype: 32-bit integers as int64, which do not wrap around where PyTorch's do.
+    """How a program holds values of a dtype: smaller integers as int64, which do not wrap around where PyTorch's do.
     Raises ProgramError for any other."""
-    return DType.I64 if dtype == torch.int32 else DType.of(dtype)
+    return DType.I64 if dtype in (torch.uint8, torch.int8, torch.int16, torch.int32) else DType.of(dtype)
 
 
 def wider(*dtypes: DType) -> DType:

@@ -1,0 +1,118 @@
+"""The comparison of a captured step with the user's own notices what a capture gets wrong, and lets pass what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from roundlog.capture import Captured, CaptureError, Task, capture
+from roundlog.job import Job
+from roundlog.program import Program
+from roundlog.sameness import Sameness, confirm_same
+from torch import Tensor, nn
+
+
+def task_of(function: Callable[[Tensor], Tensor] = torch.tanh, lr: float = 0.01, **more: object) -> Task:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    return Task(
+        model=model,
+        loss=lambda m, b: function(m(b["x"])).square().mean(),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1),
+        dataset={"x": torch.randn(20, 6)},
+        **{"batch_size": 5, "steps": 4, "interval": 2, "seed": 1, **more},  # type: ignore[arg-type]
+    )
+
+
+def compared(task: Task) -> Sameness:
+    found: list[Sameness] = []
+    Job.from_task(task, report=found.append)
+    return found[0]
+
+
+def test_a_capture_agrees_with_pytorch_in_fp64() -> None:
+    same = compared(task_of(max_grad_norm=0.5, schedule=lambda step: 0.9**step))
+    assert same.in_fp64 and same.steps == 3 and 0 < same.largest < 1e-4
+    assert "captured step equals yours: 3 steps from two states, largest difference" in str(same)
+
+
+def other_constants(program: Program, change: Callable[[float], float]) -> Program:
+    """FP32 literals of one element, changed."""
+    nodes = list(program.nodes)
+    for index, node in enumerate(nodes):
+        if node.op == "constant" and node.type.dtype.name == "F32" and len(node.attributes["bits"]) == 1:  # type: ignore[arg-type]
+            bits = torch.tensor(node.attributes["bits"], dtype=torch.int32).view(torch.float32)
+            changed = torch.tensor([change(float(bits))]).view(torch.int32)
+            nodes[index] = replace(node, attributes={"bits": tuple(int(b) & 0xFFFFFFFF for b in changed)})
+    return replace(program, nodes=tuple(nodes))
+
+
+WRONG: dict[str, tuple[Callable[[Captured], Captured], str]] = {
+    "another learning rate": (lambda c: replace(c, schedule=c.schedule * 1.001), "the change of parameter/"),
+    "another constant": (
+        lambda c: replace(c, program=other_constants(c.program, lambda x: x * 1.001 if 0 < x < 1 else x)),
+        "differs by",
+    ),
+    "a gradient that is missing": (
+        lambda c: replace(c, origin=replace(c.origin, gradients={k: v for k, v in c.origin.gradients.items() if k != "0.bias"})),
+        "only yours has the gradient of 0.bias",
+    ),
+    "another initial state": (
+        lambda c: replace(c, states={**c.states, "buffer/2.running_var": c.states["buffer/2.running_var"].double().float()}),
+        "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_noticed(name: str) -> None:
+    spoil, message = WRONG[name]
+    task = task_of()
+    captured = capture(task)
+    confirm_same(task, captured)
+    if not message:  # the control: the same program, passed on otherwise
+        confirm_same(task, spoil(captured))
+        return
+    with pytest.raises(CaptureError, match=message) as caught:
+        confirm_same(task, spoil(captured))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rule_that_is_slightly_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from roundlog.capture.rules import RULES
+
+    right = RULES["tanh"]
+    monkeypatch.setitem(RULES, "tanh", lambda c, x: c.op("mul", right(c, x), c.f32(1.0001)))
+    with pytest.raises(CaptureError, match="the captured step is not yours: at step 0 the loss differs"):
+        Job.from_task(task_of())
+
+
+def test_a_model_that_insists_on_fp32_is_compared_in_fp32() -> None:
+    def function(y: Tensor) -> Tensor:
+        assert y.dtype == torch.float32
+        return y.tanh()
+
+    same = compared(task_of(function))
+    assert not same.in_fp64 and "since the model does not run in FP64" in str(same)
+
+
+def test_a_model_that_computes_parts_in_fp32_is_compared_in_fp64() -> None:
+    assert compared(task_of(lambda y: torch.softmax(y.float(), 1, dtype=torch.float32))).in_fp64
+
+
+def test_ties_and_steps_that_magnify_rounding_pass() -> None:
+    """Equal maxima, gradients that are zero but for rounding under Adam, and a sine of large numbers."""
+    compared(task_of(lambda y: torch.relu(y * 0).amax(1) + y.round().max(1).values * 0))
+    compared(task_of(lambda y: y - y.mean(1, keepdim=True) + y.softmax(1).sum(1, keepdim=True)))
+    compared(task_of(lambda y: torch.sin(y * 1e4)))
+
+
+def test_a_training_that_breaks_down_in_pytorch_too_passes() -> None:
+    assert compared(task_of(lambda y: y.exp().exp(), lr=1e20)).steps == 3
+
+
+def test_a_step_that_stops_where_pytorch_goes_on_is_refused() -> None:
+    with pytest.raises(CaptureError, match="the captured step stops where yours goes on: step 0: operator"):
+        Job.from_task(task_of(lambda y: (y * 0 + 1e30).long().bool().float() + y))

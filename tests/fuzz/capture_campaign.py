@@ -1,0 +1,163 @@
+"""Random training scripts, captured and trained beside PyTorch: `make fuzz-capture PROGRAMS=2000`.
+
+Every script is captured or refused in one sentence. What is captured is trained for three steps by the engine, and by
+PyTorch from a fresh copy of the script; losses, parameters and buffers have to agree. The exit status is 0 only if no
+script differs without a word, and none raises anything but CaptureError."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+from random_trainings import Training, random_training
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+
+from roundlog.capture import CaptureError, Captured, Task, capture
+from roundlog.capture.draws import Replay
+from roundlog.capture.eager import EagerTraining, plainly
+from roundlog.executor import Executor, StoppedError
+from roundlog.operators import StepInputs
+from roundlog.randomness import batch_rows
+from roundlog.rounding import Recorder
+from roundlog.sameness import confirm_same
+
+Losses = list[float]
+States = dict[str, torch.Tensor]
+Drawn = list[list[torch.Tensor | None]]
+
+
+class Difference(Exception):
+    """A script that was captured, and is not what PyTorch trains."""
+
+
+def attempt(training: Training) -> str:
+    """What comes of a script: "captured", "refused", "refused by the comparison" (capture had made something else of
+    it), or "fails" (PyTorch itself cannot run it). Raises Difference, or whatever is no CaptureError."""
+    try:
+        _by_pytorch(training.task(), None, 0.0)
+    except Exception:
+        return "fails"
+    task = training.task()
+    before = _named(task)
+    kept = {name: tensor.clone() for name, tensor in before.items()}
+    try:
+        captured = capture(task)
+    except CaptureError as error:
+        _one_line(error)
+        return "refused"
+    finally:
+        after = _named(task)
+        if after.keys() != before.keys() or any(
+            after[n] is not before[n] or not torch.equal(after[n], kept[n]) for n in kept
+        ):
+            raise Difference("capture has changed the user's model")
+    try:
+        confirm_same(task, captured)
+    except CaptureError as error:
+        _one_line(error)
+        return "refused by the comparison"
+    losses, states, drawn = _by_engine(task, captured)
+    theirs, right = _by_pytorch(training.task(), drawn, 0.0)
+    noisy, noise = _by_pytorch(training.task(), drawn, 2.0**-23)
+    for step, (ours, other, third) in enumerate(zip(losses, theirs, noisy, strict=True)):
+        if not abs(ours - other) <= 1e-4 * (abs(other) + 1e-3) + 50 * abs(third - other):
+            raise Difference(f"the loss of step {step} is {ours}, and {other} by PyTorch")
+    for name, tensor in right.items():
+        apart, size = float((states[name].double() - tensor).abs().max()), float(tensor.abs().max())
+        if not apart <= 1e-4 * (size + 1e-3) + 50 * float((noise[name] - tensor).abs().max()):
+            raise Difference(f"{name} is {apart:.2g} off after three steps")
+    return "captured"
+
+
+def _by_engine(task: Task, captured: Captured) -> tuple[Losses, States, Drawn]:
+    executor, states = Executor(captured.program), list(captured.states.values())
+    losses: Losses = []
+    drawn: Drawn = []
+    for step in range(task.steps):
+        values: dict[int, torch.Tensor] = {}
+        inputs = StepInputs(
+            states=states,
+            data=list(_batch(task, step).values()),
+            schedule=captured.schedule[step],
+            seed=task.seed,
+            step=step,
+            device=torch.device("cpu"),
+        )
+        result = executor.run(inputs, Recorder(4), observe=lambda i, x, v=values: v.update({i: x.clone()}))
+        losses.append(result.loss)
+        drawn.append([None if index is None else values[index] for index in captured.origin.draws])
+        states = result.states
+    return losses, dict(zip(captured.program.state_names, states, strict=True)), drawn
+
+
+def _by_pytorch(task: Task, drawn: Drawn | None, nudge: float) -> tuple[Losses, States]:
+    """nudge: how far parameters start from where they should, relatively."""
+    signs = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in task.model.parameters():
+            parameter.mul_(1 + nudge * (torch.randint(0, 2, parameter.shape, generator=signs) * 2 - 1))
+    training, losses = EagerTraining(task), []
+    for step in range(task.steps):
+        with plainly():
+            if drawn is None:
+                losses.append(training.step(step, _batch(task, step)))
+            else:
+                with Replay(drawn[step]):
+                    losses.append(training.step(step, _batch(task, step)))
+    first: dict[int, str] = {}
+    unique = {name: t for name, t in _named(task).items() if first.setdefault(t.untyped_storage()._cdata, name) == name}
+    return losses, {name: tensor.detach().double() for name, tensor in unique.items()}
+
+
+def _named(task: Task) -> States:
+    return {
+        **{f"parameter/{name}": tensor for name, tensor in task.model.named_parameters()},
+        **{f"buffer/{name}": tensor for name, tensor in task.model.named_buffers()},
+    }
+
+
+def _batch(task: Task, step: int) -> States:
+    rows = torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows))
+    return {name: field[rows] for name, field in task.dataset.items()}
+
+
+def _one_line(error: CaptureError) -> None:
+    if "\n" in str(error) or not str(error):
+        raise Difference(f"a refusal is not one sentence: {error!r}")
+
+
+def campaign(first: int, count: int) -> Counter[str]:
+    """So many scripts; those that are neither captured nor refused are printed."""
+    counts: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        training = random_training(seed)
+        try:
+            outcome = attempt(training)
+        except StoppedError:
+            outcome = "stops"
+        except Difference as difference:
+            outcome = "differs"
+            print(f"script {seed}: {difference}\n{training.source}", file=sys.stderr)
+        except Exception as error:
+            outcome = "raises"
+            print(f"script {seed}: {type(error).__name__}: {error}\n{training.source}", file=sys.stderr)
+        counts[outcome] += 1
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="number of the first script")
+    arguments = parser.parse_args()
+    counts = campaign(arguments.first, arguments.programs)
+    print(f"{arguments.programs} scripts: " + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
+    return 1 if counts["differs"] or counts["raises"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
