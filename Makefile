@@ -8,6 +8,7 @@ TORCH ?= torch==2.13.0
 WORKERS ?= 2
 FUZZ_SECONDS ?= 300
 MINUTES ?= 30
+PROGRAMS ?= 2000
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 
 .PHONY: demo test test-slow test-matrix test-triton fuzz fuzz-capture chaos lint test-python clean

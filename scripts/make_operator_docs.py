@@ -31,15 +31,37 @@ INTRODUCTION = """# Operators
 
 Written by `scripts/make_operator_docs.py` from the registry and the table of rules; a test holds it fresh.
 
+## What a task may do
+
+Read this before the first try.
+
+1. Capture runs your own step (model, loss, `backward()`) once, without computing anything, and writes down its
+   operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
+2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings, not at
+   values that the step computes: decide those by `torch.where`.
+3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole.
+4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes,
+   items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a teacher).
+5. Other Python state that a step depends on is refused: counters, `random`, `numpy.random`, tensors that begin as None.
+   Caches and counters on which nothing depends may stay.
+6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
+7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is
+   refused.
+8. Data come in by the batch alone. Fields are float32, bool or integers, which a job holds as int64.
+9. The optimizer is one of `torch.optim` over the model's parameters; what capture does not know of it is refused by name.
+10. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
+    in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
+    the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.
+
 ## What programs are made of
 
 Every value of a program is the output of one of these. Their names are the closed set that trainers, auditors and the
 contract know; anything else is refused.
 
-Values are f32, int64 or bool, and so are a job's data and state: parameters, buffers and datasets of other types are
-refused. What a model computes in int32 on its way (`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is
+Values are f32, int64 or bool, and so are a job's data and state: parameters and buffers of other types are refused, and
+small integers in datasets become int64. What a model computes in int32 on its way (`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is
 held as int64: the same numbers, except that where int32 would overflow and wrap around, a program goes on with the
-number itself.
+number itself; a step in which that happens while it is compared with yours is refused.
 """
 
 LOWERED = """## What PyTorch operators become

@@ -38,6 +38,9 @@ _ROOM = 24.0
 _FLOOR = 4e-6
 """How far apart the two may be in any case, in units of the largest element: FP32 has 6e-8."""
 
+_BLURRED = 1e-3
+"""From which error of PyTorch's FP32 on, in units of the largest element, a tensor's difference is not reported."""
+
 _NUDGES = 3
 """How often the initial state is nudged, where something seems too far off."""
 
@@ -141,7 +144,8 @@ class _Comparison:
         # States are rounded to FP32 once a step, however little they move.
         state = self._start.get(name.removeprefix(_CHANGE))
         allowed = _FLOOR * size + (0.0 if state is None else 2.0**-22 * _largest(state.double()))
-        allowed += _ROOM * _apart(self._single.steps[step][name], truth)
+        own = _apart(self._single.steps[step][name], truth)
+        allowed += _ROOM * own
         if apart > allowed:
             allowed += _ROOM * self._noise_of(step, name)
         if not apart <= allowed:
@@ -150,7 +154,8 @@ class _Comparison:
                 f"element is {size:.2g}: the model, the loss or a hook does something that capture does not follow, so "
                 "write this part with ordinary operators on parameters and buffers"
             )
-        return apart / size if size else 0.0
+        # Where FP32 leaves next to nothing of a tensor, its difference says nothing.
+        return apart / size if own < _BLURRED * size else 0.0
 
     def _noise_of(self, step: int, name: str) -> float:
         """How far from the truth PyTorch's FP32 gets when the initial state is changed by a unit in the last place, in

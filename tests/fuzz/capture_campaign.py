@@ -16,7 +16,7 @@ from random_trainings import Training, random_training
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
-from roundlog.capture import CaptureError, Captured, Task, capture
+from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
 from roundlog.capture.eager import EagerTraining, plainly
 from roundlog.executor import Executor, StoppedError

@@ -123,7 +123,8 @@ _INIT = [
 _LOSSES = [
     "return model(batch['x']).square().mean()",
     "return model(batch['x']).square().mean() + 0.1 * sum(p.square().sum() for p in weights)",
-    "y = model(batch['x'])\nwith torch.no_grad():\n    for t, p in zip(teacher, weights):\n        t.mul_(0.9).add_(p, alpha=0.1)\nreturn (y * teacher[0].mean()).square().mean()",
+    "y = model(batch['x'])\nwith torch.no_grad():\n    for t, p in zip(teacher, weights):\n"
+    "        t.mul_(0.9).add_(p, alpha=0.1)\nreturn (y * teacher[0].mean()).square().mean()",
     "return F.mse_loss(model(batch['x']), batch['x'])",
     "y = model(batch['x'])\nseen.append(y.detach())\nreturn y.abs().mean()",
     "y = model(batch['x'])\nmoving.mul_(0.9).add_(y.detach().mean())\nreturn (y - moving).square().mean()",
@@ -173,8 +174,10 @@ def random_training(seed: int) -> Training:
         ]
     )
     options = rng.choice(
-        ["{}", "{}", "{'micro_batches': 2}", "{'max_grad_norm': 0.1}", "{'schedule': lambda s: 0.5**s}"]
-        + ["{'schedule': torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}"]
+        [
+            *("{}", "{}", "{'micro_batches': 2}", "{'max_grad_norm': 0.1}", "{'schedule': lambda s: 0.5**s}"),
+            "{'schedule': torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}",
+        ]
     )
     hook = rng.choice([""] * 12 + ["optimizer.register_step_pre_hook(lambda o, a, k: clamp_all(o))"])
     source = f"""{_HEAD}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
     from roundlog.job import Job
+    from roundlog.sameness import Sameness
 
 _CONTRACTS_BITS = 32
 

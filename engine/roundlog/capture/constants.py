@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.rules import VIEWS
@@ -19,12 +19,13 @@ from roundlog.capture.rules import VIEWS
 class Constants:
     """Which nodes of a graph are constant, and what they give."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
+        """module: what the graph's attributes are found in."""
         self._module = module
         self._values: dict[fx.Node, Any] = {}
-        changing = written(module.graph)
+        changing = written(graph)
         self._constant: set[fx.Node] = set()
-        for node in module.graph.nodes:
+        for node in graph.nodes:
             computed = node.op == "call_function" and node not in changing and not _random_or_mutating(node)
             if (computed and all(source in self._constant for source in node.all_input_nodes)) or (
                 node.op == "get_attr" and node not in changing and _is_tensor(module, node)
@@ -72,7 +73,7 @@ class Constants:
         return torch.zeros_like(value) if "empty" in str(node.target) else value
 
 
-def _is_tensor(module: fx.GraphModule, node: fx.Node) -> bool:
+def _is_tensor(module: nn.Module, node: fx.Node) -> bool:
     """Whether an attribute of the graph is a tensor, and not a generator of random numbers."""
     return isinstance(getattr(module, str(node.target)), torch.Tensor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ would stop there. So it would where a row of `_safe_softmax` is all -inf."""
 _KEPT_WHOLE = frozenset((*_BETTER_IN_ONE, *_MOVEMENT, *_MATRICES, *_OVERFLOWING, "_safe_softmax"))
 
 
+@functools.cache
 def decompositions() -> dict[Any, Any]:
     """The table for `make_fx`."""
     table: dict[Any, Any] = {**core_aten_decompositions(), **get_decompositions(_BEYOND_CORE)}

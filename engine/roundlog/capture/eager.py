@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.distributions import Distribution
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -57,8 +58,10 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Without what computes several operators as one: compiled functions, fused attention, and oneDNN, whose recurrent
-    layers are one operator."""
+    """Without what computes several operators as one (compiled functions, fused attention, oneDNN, whose recurrent layers
+    are one operator), and without checks of `torch.distributions`, which look at values and change nothing."""
+    checks = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
     was_enabled = torch._C._get_mkldnn_enabled()
     # torch.backends.mkldnn.flags would set other options too, and warn of them.
     torch._C._set_mkldnn_enabled(False)
@@ -66,4 +69,5 @@ def plainly() -> Iterator[None]:
         with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
+        Distribution.set_default_validate_args(checks)
         torch._C._set_mkldnn_enabled(was_enabled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _CAPTURE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
+
+LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""Where code lies that is not the user's."""
 
 
 class SourceLines(TorchDispatchMode):
@@ -103,14 +107,17 @@ def source_of(node: fx.Node) -> str:
 
 
 def place_of_error(error: BaseException) -> str:
-    """` (at net.py:12)`: the innermost line of the user's code that an error passed through."""
-    traceback, place = error.__traceback__, ""
+    """` (at layers.py:12, called from net.py:3)`: the innermost line outside of torch that an error passed through, and,
+    if that lies in a library, the innermost one that does not."""
+    traceback, place, own = error.__traceback__, "", ""
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
         if not path.startswith((_CAPTURE, _TORCH, "<")):
-            place = f" (at {Path(path).name}:{traceback.tb_lineno})"
+            place = f"{Path(path).name}:{traceback.tb_lineno}"
+            own = own if path.startswith(LIBRARIES) else place
         traceback = traceback.tb_next
-    return place
+    caller = f", called from {own}" if own and own != place else ""
+    return f" (at {place}{caller})" if place else ""
 
 
 def place_of_call() -> str:

@@ -15,9 +15,9 @@ from roundlog.capture.draws import draw_of
 from roundlog.capture.eager import plain_model
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
+from roundlog.capture.rehearsal import surroundings, traced
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.table import storage
-from roundlog.capture.rehearsal import surroundings, traced
 from roundlog.capture.storage import Storages
 from roundlog.capture.task import Task
 from roundlog.capture.trace import Trace
@@ -82,7 +82,7 @@ class _Lowering(Context):
         self.values: dict[fx.Node, Any] = {}
         """What each graph node stands for: a value, a tuple of them, or, for what was computed at capture, the tensor
         itself, until an operator of the program needs it."""
-        self.constants = Constants(traced.graph)
+        self.constants = Constants(traced.graph, traced.graph.graph)
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
         self.draws: list[Value] = []

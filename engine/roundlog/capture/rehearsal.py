@@ -151,7 +151,7 @@ def _pairs(one: fx.GraphModule, two: fx.GraphModule) -> Iterator[tuple[_Describe
 
 def _described(module: fx.GraphModule) -> Iterator[_Described]:
     """Every node that is not constant, with what it computes."""
-    constants = Constants(module)
+    constants = Constants(module, module.graph)
     numbers: dict[fx.Node, int] = {}
 
     def argument(node: fx.Node) -> object:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import random
-import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,8 +18,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-"""Where code lies that is not the user's: what its functions keep in global variables is not looked at."""
+from roundlog.capture.lines import LIBRARIES
 
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -223,7 +221,7 @@ class Surroundings:
             yield from self._held(
                 "", lambda: {name: c.cell_contents for name, c in cells.items() if _full(c)}, put_back
             )
-        if not function.__code__.co_filename.startswith((*_LIBRARIES, "<frozen")):
+        if not function.__code__.co_filename.startswith((*LIBRARIES, "<frozen")):
             yield from self._globals(function.__globals__, _names(function.__code__))
 
     def _globals(self, variables: dict[str, Any], names: set[str]) -> Iterator[tuple[str, object]]:

@@ -283,7 +283,10 @@ def refused(task: Task, message: str) -> None:
         ({"dataset": {"x": torch.ones(())}}, "x is empty: give at least one row"),
         ({"dataset": {"x": torch.ones(9, 6), "y": torch.ones(8)}}, "y has 8 rows, the first field 9"),
         ({"dataset": {"x": torch.ones(9, 6, dtype=torch.float64)}}, "x is torch.float64: convert it"),
-        ({"dataset": {"x": torch.ones(9, 6, dtype=torch.int64), "y": torch.zeros(9).long()}}, r"same dtype.*tasks.py:\d+"),
+        (
+            {"dataset": {"x": torch.ones(9, 6, dtype=torch.int64), "y": torch.zeros(9).long()}},
+            r"same dtype.*tasks.py:\d+",
+        ),
         ({"loss": lambda m, b: 1.0}, "the loss is a float"),
         ({"loss": lambda m, b: b["y"].sum()}, "the loss is torch.int64"),
         ({"loss": lambda m, b: b["x"].sum()}, "depends on no parameter"),

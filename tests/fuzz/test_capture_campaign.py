@@ -1,0 +1,45 @@
+"""Random training scripts: a sample of `make fuzz-capture`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from capture_campaign import Difference, attempt, campaign
+from random_trainings import Training, random_training
+from roundlog.capture.rules import RULES
+
+SAMPLE = 24
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_script_is_captured_as_something_else() -> None:
+    counts = campaign(10_000, SAMPLE)
+    assert not counts["differs"] and not counts["raises"]
+    assert counts["captured"] > SAMPLE // 4 and counts["refused"]
+
+
+def plain() -> Training:
+    """A script that is captured, and has a GELU in it."""
+    numbers = (random_training(seed) for seed in range(1000))
+    return next(t for t in numbers if "h = F.gelu" in t.source and attempt(t) == "captured")
+
+
+def test_the_campaign_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a rule that is wrong, and a comparison that sees nothing."""
+    training = plain()
+    right = RULES["gelu"]
+    monkeypatch.setitem(RULES, "gelu", lambda c, *a, **options: c.op("mul", right(c, *a, **options), c.f32(1.01)))
+    monkeypatch.setattr("capture_campaign.confirm_same", lambda task, captured: None)
+    with pytest.raises(Difference, match=r"the loss of step 0|off after three steps"):
+        attempt(training)
+
+
+def test_a_capture_that_changes_the_model_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(task):
+        with torch.no_grad():
+            task.model.w.mul_(0.5)
+        raise AssertionError
+
+    monkeypatch.setattr("capture_campaign.capture", careless)
+    with pytest.raises(Difference, match="changed the user's model"):
+        attempt(plain())
