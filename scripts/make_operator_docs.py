@@ -48,7 +48,7 @@ Read this before the first try.
 7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is
    refused.
 8. Data come in by the batch alone. Fields are float32, bool or integers, which a job holds as int64.
-9. The optimizer is one of `torch.optim` over the model's parameters; what capture does not know of it is refused by name.
+9. The optimizer is one of `torch.optim` over the model's parameters. What capture does not know of it is refused.
 10. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
     the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.
@@ -59,8 +59,8 @@ Every value of a program is the output of one of these. Their names are the clos
 contract know; anything else is refused.
 
 Values are f32, int64 or bool, and so are a job's data and state: parameters and buffers of other types are refused, and
-small integers in datasets become int64. What a model computes in int32 on its way (`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is
-held as int64: the same numbers, except that where int32 would overflow and wrap around, a program goes on with the
+small integers in datasets become int64. What a model computes in int32 on its way
+(`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is held as int64: the same numbers, except that where int32 would overflow and wrap around, a program goes on with the
 number itself; a step in which that happens while it is compared with yours is refused.
 """
 

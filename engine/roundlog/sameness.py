@@ -1,8 +1,8 @@
 """The captured step beside the user's own: both are run, and have to come to the same.
 
-A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from the
-initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own objects, in
-FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as
+A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from
+the initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own
+objects, in FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as
 closely as PyTorch's FP32 does with its FP64."""
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ class _Comparison:
 
     def _by_pytorch(self, dtype: torch.dtype, nudge: int = 0) -> _Run:
         """What the user's own step comes to, from random numbers of the program's. The optimizer is given the program's
-        gradients, once the user's own are known: it may make much of little, as Adam does of gradients near zero. A step
-        that raises is where the run ends. nudge: number of a change to the initial state; 0 for none."""
+        gradients, once the user's own are known: it may make much of little, as Adam does of gradients near zero. A
+        step that raises is where the run ends. nudge: number of a change to the initial state; 0 for none."""
         origin, around, run = self._origin, self._around, _Run()
         values = {id(tensor): self._start[name] for name, tensor in origin.tensors.items()}
         around.restore()

@@ -1,5 +1,5 @@
-"""Python decisions inside a traced step: those about constants are taken, those about computed values are refused with a
-hint at what to do."""
+"""Python decisions inside a traced step: those about constants are taken, those about computed values are refused with
+a hint at what to do."""
 
 from __future__ import annotations
 

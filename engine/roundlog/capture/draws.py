@@ -1,8 +1,8 @@
 """The random numbers that a step draws: which operator calls draw them, which of these draw the same, and their replay.
 
 A call draws what PyTorch's generator gives in the state in which it finds it. Code that puts the generator back into a
-former state (activation checkpointing, which computes a part of the forward pass again) draws the same numbers again. So
-while a step is traced, every call is marked with the state that it has found, and the generator moved on."""
+former state (activation checkpointing, which computes a part of the forward pass again) draws the same numbers again.
+So while a step is traced, every call is marked with the state that it has found, and the generator moved on."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Without what computes several operators as one (compiled functions, fused attention, oneDNN, whose recurrent layers
-    are one operator), and without checks of `torch.distributions`, which look at values and change nothing."""
+    """Without what computes several operators as one (compiled functions, fused attention, oneDNN, whose recurrent
+    layers are one operator), and without checks of `torch.distributions`, which look at values and change nothing."""
     checks = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     was_enabled = torch._C._get_mkldnn_enabled()

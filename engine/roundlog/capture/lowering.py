@@ -240,8 +240,8 @@ class _Lowering(Context):
         return any(user in self.values and self.storages.is_view(user) for user in node.users)
 
     def _stop_if_shape_depends_on_values(self, node: fx.Node, name: str) -> None:
-        for traced in tree_leaves(node.meta.get("val")):
-            if isinstance(traced, torch.Tensor) and not all(type(size) is int for size in traced.shape):
+        for value in tree_leaves(node.meta.get("val")):
+            if isinstance(value, torch.Tensor) and not all(type(size) is int for size in value.shape):
                 raise CaptureError(
                     f"the operator aten.{name}{self._where()} gives a tensor whose shape depends on values: "
                     "choose elements with torch.where or a mask instead"
@@ -253,7 +253,7 @@ class _Lowering(Context):
         self.node = node
         self.builder.draw = draw_of(node)
         try:
-            # Rules give results; where they are written to is the caller's affair. Random numbers are the program's own.
+            # Rules give results; where these are written to is not their affair. Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key not in ("out", "generator")}
             args, kwargs = fx.node.map_arg((node.args, options), self.value)
             return rule(self, *args, **kwargs)

@@ -65,8 +65,8 @@ class Substitution(TorchDispatchMode):
         last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         if not whole or first < 0 or last >= original.numel():
             raise CaptureError(
-                f"a tensor of shape {list(tensor.shape)} shares memory with {name} in a way that cannot be followed: make "
-                "it a view of the parameter inside the step, or a copy"
+                f"a tensor of shape {list(tensor.shape)} shares memory with {name} in a way that cannot be followed: "
+                "make it a view of the parameter inside the step, or a copy"
             )
         return replacement.as_strided(tensor.shape, tensor.stride(), first)
 

@@ -160,15 +160,15 @@ class Tracer:
                 continue
             if name in self._parameters or not isinstance(change.after, torch.Tensor):
                 raise CaptureError(
-                    f"a step puts {_kind(change.after)} in the place of {change.name}: write into the tensor that is there "
-                    "(.copy_()), or keep what is new under another name"
+                    f"a step puts {_kind(change.after)} in the place of {change.name}: write into the tensor that is "
+                    "there (.copy_()), or keep what is new under another name"
                 )
             value = self._substitution.of(change.after)
             before = states[self._first[name]]
             if (value.shape, value.dtype) != (before.shape, before.dtype):
                 raise CaptureError(
-                    f"a step makes {change.name}, {before.dtype} {list(before.shape)}, {value.dtype} {list(value.shape)}: "
-                    "give it its final shape and dtype before the first step"
+                    f"a step makes {change.name}, {before.dtype} {list(before.shape)}, {value.dtype} "
+                    f"{list(value.shape)}: give it its final shape and dtype before the first step"
                 )
             following[self._first[name]] = value
         return following
@@ -198,8 +198,8 @@ class _NoNewMemory(TorchFunctionMode):
     ) -> Any:
         if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
             raise CaptureError(
-                f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under torch.no_grad(), or "
-                "compute what is needed from it (torch.nn.utils.parametrize)"
+                f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under torch.no_grad(), "
+                "or compute what is needed from it (torch.nn.utils.parametrize)"
             )
         return func(*args, **(kwargs or {}))
 
@@ -218,7 +218,7 @@ def _checked(loss: object) -> torch.Tensor:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without PyTorch's log of the failures of fake tensors, which it writes, with tracebacks, before it raises them."""
+    """Without PyTorch's log of the failures of fake tensors, which it writes with tracebacks before it raises them."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled = logger.disabled
     logger.disabled = True
