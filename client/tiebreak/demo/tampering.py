@@ -131,12 +131,12 @@ class _CunningOutput:
         found = self._honest.running(element, claimed)
         last = found.partials[-1]
         wanted = claimed if self._side is Side.TRAINER else claimed ^ 1
-        if not isinstance(last, ExactSum | IntegerSum):
+        if not isinstance(last, ExactSum | IntegerSum) or (isinstance(last, ExactSum) and last.special):
             return found
         off = _whole(last, wanted) - last.total
         middle = len(found.partials) // 2
         bent = [_moved(partial, off) if i >= middle else partial for i, partial in enumerate(found.partials)]
-        return RunningResults(bent, stopped=False)
+        return RunningResults(bent)
 
 
 def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
