@@ -13,7 +13,6 @@ from roundlog.commitments import canonical
 from roundlog.finiteness import Doubts, all_finite, ends_finite
 from roundlog.fusion import Group, compute, compute_on_device, deaths, plan
 from roundlog.kernels.cuda import works
-from roundlog.origin import Watch
 from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import (
@@ -28,8 +27,10 @@ from roundlog.operators import (
 )
 from roundlog.operators.movement import OutOfRangeError
 from roundlog.operators.registry import integer
+from roundlog.origin import Watch
 from roundlog.program import Program, ProgramError
 from roundlog.rounding import Rounding
+
 
 class StoppedError(Exception):
     """The step has no result: the run stops here, naming step, operator and first element.
@@ -161,7 +162,11 @@ class RunningStep:
 
     def _require_finite(self, index: int, result: torch.Tensor) -> None:
         """Of what a loss or a store has got: raises NonFiniteError, or puts that off."""
-        if not self.stops or not self.executor.ends_finite[index] or self._program.nodes[index].inputs[0] in self._finite:
+        if (
+            not self.stops
+            or not self.executor.ends_finite[index]
+            or self._program.nodes[index].inputs[0] in self._finite
+        ):
             return
         if self.doubts is not None:
             self.doubts.about(result)
@@ -240,14 +245,12 @@ class Executor:
         pass_on: Callable[[int, torch.Tensor], None] | None,
         see: Callable[[int, Mapping[int, torch.Tensor]], None],
     ) -> None:
-        """A step that has stopped at a number that is not finite, once more and beyond it, operator by operator. see: is
-        shown every operator with the values that are alive. Raises IndexRangeError."""
+        """A step that has stopped at a number that is not finite, once more and beyond it, operator by operator. see:
+        is shown every operator with the values that are alive. Raises IndexRangeError."""
         with own_threads(), undisturbed(f"step {inputs.step}"):
             self._replay(self._start(inputs, rounding, pass_on), see, len(self.program.nodes))
 
-    def _replay(
-        self, running: RunningStep, see: Callable[[int, Mapping[int, torch.Tensor]], None], stop: int
-    ) -> None:
+    def _replay(self, running: RunningStep, see: Callable[[int, Mapping[int, torch.Tensor]], None], stop: int) -> None:
         running.stops = False
         for index in range(stop):
             running.compute(index)

@@ -172,7 +172,9 @@ def _require_numbers(
             if bool(tensor.isnan().any()):
                 raise JobError(f"{name} starts with NaN: no run can follow such a job")
             if slot not in kept:
-                raise JobError(f"{name} starts with a number that is not finite, and is updated: no run can follow such a job")
+                raise JobError(
+                    f"{name} starts with a number that is not finite, and is updated: no run can follow such a job"
+                )
     if not bool(schedule.isfinite().all()):
         raise JobError("schedule has a number that is not finite: no run can follow such a job")
     for name, field in dataset.items():

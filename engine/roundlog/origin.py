@@ -42,8 +42,8 @@ class Watch:
         inputs: Sequence[torch.Tensor] | None,
         whole: Callable[[int], int] = int,
     ) -> None:
-        """What operator `index` of the program gives of these inputs; None if they are not at hand. whole: of a part of an
-        output, the element of the whole one that an element of the part is."""
+        """What operator `index` of the program gives of these inputs; None if they are not at hand. whole: of a part of
+        an output, the element of the whole one that an element of the part is."""
         if all_finite(output):
             return
         self._lost.add(index)

@@ -1,10 +1,11 @@
 """What a party claims where a run has no value.
 
-A run that stops (a loss or next state that is not finite, an index out of range) has no state after that step, and yet a party has to play
-with whole trees. So it makes values up, and goes on from them as from any others: every claim before and after the
-step is right, given what comes before it, and the claim of the step itself is one that nobody else can have. Hence the
-opponent, who claims a value where there is none, differs from it right there, whatever it copies from the other's
-moves; a known constant in that place it could claim as well, and nothing about it could be proven.
+A run that stops (a loss or next state that is not finite, an index out of range) has no state after that step, and yet
+a party has to play with whole trees. So it makes values up, and goes on from them as from any others: every claim
+before and after the step is right, given what comes before it, and the claim of the step itself is one that nobody
+else can have. Hence the opponent, who claims a value where there is none, differs from it right there, whatever it
+copies from the other's moves; a known constant in that place it could claim as well, and nothing about it could be
+proven.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class DisputedOperator:
         return adjudicate(d, element, self._step, self._material)
 
     def running(self, element: int, claimed: int) -> RunningResults:
-        """The running results of an element, of which the trainer's bits are `claimed`: the same, whatever it claims."""
+        """The running results of an element. claimed: the trainer's bits, on which they do not depend."""
         if element not in self._running:
             self._running = {element: running_results(self.descriptor, element, self._material)}
         return self._running[element]

@@ -68,7 +68,7 @@ class Tape:
     """A compiled chain. Registers are numbered; the first ones hold the inputs, in order, and are never overwritten."""
 
     instructions: npt.NDArray[np.int64]
-    """[n, 6]: code, destination, three sources (those that the code has), and 1 if the result has to be finite, else 0."""
+    """[n, 6]: code, destination, three sources (those that the code has), and whether the result has to be finite."""
     outputs: npt.NDArray[np.int64]
     """Registers whose content is the result; none of them an input, each once."""
     registers: int
@@ -79,7 +79,7 @@ class Assignments:
     """A tape on which every instruction makes a new value: values are numbered, inputs first."""
 
     instructions: tuple[tuple[int, int, int, int, int], ...]
-    """Code, three sources (the first one again where the code has fewer), and 1 if the result has to be finite, else 0."""
+    """Code, three sources (the first one again where the code has fewer), and whether the result has to be finite."""
     outputs: tuple[int, ...]
 
     @classmethod

@@ -109,9 +109,7 @@ class MicrobatchExecutor:
         """A stage (samples is None), or a sweep's turn of these samples."""
         part, executor = self._part(time, samples)
         last = time == len(self._cut.members) - 1
-        inputs = values.inputs(
-            Reads(values, part.reads, samples, lambda index: self._sum(index, values, rounding))
-        )
+        inputs = values.inputs(Reads(values, part.reads, samples, lambda index: self._sum(index, values, rounding)))
 
         def pass_on(slot: int, value: torch.Tensor) -> None:
             values.keep(part.passes_on[slot], samples, value)
@@ -199,9 +197,7 @@ class _OfPart:
     def start_again(self) -> None:
         self._rounding.start_again()
 
-    def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
-    ) -> torch.Tensor:
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         original = self._part.original[index]
         window = None if self._samples is None else _window(self._program, self._analysis, original, self._samples)
         return self._rounding.round(original, operator, inputs, attributes, window)

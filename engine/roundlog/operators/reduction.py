@@ -321,7 +321,8 @@ class Extreme(Direct):
 
 @register
 class AMax(Extreme):
-    """amax(x, dims): the largest element over those axes, which stay as axes of size 1; NaN if one is, a zero +0. FP32."""
+    """amax(x, dims): the largest element over those axes, which stay as axes of size 1; NaN if one is, and a zero is
+    +0. FP32."""
 
     name = "amax"
 
@@ -333,7 +334,8 @@ class AMax(Extreme):
 
 @register
 class AMin(Extreme):
-    """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; NaN if one is, a zero +0. FP32."""
+    """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; NaN if one is, and a zero is
+    +0. FP32."""
 
     name = "amin"
 
@@ -344,8 +346,8 @@ class AMin(Extreme):
 
 @register
 class ArgMax(Direct):
-    """argmax(x, dim): int64, the lowest index of a largest element along the axis (NaN is the largest), which stays as an
-    axis of size 1."""
+    """argmax(x, dim): int64, the lowest index of a largest element along the axis (NaN is the largest), which stays as
+    an axis of size 1."""
 
     name = "argmax"
     kind = Kind.EXACT

@@ -74,7 +74,8 @@ class Schedule(Source):
 @register
 class Constant(Source):
     """constant(bits): a literal tensor of at most 65,536 elements in row-major order; one item fills any shape.
-    FP32 items are bit patterns as unsigned integers (the only NaN is 0x7fc00000), int64 items are values, bool items are 0 or 1."""
+    FP32 items are bit patterns as unsigned integers (the only NaN is 0x7fc00000), int64 items are values, bool items
+    are 0 or 1."""
 
     name = "constant"
 

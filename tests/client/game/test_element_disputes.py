@@ -159,7 +159,7 @@ class CopyingEvidence(Evidence):
 
             def running(self, element: int, claimed: int) -> RunningResults:
                 partials = theirs.running(element, claimed).partials[:-1]
-                return RunningResults([*partials, ExactSum(ieee.scaled(claimed) << 149)], stopped=False)
+                return RunningResults([*partials, ExactSum(ieee.scaled(claimed) << 149)])
 
         return Copied()  # type: ignore[return-value]
 

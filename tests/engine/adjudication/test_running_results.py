@@ -84,7 +84,9 @@ PLUS, MINUS, ONE = ieee.INFINITY, ieee.INFINITY | ieee.SIGN, 0x3F800000
         ([(0xFF800001, ONE)], ieee.NAN),
     ],
 )
-def test_a_sum_with_terms_that_are_not_finite_is_what_ieee_754_says(terms: list[tuple[int, ...]], comes_to: int) -> None:
+def test_a_sum_with_terms_that_are_not_finite_is_what_ieee_754_says(
+    terms: list[tuple[int, ...]], comes_to: int
+) -> None:
     for order in (terms, terms[::-1]):
         partial = start(reduction(Family.SUM))
         for term in order:

@@ -1,5 +1,5 @@
-"""A loss or a next state that is infinite or NaN ends the run, by the same sentence for trainer and auditor, which names
-the operator where it began, and with nothing recorded of that interval. Inside of a step such numbers flow."""
+"""A loss or a next state that is infinite or NaN ends the run, by the same sentence for trainer and auditor. It names
+the operator where that began, and with nothing recorded of that interval. Inside of a step such numbers flow."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_a_value_that_is_not_finite_is_named(
         Trainer(job, tmp_path / "train").run()
     message = str(caught.value)
     assert re.match(r"step 0: operator \d+ \(loss\) gets (nan|inf|-inf) at element 0: operator \d+ ", message), message
-    assert re.search(rf" \({name}, [^)]*\) gives {value} at element {element}: lower the learning rate", message), message
+    assert re.search(rf" \({name}, [^)]*\) gives {value} at element {element}: lower the learning rate", message), (
+        message
+    )
     assert (tmp_path / "train" / "roots").read_bytes() == b""
     assert [path for path in (tmp_path / "train" / "log").iterdir() if path.suffix == ".rlog"] == []
     with pytest.raises(NonFiniteError) as again:
@@ -194,7 +196,9 @@ def test_a_buffer_of_infinities_that_no_step_writes_to_is_kept(tmp_path: Path) -
 
 
 def test_data_with_nan_are_refused_by_the_fields_name(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=r"^the data field x has a NaN: leave such rows out, or put a number in its place$"):
+    with pytest.raises(
+        JobError, match=r"^the data field x has a NaN: leave such rows out, or put a number in its place$"
+    ):
         job_of([1, 2, torch.nan, 4], lambda x: x)
     job = job_of([1, 2, 3, 4], lambda x: x)
     replace(job, dataset={"x": torch.full((1, 4), torch.nan)}).write(tmp_path)

@@ -74,8 +74,8 @@ def _operands(c: Context, a: Any, b: Any) -> tuple[Value, Value, int | None]:
 
 
 def _divided(c: Context, a: Value, b: Value, *, bounded: bool) -> tuple[Value, Value]:
-    """trunc(a / b) and a - trunc(a / b) b, both exact if the quotient is below 2^24. bounded: else the run stops, but for
-    NaN, an infinite a or a zero b, where the rest is NaN. An infinite b leaves a finite a as it is.
+    """trunc(a / b) and a - trunc(a / b) b, both exact if the quotient is below 2^24. bounded: else the run stops, but
+    for NaN, an infinite a or a zero b, where the rest is NaN. An infinite b leaves a finite a as it is.
 
     The rounded quotient is never below the integer that it should reach; where it was rounded up to one, what is left
     over has the wrong sign, and one divisor too much was taken off. What is left over is an FP32 number in both cases:

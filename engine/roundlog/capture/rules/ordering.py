@@ -20,8 +20,8 @@ MAX_COMPARISONS = 1 << 26
 
 
 def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Value:
-    """i64, `count` along the axis: where the first, second, ... of every line stands; of equal ones the lower first. NaN
-    is larger than any number."""
+    """i64, `count` along the axis: where the first, second, ... of every line stands; of equal ones the lower first.
+    NaN is larger than any number."""
     rank, size = c.rank(x), c.shape(x)[dim]
     if prod(c.shape(x)) * size > MAX_COMPARISONS:
         raise CaptureError(f"sorts lines of {size}, which takes more than {MAX_COMPARISONS} comparisons")

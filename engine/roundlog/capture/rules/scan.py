@@ -17,8 +17,8 @@ from roundlog.program import DType
 
 @rule("cumsum")
 def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
-    """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once. Zeros meet what
-    comes after a prefix, so that an infinity makes all prefixes of its line NaN."""
+    """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once. Zeros meet
+    what comes after a prefix, so that an infinity makes the prefixes before it NaN."""
     x = c.to_torch_dtype(x, dtype)
     if c.dtype(x) == DType.BOOL:
         x = c.builder.convert(x, DType.I64)
