@@ -41,12 +41,23 @@ def reduction(family: Family, dtype: DType, operands: int, code: int = 0) -> Des
 def partial_vectors() -> list[dict[str, object]]:
     numbers = [0x7F7FFFFF, 1, 0x80000001, 0xFF7FFFFF, 0x3F800000, 0x33800000, 0xBF800000, 0x80000000]
     zeros = [0x80000000, 0, 0x80000000, 0, 0xFF800000, 0x80000000, 0, 0]
+    # An infinity, both of them, one times a zero, NaN of any bits.
+    specials = [0x3F800000, 0x7F800000, 0x40000000, 0x7F800000, 0xFF800000, 0x3F800000, 0x00000000, 0x7F800000]
+    others = [0x3F800000, 0xBF800000, 0x80000000, 0xBF800000, 0x3F800000, 0x7FC00000, 0x7F800000, 0x3F800000]
+    undefined = [0x3F800000, 0xFF800000, 0xFFC12345, 0x7F800000, 0x7FC00000, 0x3F800000, 0xFF800000, 0x00000000]
     integers = [2**63 - 1, 1, -1, -(2**63), 5, 7, -3, 0]
     cases: list[tuple[Descriptor, list[list[int]]]] = [
         (reduction(Family.SUM, DType.F32, 1), [numbers]),
         (reduction(Family.SUM, DType.F32, 2), [numbers, numbers[::-1]]),
         (reduction(Family.SUM, DType.F32, 2), [numbers, numbers]),
         (reduction(Family.SUM, DType.F32, 1), [[0x80000000] * 8]),
+        (reduction(Family.SUM, DType.F32, 1), [specials]),
+        (reduction(Family.SUM, DType.F32, 2), [specials, others]),
+        (reduction(Family.SUM, DType.F32, 1), [undefined]),
+        (reduction(Family.EXTREME, DType.F32, 1, Extreme.MIN), [specials]),
+        (reduction(Family.EXTREME, DType.F32, 1, Extreme.MAX), [undefined]),
+        (reduction(Family.EXTREME, DType.F32, 1, Extreme.MIN), [undefined]),
+        (reduction(Family.ARGMAX, DType.F32, 1), [undefined]),
         (reduction(Family.EXTREME, DType.F32, 1, Extreme.MAX), [numbers]),
         (reduction(Family.EXTREME, DType.F32, 1, Extreme.MIN), [numbers]),
         (reduction(Family.EXTREME, DType.F32, 1, Extreme.MAX), [zeros]),

@@ -142,8 +142,8 @@ def binary32() -> dict[str, str]:
         "sub": canonical(ieee.subtract),
         "mul": canonical(ieee.multiply),
         "div": canonical(ieee.divide),
-        "maximum": lambda a, b: a if ieee.less(b, a) else b,
-        "minimum": lambda a, b: a if ieee.less(a, b) else b,
+        "maximum": ieee.maximum,
+        "minimum": ieee.minimum,
         "eq": ieee.equal,
         "lt": ieee.less,
         "le": lambda a, b: ieee.less(a, b) or ieee.equal(a, b),
@@ -152,7 +152,7 @@ def binary32() -> dict[str, str]:
         "sqrt": canonical(ieee.root),
         "floor": canonical(ieee.floor),
         "neg": ieee.negate,
-        "abs": lambda a: a & ~ieee.SIGN,
+        "abs": ieee.magnitude,
     }
     return {name: binary_cases(name, function) for name, function in binary.items()} | {
         name: unary_cases(name, function) for name, function in unary.items()

@@ -151,7 +151,7 @@ contract ChunkTest is ChunkGame {
         assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
     }
 
-    function test_anInfinityThatIsClaimed_isNoResult_evenIfTheTermsComeToIt() public {
+    function test_anInfinityThatIsClaimed_isAResult_ifTheTermsComeToIt() public {
         useDescriptor(thrice());
         bytes[] memory chunks = honestChunks();
         chunks[0] = hex"0000807f0000807f";
@@ -162,18 +162,20 @@ contract ChunkTest is ChunkGame {
         vm.assertEq(game.getGame(id).disputed.claimed, 0x7f800000, "an infinity");
         bytes32[3][] memory results = new bytes32[3][](2);
         results[1][0] = bytes32(uint256(1)); // 2^214, beyond FP32
+        openResults(id, Side.TRAINER, results);
+        // For the challenger that is the trainer's value, which it disputes.
         Tree memory tree = Toy.partialTree(results);
         PartialsOpening memory opening =
             PartialsOpening(thrice(), Node.wrap(Trees.root(tree)), Partial(results[1]), Trees.proof(tree, 1));
         vm.expectRevert(
-            abi.encodeWithSelector(IVerificationGame.WrongLastPartial.selector, Side.TRAINER, Finding.STOPS, 0x7f800000, 0x7f800000)
+            abi.encodeWithSelector(
+                IVerificationGame.WrongLastPartial.selector, Side.CHALLENGER, Finding.VALUE, 0x7f800000, 0x7f800000
+            )
         );
-        vm.prank(trainer);
-        game.openPartials(id, Side.TRAINER, opening);
-        // For the challenger that is no value like the trainer's, so it may go on.
-        openResults(id, Side.CHALLENGER, results);
+        vm.prank(auditor);
+        game.openPartials(id, Side.CHALLENGER, opening);
         timeOut(id);
-        assertOver(id, Outcome.CHALLENGER_WON, Reason.TIMEOUT);
+        assertOver(id, Outcome.TRAINER_WON, Reason.TIMEOUT);
     }
 
     function openResults(GameId id, Side side, bytes32[3][] memory results) private {

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from roundlog.arithmetic import FULL_BITS, check_machine, undisturbed
-from roundlog.finiteness import Doubts, surely_finite
+from roundlog.commitments import canonical
+from roundlog.finiteness import Doubts, all_finite, ends_finite
 from roundlog.fusion import Group, compute, compute_on_device, deaths, plan
 from roundlog.kernels.cuda import works
-from roundlog.kernels.reducing import all_finite
 from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import (
     Direct,
     Inexact,
-    Kind,
     Source,
     StepInputs,
     check,
@@ -26,13 +25,11 @@ from roundlog.operators import (
     compute_narrow,
     operator,
 )
-from roundlog.operators.elementwise import Elementwise
 from roundlog.operators.movement import OutOfRangeError
 from roundlog.operators.registry import integer
+from roundlog.origin import Watch
 from roundlog.program import Program, ProgramError
 from roundlog.rounding import Rounding
-
-_ADVICE = "lower the learning rate, clip the gradients, or look at the data of this step"
 
 
 class StoppedError(Exception):
@@ -54,15 +51,21 @@ class StoppedError(Exception):
         """The same in a program of which the one that was executed is a part; `output` remains that of the part."""
         return type(self)(program, step, operator, element, self.output, self._what, self._why)
 
+    def because(self, program: Program, step: int, why: str) -> StoppedError:
+        """The same with another reason."""
+        return type(self)(program, step, self.operator, self.element, self.output, self._what, why)
+
 
 class NonFiniteError(StoppedError, ArithmeticError):
-    """A value became NaN or infinite."""
+    """The loss, or a value that the next state was to hold, is NaN or infinite."""
 
     @classmethod
-    def at(cls, program: Program, step: int, operator: int, element: int, output: torch.Tensor) -> NonFiniteError:
-        """output: of the operator, whose first such element is `element`."""
-        value = float(output.reshape(-1)[element])
-        return cls(program, step, operator, element, output, f"gives {value}", _ADVICE)
+    def at(cls, program: Program, step: int, operator: int, output: torch.Tensor) -> NonFiniteError:
+        """output: of the operator. Its first element that is not finite is named."""
+        flat = output.reshape(-1)
+        element = int((~flat.isfinite()).nonzero()[0])
+        what = f"gets {float(flat[element])}"
+        return cls(program, step, operator, element, canonical(output), what, "no state of a model holds such a number")
 
 
 class IndexRangeError(StoppedError, ProgramError):
@@ -85,107 +88,90 @@ class RunningStep:
         self,
         executor: Executor,
         inputs: StepInputs,
-        known: list[bool],
         rounding: Rounding,
         pass_on: Callable[[int, torch.Tensor], None] | None,
     ) -> None:
-        """known: which of the state's slots are known to be finite."""
         self.executor = executor
         self.inputs = inputs
         self.values: dict[int, torch.Tensor] = {}
         self.states: list[torch.Tensor] = []
         self.loss = torch.zeros(())
+        self.stops = True
+        """Whether the step stops where the loss or the next state is not finite. Where it began is found by a replay
+        that goes on."""
         self._program = executor.program
-        self._known = known
         self._rounding = rounding
         self._pass_on = pass_on
+        self._finite: set[int] = set()
+        """Values that the kernel which made them has found finite."""
         self.doubts: Doubts | None = None
-        """Where checks of what exact operators give are put off to, if they are."""
+        """Where checks are put off to, if they are."""
 
     def forget(self, values: Sequence[int]) -> None:
         for value in values:
             del self.values[value]
 
     def compute(self, index: int) -> None:
-        """Operator `index`, by itself. Raises NonFiniteError."""
+        """Operator `index`, by itself. Raises StoppedError."""
         node, op = self._program.nodes[index], self.executor.operators[index]
         arguments = [self.values[value] for value in node.inputs]
-        finite = True
-        ends_step = node.op == "store" and self._pass_on is None
         if isinstance(op, Inexact):
-            result, finite = self._rounding.round(index, op, arguments, node.attributes)
+            result = self._rounding.round(index, op, arguments, node.attributes)
         elif isinstance(op, Direct):
             try:
                 result = compute_narrow(op, arguments, node.attributes, self.executor.bits)
             except OutOfRangeError as error:
                 raise IndexRangeError(
-                    self._program, self.inputs.step, index, error.element, error.output, "has no value", str(error)
+                    self._program,
+                    self.inputs.step,
+                    index,
+                    error.element,
+                    canonical(error.output),
+                    "has no value",
+                    str(error),
                 ) from None
-            if op.kind == Kind.EXACT or (ends_step and not self.executor.surely_finite[node.inputs[0]]):
-                finite = self._finite(index, result, arguments)
         else:
             assert isinstance(op, Source)
             result = op.load(node.attributes, node.type, self.inputs)
-            if node.op == "schedule" or (node.op == "state" and not self._known[integer(node.attributes, "slot")]):
-                finite = self._finite(index, result, arguments)
-        if not finite:
-            self._stop_if_not_finite(index, result, arguments)
         self.values[index] = result
         # Stores stand at the end of a program, in the order of the state's slots.
-        if ends_step:
+        if node.op == "loss":
+            self._require_finite(index, result)
+            self.loss = result
+        elif node.op == "store" and self._pass_on is None:
+            self._require_finite(index, result)
             self.states.append(result)
         elif node.op == "store":
             assert self._pass_on is not None
             self._pass_on(integer(node.attributes, "slot"), result)
             # Nothing reads it here any more, and whoever has it now may want its memory back soon.
             self.values[index] = result.new_empty(0)
-        elif node.op == "loss":
-            self.loss = result
 
     def compute_group(self, group: Group) -> None:
-        """A group of exact elementwise operators at once; one by one if something in it is not finite."""
+        """A group of exact elementwise operators at once."""
         inputs = [self.values[value] for value in group.inputs]
         if self.doubts is not None:
-            made, bad = compute_on_device(group, inputs)
+            results, bad = compute_on_device(group, inputs)
             self.doubts.unless_none(bad)
-            self.values.update(zip(group.outputs, made, strict=True))
-            return
-        results = compute(group, inputs)
-        if results is not None:
-            self.values.update(zip(group.outputs, results, strict=True))
-            return
-        for index in group.nodes:
-            self.compute(index)
-        kept = set(group.outputs)
-        self.forget([index for index in group.nodes if index not in kept])
-
-    def _finite(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> bool:
-        """Whether there is nothing to be looked at more closely, for all that is known now."""
-        if self.doubts is None or result.dtype != torch.float32:
-            return _all_finite(result)
-        if all(self.executor.surely_finite[value] for value in self._program.nodes[index].inputs):
-            self.doubts.about(result)
+            finite = True
         else:
-            self.doubts.unless_none(self._bad(index, result, arguments))
-        return True
+            results, finite = compute(group, inputs)
+        self.values.update(zip(group.outputs, results, strict=True))
+        if finite:
+            self._finite.update(group.checked)
 
-    def _bad(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> torch.Tensor:
-        """Which elements stop the step. An exact operator may give an infinity where it is given one, at that very
-        element: that came in as a constant or as data."""
-        op = self.executor.operators[index]
-        bad = ~result.isfinite()
-        if isinstance(op, Elementwise):
-            for x in arguments:
-                bad &= ~x.isinf()
-            bad |= result.isnan()
-        elif op.kind == Kind.EXACT:
-            bad = result.isnan()
-        return bad
-
-    def _stop_if_not_finite(self, index: int, result: torch.Tensor, arguments: list[torch.Tensor]) -> None:
-        where = self._bad(index, result, arguments).reshape(-1).nonzero()
-        if len(where):
-            raise NonFiniteError.at(self._program, self.inputs.step, index, int(where[0]), result)
+    def _require_finite(self, index: int, result: torch.Tensor) -> None:
+        """Of what a loss or a store has got: raises NonFiniteError, or puts that off."""
+        if (
+            not self.stops
+            or not self.executor.ends_finite[index]
+            or self._program.nodes[index].inputs[0] in self._finite
+        ):
+            return
+        if self.doubts is not None:
+            self.doubts.about(result)
+        elif not all_finite(result):
+            raise NonFiniteError.at(self._program, self.inputs.step, index, result)
 
 
 class Executor:
@@ -209,10 +195,8 @@ class Executor:
         self._plan = plan(program)
         self._dead_after = deaths(program, self._plan)
         self._last_uses = program.last_uses()
-        self.surely_finite = surely_finite(program)
+        self.ends_finite = ends_finite(program)
         self._checked: set[torch.device] = set()
-        self._own_states: list[weakref.ref[torch.Tensor]] = []
-        """What the last step left behind, and found finite."""
         # Memory that steps have left is for the next ones.
         weakref.finalize(self, POOL.let_go)
 
@@ -223,19 +207,55 @@ class Executor:
         observe: Callable[[int, torch.Tensor], None] | None = None,
         pass_on: Callable[[int, torch.Tensor], None] | None = None,
     ) -> StepResult:
-        """One step. `observe` sees every operator's index and output, in program order; without it, chains of exact
-        elementwise operators run fused, to the same bits. `pass_on` is for programs that are a part of a
-        step: it takes what they store (slot and value, as soon as it is there), and the result holds no states. What
-        goes on to another part may be infinite where a constant is.
+        """One step. `observe` sees every operator's index and output, in program order, with one bit pattern for NaN;
+        without it, chains of exact elementwise operators run fused, to the same bits. `pass_on` is for programs that
+        are a part of a step: it takes what they store (slot and value, as soon as it is there), whatever it is, and the
+        result holds no states.
 
-        Raises NonFiniteError where a value becomes NaN or infinite (infinities that come in as constants or data, as in
-        attention masks, may pass through exact operators), IndexRangeError for an index out of range, MachineError if
-        this process does not compute as IEEE 754 says, DisturbedError if it has begun to while the step was running."""
+        Raises NonFiniteError where the loss or a value of the next state is NaN or infinite (inside of a step both flow
+        as IEEE 754 has them), IndexRangeError for an index out of range, MachineError if this process does not compute
+        as IEEE 754 says, DisturbedError if it has begun to while the step was running."""
         with own_threads(), undisturbed(f"step {inputs.step}"):
             if inputs.device not in self._checked:
                 check_machine(inputs.device)
                 self._checked.add(inputs.device)
-            return self._run(inputs, rounding, observe, pass_on)
+            try:
+                return self._run(inputs, rounding, observe, pass_on)
+            except NonFiniteError as error:
+                # A party to a dispute looks at every value itself, and a part of a step does not have them all.
+                if observe is not None or pass_on is not None:
+                    raise
+                rounding.start_again()
+                raise error.because(self.program, inputs.step, self._origin(inputs, rounding, error.operator)) from None
+
+    def _origin(self, inputs: StepInputs, rounding: Rounding, stopped: int) -> str:
+        """Where what is not finite at operator `stopped` began, and what to do about it."""
+        watch = Watch(self.program)
+
+        def see(index: int, values: Mapping[int, torch.Tensor]) -> None:
+            watch.sees(index, values[index], [values[value] for value in self.program.nodes[index].inputs])
+
+        self._replay(self._start(inputs, rounding, None), see, stopped + 1)
+        return watch.origin_of(stopped)
+
+    def replay(
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        pass_on: Callable[[int, torch.Tensor], None] | None,
+        see: Callable[[int, Mapping[int, torch.Tensor]], None],
+    ) -> None:
+        """A step that has stopped at a number that is not finite, once more and beyond it, operator by operator. see:
+        is shown every operator with the values that are alive. Raises IndexRangeError."""
+        with own_threads(), undisturbed(f"step {inputs.step}"):
+            self._replay(self._start(inputs, rounding, pass_on), see, len(self.program.nodes))
+
+    def _replay(self, running: RunningStep, see: Callable[[int, Mapping[int, torch.Tensor]], None], stop: int) -> None:
+        running.stops = False
+        for index in range(stop):
+            running.compute(index)
+            see(index, running.values)
+            running.forget(self._last_uses.get(index, []))
 
     def _run(
         self,
@@ -255,6 +275,7 @@ class Executor:
             self._by_plan(running)
         except StoppedError:
             # Groups run later than their operators stand: which one is first is found in program order.
+            rounding.start_again()
             self._one_by_one(inputs, rounding, None, pass_on)
             raise
         return self._finish(running)
@@ -274,7 +295,7 @@ class Executor:
         pass_on: Callable[[int, torch.Tensor], None] | None,
         fused: bool,
     ) -> StepResult:
-        """On a device, where whether what exact operators give is finite is seen at the end."""
+        """On a device, where whether the loss and the next state are finite is seen at the end."""
         running = self._start(inputs, rounding, pass_on)
         running.doubts = Doubts()
         try:
@@ -285,8 +306,11 @@ class Executor:
             stopped = running.doubts.confirmed()
         except StoppedError:
             stopped = True
+        if not stopped:
+            return self._finish(running)
         # Which operator was the first is found by looking at each, in program order.
-        return self._one_by_one(inputs, rounding, None, pass_on) if stopped else self._finish(running)
+        rounding.start_again()
+        return self._one_by_one(inputs, rounding, None, pass_on)
 
     def _one_by_one(
         self,
@@ -303,27 +327,13 @@ class Executor:
         for index in range(len(self.program.nodes)):
             running.compute(index)
             if observe is not None:
-                observe(index, running.values[index])
+                observe(index, canonical(running.values[index]))
             running.forget(self._last_uses.get(index, []))
 
     def _start(
         self, inputs: StepInputs, rounding: Rounding, pass_on: Callable[[int, torch.Tensor], None] | None
     ) -> RunningStep:
-        known = [
-            slot < len(self._own_states) and self._own_states[slot]() is state
-            for slot, state in enumerate(inputs.states)
-        ]
-        return self.running(self, inputs, known, rounding, pass_on)
+        return self.running(self, inputs, rounding, pass_on)
 
     def _finish(self, running: RunningStep) -> StepResult:
-        self._own_states = [weakref.ref(state) for state in running.states]
         return StepResult(states=running.states, loss=float(running.loss))
-
-
-def _all_finite(x: torch.Tensor) -> bool:
-    if x.dtype != torch.float32:
-        return True
-    if x.device.type == "cpu" and x.is_contiguous():
-        return all_finite(x.reshape(-1).numpy())
-    # A sum is finite only if every element is; the rare overflow of a sum is sorted out by the caller.
-    return bool(x.sum().isfinite())

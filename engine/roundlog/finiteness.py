@@ -1,30 +1,34 @@
-"""Which values of a program are finite for certain, in every step that is not stopped, and whether the others are."""
+"""Where a step has to be finite, and whether it is: at the loss and in the next state. Inside of a step infinities and
+NaN flow as IEEE 754 has them."""
 
 from __future__ import annotations
 
 import torch
 
-from roundlog.operators import Kind, operator
-from roundlog.operators.registry import ints
+from roundlog.kernels import reducing
 from roundlog.program import DType, Program
 
 
-def surely_finite(program: Program) -> list[bool]:
-    """For every value, whether it is: what is computed inexactly, states, and what is made of nothing else."""
-    sure: list[bool] = []
-    for node in program.nodes:
-        op = operator(node.op)
-        if node.type.dtype != DType.F32 or op.kind == Kind.INEXACT or node.op in ("state", "schedule", "uniform"):
-            sure.append(True)
-        elif node.op == "constant":
-            sure.append(all(bits & 0x7FFFFFFF < 0x7F800000 for bits in ints(node.attributes, "bits")))
-        else:
-            sure.append(node.op != "data" and all(sure[value] for value in node.inputs))
-    return sure
+def ends_finite(program: Program) -> list[bool]:
+    """For every operator, whether the step stops unless it gets finite numbers: the loss, and every store but those
+    that keep what their slot held (the infinities of a causal mask, for instance)."""
+    return [
+        node.op == "loss" or (node.op == "store" and node.type.dtype == DType.F32 and not program.keeps_slot(index))
+        for index, node in enumerate(program.nodes)
+    ]
+
+
+def all_finite(x: torch.Tensor) -> bool:
+    """Whether no element is NaN or infinite."""
+    if x.dtype != torch.float32:
+        return True
+    if x.device.type == "cpu" and x.is_contiguous():
+        return reducing.all_finite(x.reshape(-1).numpy())
+    return bool(x.isfinite().all())
 
 
 class Doubts:
-    """Checks that nobody waits for: on a device, the host would wait for every operator otherwise."""
+    """Checks that nobody waits for: on a device, the host would wait for every one of them otherwise."""
 
     def __init__(self) -> None:
         self._sums: list[torch.Tensor] = []

@@ -15,10 +15,10 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.finiteness import surely_finite
+from roundlog.finiteness import ends_finite
 from roundlog.kernels.chain import Chain, Operand
 from roundlog.kernels.scratch import empty
-from roundlog.kernels.tape import BOOL, F32, Assignments, Check, Code, Tape
+from roundlog.kernels.tape import BOOL, F32, Assignments, Code, Tape
 from roundlog.operators import workspace
 from roundlog.operators.registry import ints
 from roundlog.program import DType, Program
@@ -45,9 +45,6 @@ _CODES = {
 }
 
 
-_PASSING = {"add", "sub", "mul", "div", "sqrt", "neg", "abs", "floor"}
-"""Give NaN or infinity for every operand that is NaN or infinite; a division, for its numerator."""
-
 _ONE = (1, 1)
 """The pattern of an input whose elements are all one number."""
 
@@ -69,6 +66,8 @@ class Group:
     """Values from outside, one input register each."""
     outputs: tuple[int, ...]
     """Values that are needed outside."""
+    checked: tuple[int, ...]
+    """Those of them that the tape looks at, because they have to be finite: the loss, and what is stored."""
     tape: Tape
     assignments: Assignments
     """The same."""
@@ -119,9 +118,7 @@ def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
         if isinstance(item, Group):
             made = sum(nodes[value].type.nbytes for value in item.outputs)
             copies = sum(pattern is None for pattern in item.patterns)
-            # Where something is not finite, the group's operators run one by one, and all their values are kept.
-            one_by_one = sum(nodes[index].type.nbytes for index in item.nodes)
-            beside = copies * 4 * prod(item.shape) + one_by_one
+            beside = copies * 4 * prod(item.shape)
         else:
             made, beside = nodes[item].type.nbytes, needs(item)
         peak = max(peak, alive + made + beside)
@@ -137,7 +134,7 @@ class _Planner:
         self._waiting: deque[int] = deque()
         """Values that were put off, in program order."""
         self._steps: list[Step] = []
-        self._surely_finite = surely_finite(program)
+        self._ends_finite = ends_finite(program)
         self._users: dict[int, list[int]] = {}
         for index, node in enumerate(program.nodes):
             for value in node.inputs:
@@ -196,22 +193,6 @@ class _Planner:
             del self._group_of[member]
         self._steps.append(self._build(sorted(group)))
 
-    def _checks(self, members: list[int], inputs: list[int]) -> dict[int, Check]:
-        """What the executor checks when it runs operators one by one. Where all inputs are finite, a result that is not
-        makes those that are computed from it not finite either, and one check at the end of such a chain is enough."""
-        nodes = self._program.nodes
-        arithmetic = [index for index in members if _CODES[nodes[index].op] <= Code.MINIMUM]
-        checks = dict.fromkeys(members, Check.NONE)
-        if not all(self._surely_finite[value] for value in inputs):
-            return checks | dict.fromkeys(arithmetic, Check.NEW)
-        passed_on = {
-            value
-            for index in arithmetic
-            if nodes[index].op in _PASSING
-            for value in (nodes[index].inputs[:1] if nodes[index].op == "div" else nodes[index].inputs)
-        }
-        return checks | {index: Check.FINITE for index in arithmetic if index not in passed_on}
-
     def _build(self, members: list[int]) -> Group:
         nodes, inside = self._program.nodes, set(members)
         inputs = list(dict.fromkeys(v for index in members for v in nodes[index].inputs if v not in inside))
@@ -223,7 +204,7 @@ class _Planner:
         free: list[int] = []
         count = len(inputs)
         rows = []
-        checks = self._checks(members, inputs)
+        checked = tuple(v for v in outputs if any(self._ends_finite[user] for user in self._users[v]))
         for index in members:
             sources = [register[value] for value in nodes[index].inputs]
             if free:
@@ -231,7 +212,7 @@ class _Planner:
             else:
                 target, count = count, count + 1
             register[index] = target
-            rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3], int(checks[index])])
+            rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3], int(index in checked)])
             for value in set(nodes[index].inputs):
                 if value in inside and last[value] == index and value not in kept:
                     free.append(register[value])
@@ -254,6 +235,7 @@ class _Planner:
             nodes=tuple(members),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
+            checked=checked,
             tape=tape,
             assignments=Assignments.of(tape, len(inputs)),
             patterns=patterns,
@@ -273,14 +255,13 @@ def _kind(dtype: DType) -> int:
     return BOOL if dtype == DType.BOOL else F32
 
 
-def compute(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
-    """The group's outputs, on the CPU, or None if a value on the way is not finite: then the operators have to be run
-    one by one, to find out which, and whether it may be."""
+def compute(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
+    """The group's outputs, on the CPU, and whether those that are checked are finite."""
     # Keeps what is copied here alive until the tape has run.
     tensors = _laid_out(group, inputs)
     results = [empty(group.shape, dtype) for dtype in group.dtypes]
     finite = group.chain.play([x.data_ptr() for x in tensors], [x.data_ptr() for x in results])
-    return results if finite else None
+    return results, finite
 
 
 def _laid_out(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -292,8 +273,8 @@ def _laid_out(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def compute_on_device(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless a
-    value on the way is not finite. Nobody waits for it."""
+    """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless one that is checked
+    is not finite. Nobody waits for it."""
     # Not at the top: Triton is an optional extra.
     from roundlog.kernels.cuda import tape
 

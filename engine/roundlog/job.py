@@ -73,9 +73,10 @@ class Job:
         for a policy or bits that there are not, ProgramError for an operator that cannot be rounded to so few bits."""
         check_rounding(policy, bits)
         captured = capture(task)
-        report(confirm_same(task, captured))
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
         dataset = {name: widened(field.detach()).cpu().contiguous() for name, field in task.dataset.items()}
+        _require_numbers(captured.program, captured.states, captured.schedule, dataset)
+        report(confirm_same(task, captured))
         spec = TrainingSpec(
             steps=task.steps,
             interval=task.interval,
@@ -92,7 +93,6 @@ class Job:
             rounding_bits=bits,
         )
         spec.validate()
-        _require_finite(captured.states, captured.schedule)
         return Job(
             program=captured.program,
             spec=spec,
@@ -160,6 +160,8 @@ def _read(directory: Path, limits: Limits) -> Job:
     initial = load_tensors(directory / INITIAL, program.states)
     schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
     dataset = load_tensors(directory / DATA, dataset_types)
+    # First: a NaN of other bits has no root.
+    _require_numbers(program, initial, schedule, dataset)
     for what, root, committed in (
         ("initial state", state_root(initial.values()), spec.initial_state_root),
         ("schedule", tensor_root(schedule), spec.schedule_root),
@@ -167,15 +169,28 @@ def _read(directory: Path, limits: Limits) -> Job:
     ):
         if root != committed:
             raise JobError(f"the {what} in {directory} is not the one that its spec commits to")
-    _require_finite(initial, schedule)
     return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=dataset)
 
 
-def _require_finite(initial: dict[str, torch.Tensor], schedule: torch.Tensor) -> None:
-    """Raises JobError: a run would stop where it loads an infinity, and the contract computes loads without asking."""
-    for name, tensor in (*initial.items(), ("schedule", schedule)):
+def _require_numbers(
+    program: Program, initial: dict[str, torch.Tensor], schedule: torch.Tensor, dataset: dict[str, torch.Tensor]
+) -> None:
+    """Raises JobError for what no run can follow: NaN, and an infinity in the schedule or in a slot of the state that
+    the step writes to. A slot that keeps what it holds, as a causal mask does, may hold infinities."""
+    kept = {node.attributes["slot"] for index, node in enumerate(program.nodes) if program.keeps_slot(index)}
+    for slot, (name, tensor) in enumerate(initial.items()):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise JobError(f"{name} starts with a number that is not finite: no run can follow such a job")
+            if bool(tensor.isnan().any()):
+                raise JobError(f"{name} starts with NaN: no run can follow such a job")
+            if slot not in kept:
+                raise JobError(
+                    f"{name} starts with a number that is not finite, and is updated: no run can follow such a job"
+                )
+    if not bool(schedule.isfinite().all()):
+        raise JobError("schedule has a number that is not finite: no run can follow such a job")
+    for name, field in dataset.items():
+        if field.is_floating_point() and bool(field.isnan().any()):
+            raise JobError(f"the data field {name} has a NaN: leave such rows out, or put a number in its place")
 
 
 def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:

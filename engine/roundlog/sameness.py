@@ -2,7 +2,8 @@
 
 A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from
 the initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own
-objects, in FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as
+objects, in FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree
+about as
 closely as PyTorch's FP32 does with its FP64."""
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class _TimidStep(RunningStep):
         if self.inputs.step == 3 and index == first:
             bad = self.values[index].clone()
             bad.view(-1)[2] = torch.nan
-            raise NonFiniteError.at(self.executor.program, 3, index, 2, bad)
+            raise NonFiniteError.at(self.executor.program, 3, index, bad)
 
 
 class TimidAuditor(AuditorRole):

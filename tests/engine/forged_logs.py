@@ -32,9 +32,9 @@ class Forger(Recorder):
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
     ) -> tuple[torch.Tensor, bool]:
-        rounded, finite = super().round(index, operator, inputs, attributes)
+        rounded = super().round(index, operator, inputs, attributes)
         if index not in self.entries:
-            return rounded, finite
+            return rounded
         marked = certify(operator, inputs, attributes, self.guard, self.bits)[1]
         low, high = ends(marked, bits=self.bits)
         two_sided = self.entries[index].decisions != int(Decision.VALUE)
@@ -47,7 +47,7 @@ class Forger(Recorder):
         some = torch.from_numpy(places)
         honest = rounded.reshape(-1)[marked.indices[some]]
         put(rounded, marked.indices[some], torch.where(honest == low[some], high[some], low[some]).numpy())
-        return rounded, finite
+        return rounded
 
     @property
     def bent(self) -> bool:

@@ -9,6 +9,7 @@ import torch
 from roundlog.commitments import (
     CommitmentError,
     MerkleTree,
+    canonical,
     data_root,
     data_tree,
     state_root,
@@ -59,14 +60,23 @@ def test_the_sign_of_zero_is_bound() -> None:
     assert bytes(tensor_bytes(torch.tensor([-0.0]))) == b"\x00\x00\x00\x80"
 
 
-def test_infinities_have_a_root_and_nan_has_none() -> None:
+def test_infinities_have_a_root_and_of_nan_only_the_canonical_one() -> None:
     tensor = torch.ones(5000)
     tensor[3] = torch.inf
     tensor_root(tensor)
     tensor[4999] = torch.nan
-    for values in (tensor, tensor.double(), tensor.numpy()):
-        with pytest.raises(CommitmentError, match="NaN"):
+    tensor_root(tensor)
+    with pytest.raises(CommitmentError, match="NaN"):
+        tensor_root(tensor.double())
+    tensor.view(torch.int32)[[7, 8]] = torch.tensor([0x7FC00001, -(2**22)], dtype=torch.int32)
+    for values in (tensor, tensor.numpy()):
+        with pytest.raises(CommitmentError, match="a NaN other than 0x7fc00000 has no root"):
             tensor_root(values)
+    one = canonical(tensor)
+    assert one.view(torch.int32)[[7, 8, 4999]].tolist() == [0x7FC00000] * 3
+    assert torch.equal(one[9:4999], tensor[9:4999]) and tensor_root(one) == tensor_root(canonical(one))
+    finite, flags = torch.ones(3), torch.tensor([True])
+    assert canonical(finite) is finite and canonical(flags) is flags
 
 
 def test_a_bool_that_is_neither_0_nor_1_has_no_root() -> None:

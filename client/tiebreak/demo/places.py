@@ -200,10 +200,8 @@ class _Doubtful(Recorder):
         super().__init__(guard)
         self.found: list[tuple[int, int, int, int]] = []
 
-    def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
-    ) -> tuple[torch.Tensor, bool]:
-        result, finite = super().round(index, operator, inputs, attributes)
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        result = super().round(index, operator, inputs, attributes)
         _, near = certify(operator, inputs, attributes, 1.0, self.bits)
         low, high = ends(near, bits=self.bits)
         entries = self.entries.get(index)
@@ -214,4 +212,4 @@ class _Doubtful(Recorder):
             if int(entries.decisions[place]) != Decision.VALUE:
                 right = result.reshape(-1)[element]
                 self.found.append((index, element, _bits(right), _bits(above if right == below else below)))
-        return result, finite
+        return result

@@ -42,6 +42,10 @@ class Lie:
     logged: bool = False
 
 
+_ONE = 0x3F800000
+"""The FP32 number 1."""
+
+
 def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
     """A tensor of one element, as f32, int64 or bool, with a bit of it turned."""
     if value.dtype == torch.bool:
@@ -133,10 +137,14 @@ class _CunningOutput:
         wanted = claimed if self._side is Side.TRAINER else claimed ^ 1
         if not isinstance(last, ExactSum | IntegerSum):
             return found
-        off = _whole(last, wanted) - last.total
         middle = len(found.partials) // 2
+        if isinstance(last, ExactSum) and (last.special or not ieee.is_finite(wanted)):
+            wanted = claimed if self._side is Side.TRAINER else _ONE if claimed != _ONE else ieee.NAN
+            lie = ExactSum(_whole(last, wanted)) if ieee.is_finite(wanted) else ExactSum(0, wanted)
+            return RunningResults([lie if i >= middle else partial for i, partial in enumerate(found.partials)])
+        off = _whole(last, wanted) - last.total
         bent = [_moved(partial, off) if i >= middle else partial for i, partial in enumerate(found.partials)]
-        return RunningResults(bent, stopped=False)
+        return RunningResults(bent)
 
 
 def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:

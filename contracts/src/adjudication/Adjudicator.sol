@@ -60,8 +60,7 @@ contract Adjudicator is IAdjudicator {
             uint256 segments = descriptor.segments();
             if (segments > 1) revert TooManyTerms(segments);
             Partial memory nothing = Partial([bytes32(0), bytes32(0), bytes32(0)]);
-            (Finding finding, Partial memory whole) = Reductions.reduce(operands, openings, nothing);
-            return finding == Finding.VALUE ? Reductions.finish(descriptor, whole, setting.spec.roundingBits) : (finding, uint64(0));
+            return Reductions.finish(descriptor, Reductions.reduce(operands, openings, nothing), setting.spec.roundingBits);
         }
         return Elements.compute(operands, openings, functions, setting.spec.roundingBits);
     }
@@ -78,7 +77,7 @@ contract Adjudicator is IAdjudicator {
         // INVARIANT: what is no reduction has no segment, and so no running results.
         if (!descriptor.isReduction()) revert Descriptors.MalformedDescriptor(Fault.FAMILY);
         Operands memory operands = Reading.open(descriptor, question, segment, openings, setting.spec.chunkSize);
-        return Reductions.reduce(operands, openings, before);
+        return (Finding.VALUE, Reductions.reduce(operands, openings, before));
     }
 
     /// @inheritdoc IAdjudicator

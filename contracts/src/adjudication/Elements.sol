@@ -25,16 +25,17 @@ library Elements {
         (uint64[] memory x, bool valid) = readAll(operands, openings);
         if (!valid) return (Finding.STOPS, 0);
         uint8 code = operands.descriptor.code;
+        if (family == Family.MAP) return (Finding.VALUE, functions.map(code, x));
         // forge-lint: disable-next-line(unsafe-typecast)
-        return family == Family.MAP ? functions.map(code, x) : functions.evaluate(code, uint32(x[0]), roundingBits);
+        return functions.evaluate(code, uint32(x[0]), roundingBits);
     }
 
-    /// @dev With code 1, of what goes into the next state: a run stops at an infinity there.
+    /// @dev With code 1, of the loss and of what goes into the next state: a run stops at an infinity or NaN there.
     function copy(Operands memory operands, Opening[] calldata openings) private pure returns (Finding, uint64) {
-        bool isStore = operands.descriptor.code == 1;
+        bool isFinal = operands.descriptor.code == 1;
         for (uint256 i = 0; i < operands.rows.length; ++i) {
             (uint64 bits, bool valid) = operands.read(openings, i);
-            if (valid) return (isStore && !Binary32.isFinite(bits) ? Finding.STOPS : Finding.VALUE, bits);
+            if (valid) return (isFinal && !Binary32.isFinite(bits) ? Finding.STOPS : Finding.VALUE, bits);
         }
         return (Finding.STOPS, 0);
     }

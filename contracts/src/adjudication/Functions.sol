@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Binary32} from "../arithmetic/Binary32.sol";
 import {Elementary} from "../arithmetic/Elementary.sol";
 import {Rounding} from "../arithmetic/Rounding.sol";
 import {Finding, IFunctions} from "./IAdjudicator.sol";
@@ -11,7 +10,7 @@ import {Scalar, Scalars} from "./Scalars.sol";
 /// @notice `Scalars` and `Elementary` as a contract of its own, for the sake of the limit on code.
 contract Functions is IFunctions {
     /// @inheritdoc IFunctions
-    function map(uint8 code, uint64[] calldata x) external pure override returns (Finding, uint64) {
+    function map(uint8 code, uint64[] calldata x) external pure override returns (uint64) {
         return Scalars.map(Scalar(code), x);
     }
 
@@ -19,8 +18,6 @@ contract Functions is IFunctions {
     function evaluate(uint8 code, uint32 x, uint8 roundingBits) external pure override returns (Finding, uint64) {
         Rounding.requireFormat(roundingBits);
         (uint32 bits, bool decided) = Elementary.evaluate(code, x, roundingBits);
-        if (!decided) return (Finding.UNDECIDED, x);
-        // A run stops at an infinity or NaN that a function gives.
-        return (Binary32.isFinite(bits) ? Finding.VALUE : Finding.STOPS, bits);
+        return decided ? (Finding.VALUE, bits) : (Finding.UNDECIDED, x);
     }
 }

@@ -8,7 +8,8 @@ import {Opening} from "./Openings.sol";
 enum Finding {
     /// The bits are those of the element.
     VALUE,
-    /// An honest run stops here (NaN, an infinity of its own, an index out of range), so whoever claims a value is wrong.
+    /// An honest run stops here (an index out of range; NaN or an infinity as the loss or in the next state), so whoever claims a value
+    /// is wrong.
     STOPS,
     /// The contract cannot tell, because its precision does not decide the rounding of a function (the bits are those of the argument) or
     /// a row of data does not fit a transaction: the referee does.
@@ -57,7 +58,7 @@ struct Partial {
 interface IFunctions {
     /// @notice An exact function of one to three elements: IEEE 754-2019 for FP32, modulo 2^64 for int64.
     /// @param code of `Family.MAP`, which says how many elements and of which dtypes (not checked)
-    function map(uint8 code, uint64[] calldata x) external pure returns (Finding finding, uint64 bits);
+    function map(uint8 code, uint64[] calldata x) external pure returns (uint64 bits);
 
     /// @notice An elementary function's value, correctly rounded to a format of 23 to 32 bits; every zero is +0. If UNDECIDED, its argument.
     /// @param code of `Family.FUNCTION`

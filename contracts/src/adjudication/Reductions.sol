@@ -20,7 +20,8 @@ struct Best {
 /// @title SUM, SELECTED_SUM, EXTREME, ARGMAX, INTEGER_SUM and ANY
 /// @notice Every one goes over a run of terms from one exact partial result to the next, so that a long one can be cut anywhere. A partial
 ///         result has one canonical form, whatever came before:
-///           SUM, SELECTED_SUM   the sum in units of 2^-298, a two's complement of 768 bits, most significant word first
+///           SUM, SELECTED_SUM   the sum in units of 2^-298, a two's complement of 768 bits, most significant word first; if terms are
+///                               infinite or NaN, the pattern of what they come to in the first four bytes, and zeros
 ///           EXTREME             1 once there was a term; the pattern of the first best; 0
 ///           ARGMAX              1 once there was a term; the pattern of the first best; its label, an int64
 ///           INTEGER_SUM         0; 0; the sum modulo 2^64, an int64
@@ -40,13 +41,12 @@ library Reductions {
     function reduce(Operands memory operands, Opening[] calldata openings, Partial memory before)
         internal
         pure
-        returns (Finding, Partial memory)
+        returns (Partial memory)
     {
         Family family = operands.descriptor.family;
         if (family == Family.SUM) return sum(operands, openings, before);
         if (family == Family.SELECTED_SUM) return selectedSum(operands, openings, before);
-        if (family <= Family.ARGMAX) return extreme(operands, openings, before);
-        return (Finding.VALUE, count64(operands, openings, before));
+        return family <= Family.ARGMAX ? extreme(operands, openings, before) : count64(operands, openings, before);
     }
 
     /// @notice The element whose terms came to `whole`.
@@ -60,8 +60,7 @@ library Reductions {
         if (descriptor.family <= Family.SELECTED_SUM) {
             Total memory exact = total(whole);
             ExactSum.requireInRange(exact);
-            uint32 bits = Float32.unwrap(exact.rounded(roundingBits));
-            return (Binary32.isFinite(bits) ? Finding.VALUE : Finding.STOPS, bits);
+            return (Finding.VALUE, Float32.unwrap(exact.rounded(roundingBits)));
         }
         if (descriptor.family <= Family.ARGMAX) {
             Best memory best = bestOf(descriptor, whole);
@@ -79,7 +78,7 @@ library Reductions {
     function sum(Operands memory operands, Opening[] calldata openings, Partial memory before)
         private
         pure
-        returns (Finding, Partial memory)
+        returns (Partial memory)
     {
         Accumulator memory accumulator = ExactSum.resume(total(before));
         for (; operands.left > 0; operands.next()) {
@@ -100,7 +99,7 @@ library Reductions {
     function selectedSum(Operands memory operands, Opening[] calldata openings, Partial memory before)
         private
         pure
-        returns (Finding, Partial memory)
+        returns (Partial memory)
     {
         uint64 wanted = bitsOf(operands.labelOf());
         Accumulator memory accumulator = ExactSum.resume(total(before));
@@ -117,12 +116,9 @@ library Reductions {
         return Total(int256(uint256(from.words[0])), uint256(from.words[1]), uint256(from.words[2]));
     }
 
-    function closed(Accumulator memory accumulator) private pure returns (Finding, Partial memory) {
+    function closed(Accumulator memory accumulator) private pure returns (Partial memory) {
         Total memory sum_ = accumulator.total();
-        return (
-            accumulator.isFinite() ? Finding.VALUE : Finding.STOPS,
-            Partial([bytes32(uint256(sum_.high)), bytes32(sum_.middle), bytes32(sum_.low)])
-        );
+        return Partial([bytes32(uint256(sum_.high)), bytes32(sum_.middle), bytes32(sum_.low)]);
     }
 
     // -------------------------------------------------------------------------------------------------------------------- extremes
@@ -130,26 +126,30 @@ library Reductions {
     function extreme(Operands memory operands, Opening[] calldata openings, Partial memory before)
         private
         pure
-        returns (Finding, Partial memory)
+        returns (Partial memory)
     {
         Best memory best = bestOf(operands.descriptor, before);
         for (; operands.left > 0; operands.next()) {
-            if (!consider(best, operands, openings)) return (Finding.STOPS, before);
+            consider(best, operands, openings);
         }
         bytes32 found = bytes32(uint256(best.found ? 1 : 0));
-        return (Finding.VALUE, Partial([found, bytes32(uint256(Float32.unwrap(best.value))), wordOf(best.label)]));
+        return Partial([found, bytes32(uint256(Float32.unwrap(best.value))), wordOf(best.label)]);
     }
 
-    /// @dev False if the term is NaN. Only what is better takes the place, so the first of equal ones keeps it.
-    function consider(Best memory best, Operands memory operands, Opening[] calldata openings) private pure returns (bool) {
+    /// @dev Only what is better takes the place, so the first of equal ones keeps it. NaN is better than any number.
+    function consider(Best memory best, Operands memory operands, Opening[] calldata openings) private pure {
         (uint64 bits, bool valid) = operands.read(openings, 0);
-        if (!valid) return true;
-        if (Binary32.isNan(bits)) return false;
+        if (!valid) return;
         Float32 x = Rounding.wrap(bits);
-        if (best.found && !(operands.descriptor.code == 0 ? Binary32.lt(best.value, x) : Binary32.lt(x, best.value))) return true;
+        if (Binary32.isNan(bits)) x = Rounding.wrap(Rounding.NAN);
+        if (best.found && !isBetter(x, best.value, operands.descriptor.code == 0)) return;
         (best.found, best.value) = (true, x);
         if (operands.descriptor.family == Family.ARGMAX) best.label = operands.labelOf();
-        return true;
+    }
+
+    function isBetter(Float32 x, Float32 best, bool isLargest) private pure returns (bool) {
+        if (Binary32.isNan(Float32.unwrap(x))) return !Binary32.isNan(Float32.unwrap(best));
+        return isLargest ? Binary32.lt(best, x) : Binary32.lt(x, best);
     }
 
     /// @dev INVARIANT: of all running results only what terms come to is read, in its one form; so no two leaves mean the same.
@@ -158,7 +158,7 @@ library Reductions {
         int64 label = integerOf(before.words[2]);
         bool isNothing = value == 0 && label == 0;
         if (
-            found > 1 || (found == 0 && !isNothing) || value > type(uint32).max || Binary32.isNan(value)
+            found > 1 || (found == 0 && !isNothing) || value > type(uint32).max || (Binary32.isNan(value) && value != Rounding.NAN)
                 || (label != 0 && descriptor.family == Family.EXTREME)
         ) revert PartialOutOfRange();
         return Best(found == 1, Rounding.wrap(value), label);

@@ -5,7 +5,6 @@ import {Binary32} from "../arithmetic/Binary32.sol";
 import {Integer64} from "../arithmetic/Integer64.sol";
 import {Float32, Rounding} from "../arithmetic/Rounding.sol";
 import {DType} from "./Descriptor.sol";
-import {Finding} from "./IAdjudicator.sol";
 
 /// @notice The codes of `Family.MAP`. The numbers are part of the encoding.
 enum Scalar {
@@ -48,19 +47,19 @@ library Scalars {
     /// @notice The greatest code.
     uint256 internal constant LAST_CODE = uint256(type(Scalar).max);
 
-    /// @notice The result, and whether a run goes on with it.
+    /// @notice The result.
     /// @param x the operands, as many and of such dtypes as `inputsOf` and `inputOf` say
-    function map(Scalar code, uint64[] memory x) internal pure returns (Finding, uint64) {
-        if (code == Scalar.WHERE) return (Finding.VALUE, x[0] != 0 ? x[1] : x[2]);
+    function map(Scalar code, uint64[] memory x) internal pure returns (uint64) {
+        if (code == Scalar.WHERE) return x[0] != 0 ? x[1] : x[2];
         uint64 second = x.length > 1 ? x[1] : 0;
         if (code <= Scalar.F32_MINIMUM) return number(code, float(x[0]), float(second));
-        if (code <= Scalar.F32_LE) return (Finding.VALUE, bit(compare(code, float(x[0]), float(second))));
+        if (code <= Scalar.F32_LE) return bit(compare(code, float(x[0]), float(second)));
         // forge-lint: disable-next-line(unsafe-typecast)
-        if (code <= Scalar.I64_MINIMUM) return (Finding.VALUE, uint64(integer(code, int64(x[0]), int64(second))));
+        if (code <= Scalar.I64_MINIMUM) return uint64(integer(code, int64(x[0]), int64(second)));
         // forge-lint: disable-next-line(unsafe-typecast)
-        if (code <= Scalar.I64_LE) return (Finding.VALUE, bit(compareIntegers(code, int64(x[0]), int64(second))));
-        if (code <= Scalar.BOOL_NOT) return (Finding.VALUE, bit(logic(code, x[0] != 0, second != 0)));
-        return (Finding.VALUE, convert(code, x[0]));
+        if (code <= Scalar.I64_LE) return bit(compareIntegers(code, int64(x[0]), int64(second)));
+        if (code <= Scalar.BOOL_NOT) return bit(logic(code, x[0] != 0, second != 0));
+        return convert(code, x[0]);
     }
 
     function isUnary(Scalar code) private pure returns (bool) {
@@ -68,15 +67,8 @@ library Scalars {
             || code == Scalar.BOOL_NOT || code > Scalar.WHERE;
     }
 
-    /// @dev A run stops at NaN, and at an infinity that comes of finite operands. One that came in (an attention mask) may pass.
-    function number(Scalar code, Float32 a, Float32 b) private pure returns (Finding, uint64) {
-        uint32 bits = Float32.unwrap(isUnary(code) ? unary(code, a) : binary(code, a, b));
-        bool passes = !Binary32.isNan(bits) && !(isFinite(a) && isFinite(b));
-        return (Binary32.isFinite(bits) || passes ? Finding.VALUE : Finding.STOPS, bits);
-    }
-
-    function isFinite(Float32 x) private pure returns (bool) {
-        return Binary32.isFinite(Float32.unwrap(x));
+    function number(Scalar code, Float32 a, Float32 b) private pure returns (uint64) {
+        return Float32.unwrap(isUnary(code) ? unary(code, a) : binary(code, a, b));
     }
 
     function unary(Scalar code, Float32 a) private pure returns (Float32) {

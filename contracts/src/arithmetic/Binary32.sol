@@ -5,8 +5,8 @@ import {Float32, Rounding} from "./Rounding.sol";
 
 /// @title The exact operators of FP32
 /// @notice IEEE 754-2019 on bit patterns: + - * / and the square root rounded to nearest, ties to even, with subnormals, infinities and
-///         signed zeros. Where the standard gives NaN, these give the canonical one; a run has no NaN (it stops), so what a NaN operand
-///         gives is only fixed for the sake of being fixed: NaN, and false from every comparison.
+///         signed zeros. There is one NaN, the canonical one: it is what every operator gives of a NaN operand (maximum and minimum,
+///         too), and every comparison with it is false.
 /// @dev A finite pattern stands for mantissa * 2^(exponent + MIN_EXPONENT), with 0 <= exponent <= 253. Every operator works out the
 ///      result exactly, or to far more bits than a Float32 has with a sticky bit for the rest, and hands it to `Rounding.nearest`.
 library Binary32 {
@@ -101,11 +101,13 @@ library Binary32 {
     }
 
     function neg(Float32 a) internal pure returns (Float32) {
-        return Rounding.wrap(Float32.unwrap(a) ^ Rounding.SIGN);
+        uint256 x = Float32.unwrap(a);
+        return Rounding.wrap(isNan(x) ? Rounding.NAN : x ^ Rounding.SIGN);
     }
 
     function abs(Float32 a) internal pure returns (Float32) {
-        return Rounding.wrap(Float32.unwrap(a) & (Rounding.SIGN - 1));
+        uint256 x = Float32.unwrap(a);
+        return Rounding.wrap(isNan(x) ? Rounding.NAN : x & (Rounding.SIGN - 1));
     }
 
     /// @notice The largest integer that is not above the number; a zero keeps its sign, as infinities do.
@@ -132,11 +134,13 @@ library Binary32 {
 
     /// @notice a if a > b else b: of two equal ones (the two zeros among them) the second.
     function maximum(Float32 a, Float32 b) internal pure returns (Float32) {
+        if (!comparable(a, b)) return Rounding.wrap(Rounding.NAN);
         return lt(b, a) ? a : b;
     }
 
     /// @notice a if a < b else b.
     function minimum(Float32 a, Float32 b) internal pure returns (Float32) {
+        if (!comparable(a, b)) return Rounding.wrap(Rounding.NAN);
         return lt(a, b) ? a : b;
     }
 

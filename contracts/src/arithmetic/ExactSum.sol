@@ -3,17 +3,18 @@ pragma solidity 0.8.37;
 
 import {Float32, Rounding} from "./Rounding.sol";
 
-/// @notice An exact sum on its way: (window0 + window1 * 2^128 + window2 * 2^256 + window3 * 2^384) * 2^-298.
+/// @notice An exact sum on its way: (window0 + window1 * 2^128 + window2 * 2^256 + window3 * 2^384) * 2^-298, unless `special` is set.
 struct Accumulator {
     int256 window0;
     int256 window1;
     int256 window2;
     int256 window3;
-    /// Bit 31 is set once a term was infinite or NaN; the other bits mean nothing.
-    uint256 notFinite;
+    /// What the terms that are infinite or NaN come to: the pattern of an infinity or of NaN, 0 if there was none.
+    uint256 special;
 }
 
-/// @notice An exact sum in its one canonical form: the integer high * 2^512 + middle * 2^256 + low, in units of 2^-298.
+/// @notice An exact sum in its one canonical form: the integer high * 2^512 + middle * 2^256 + low, in units of 2^-298. If terms were
+///         infinite or NaN, what they come to is all that is left: its pattern, in the first four bytes of `high`.
 struct Total {
     int256 high;
     uint256 middle;
@@ -37,6 +38,7 @@ library ExactSum {
     /// @notice |sum| < 2^40 * 2^554 units, so `high` stays below 2^82 in magnitude; of an opened one |sum| has to stay below MAX_HIGH * 2^512 as well.
     int256 internal constant MAX_HIGH = int256(1) << 82;
 
+    uint256 private constant SPECIAL_SHIFT = 224;
     uint256 private constant WINDOW_MASK = type(uint128).max;
 
     /// @notice A partial sum that is larger than any sum of `MAX_TERMS` products.
@@ -46,15 +48,16 @@ library ExactSum {
     /// @dev The loop of a whole game runs here, and a third of what solc makes of it is enough: no branches and no bounds checks. Written
     ///      out, with m * 2^e for each factor (n is 1 for a normal number, which has a hidden bit and an exponent counted from 1):
     ///        window (ea + eb) / 128 += (sign) ma * mb * 2^((ea + eb) % 128)
-    ///      A biased exponent of 255 plus 1 is bit 8, which the shift by 23 brings to bit 31 of `notFinite`. x ^ s - s is x for s = 0
-    ///      and -x for s = -1. The tests compare all of it with school arithmetic on 64-bit digits.
+    ///      A biased exponent of 255 plus 1 is bit 8. x ^ s - s is x for s = 0 and -x for s = -1. The tests compare all of it with school
+    ///      arithmetic on 64-bit digits.
     function addProduct(Accumulator memory self, uint256 a, uint256 b) internal pure {
+        unchecked {
+            if ((((a >> 23) & 0xff) + 1 | ((b >> 23) & 0xff) + 1) & 0x100 != 0) return addSpecial(self, a, b);
+        }
         // slither-disable-next-line assembly
         assembly ("memory-safe") {
             let ea := and(shr(23, a), 0xff)
             let eb := and(shr(23, b), 0xff)
-            let flag := add(self, 0x80)
-            mstore(flag, or(mload(flag), shl(23, or(add(ea, 1), add(eb, 1)))))
             let na := gt(ea, 0)
             let nb := gt(eb, 0)
             let shift := sub(add(ea, eb), add(na, nb))
@@ -65,14 +68,19 @@ library ExactSum {
         }
     }
 
-    /// @notice Whether every term was finite. If not, the sum means nothing: a run stops there.
-    function isFinite(Accumulator memory self) internal pure returns (bool) {
-        return self.notFinite & Rounding.SIGN == 0;
+    /// @dev A product with a factor that is infinite or NaN. IEEE 754-2019, 7.2: infinity times zero is NaN, and so is the sum of both
+    ///      infinities.
+    function addSpecial(Accumulator memory self, uint256 a, uint256 b) private pure {
+        (uint256 x, uint256 y) = (a & (Rounding.SIGN - 1), b & (Rounding.SIGN - 1));
+        bool isNan = x > Rounding.INFINITY || y > Rounding.INFINITY || x == 0 || y == 0;
+        uint256 product = isNan ? Rounding.NAN : ((a ^ b) & Rounding.SIGN) | Rounding.INFINITY;
+        self.special = self.special == 0 || self.special == product ? product : Rounding.NAN;
     }
 
     /// @notice The canonical form.
     /// @dev Carries go upwards once: a window minus its carry * 2^128 is a digit of 128 bits, and `>>` on a signed number rounds down.
     function total(Accumulator memory self) internal pure returns (Total memory sum) {
+        if (self.special != 0) return Total(int256(self.special << SPECIAL_SHIFT), 0, 0);
         unchecked {
             int256 carry = self.window0;
             uint256 digit = uint256(carry) & WINDOW_MASK;
@@ -89,21 +97,33 @@ library ExactSum {
     /// @notice Goes on from an opened partial sum. Reverts if it is larger than a sum can be.
     function resume(Total memory sum) internal pure returns (Accumulator memory self) {
         requireInRange(sum);
+        self.special = specialOf(sum);
+        if (self.special != 0) return self;
         self.window0 = int256(sum.low & WINDOW_MASK);
         self.window1 = int256(sum.low >> 128);
         self.window2 = int256(sum.middle & WINDOW_MASK);
         self.window3 = int256(sum.middle >> 128) + (sum.high << 128);
     }
 
+    /// @notice The pattern of an infinity or of NaN, if that is what a sum comes to; else 0.
+    function specialOf(Total memory sum) internal pure returns (uint256 pattern) {
+        pattern = uint256(sum.high) >> SPECIAL_SHIFT;
+        bool isOne = pattern == Rounding.INFINITY || pattern == Rounding.SIGN | Rounding.INFINITY || pattern == Rounding.NAN;
+        if (!isOne || uint256(sum.high) << 32 != 0 || sum.middle | sum.low != 0) pattern = 0;
+    }
+
     /// @notice Reverts if a sum is larger than one of products can be.
     function requireInRange(Total memory sum) internal pure {
+        if (specialOf(sum) != 0) return;
         bool isLowest = sum.high == -MAX_HIGH && sum.middle | sum.low == 0;
         if (sum.high >= MAX_HIGH || sum.high < -MAX_HIGH || isLowest) revert PartialSumOutOfRange(sum.high);
     }
 
     /// @notice The sum, rounded once to a format of 23 to 32 bits: to nearest, ties to even; overflow gives an infinity, and every zero
-    ///         result is +0.
+    ///         result is +0. Infinities and NaN are what they are.
     function rounded(Total memory sum, uint256 bits) internal pure returns (Float32) {
+        uint256 special = specialOf(sum);
+        if (special != 0) return Rounding.wrap(special);
         unchecked {
             (uint256 high, uint256 middle, uint256 low) = (uint256(sum.high), sum.middle, sum.low);
             uint256 sign = 0;

@@ -9,7 +9,7 @@ from typing import Protocol
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar
 from roundlog.adjudication.functions import evaluate
-from roundlog.adjudication.partial import NoValueError, Partial, start
+from roundlog.adjudication.partial import Partial, start
 from roundlog.adjudication.reader import index_of, read
 from roundlog.adjudication.scalars import SCALARS
 from roundlog.commitments import CHUNK_SIZE
@@ -25,7 +25,8 @@ class Outcome(enum.Enum):
     """Instead of an element's bits."""
 
     NO_VALUE = "no value"
-    """No run has a value here (an index out of range, NaN, an infinity of its own): whoever claims one is wrong."""
+    """No run has a value here (an index out of range; NaN or an infinity as the loss or in the next state): whoever
+    claims one is wrong."""
     UNDECIDED = "undecided"
     """The fixed-point interval of a function does not decide the rounding, or a row does not fit a transaction: the
     referee does."""
@@ -33,6 +34,10 @@ class Outcome(enum.Enum):
 
 Answer = int | Outcome
 """An element: FP32 as its bit pattern, int64 as its value, bool as 0 or 1; or none."""
+
+
+class NoValueError(ArithmeticError):
+    """No run has a value here: an index is out of range."""
 
 
 class Tree(enum.IntEnum):
@@ -102,9 +107,7 @@ def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks)
 
 
 def run_segment(descriptor: Descriptor, element: int, partial: Partial, terms: range, chunks: Chunks) -> Partial:
-    """The running result after further terms of an element's reduction. Raises NoValueError, but only after all terms
-    were read, as the contract reads them; and as `adjudicate`."""
-    stopped: NoValueError | None = None
+    """The running result after further terms of an element's reduction. Raises as `adjudicate`."""
     for term in terms:
         index = index_of(descriptor, element, term)
         label = 0
@@ -121,12 +124,7 @@ def run_segment(descriptor: Descriptor, element: int, partial: Partial, terms: r
         known = [place for place in places if place is not None]
         if len(known) == len(inputs):
             operands = tuple(_item(item, place, chunks) for item, place in zip(inputs, known, strict=True))
-            try:
-                partial = partial.absorb(operands, label)
-            except NoValueError as error:
-                stopped = error
-    if stopped is not None:
-        raise stopped
+            partial = partial.absorb(operands, label)
     return partial
 
 
@@ -139,14 +137,7 @@ def segments(descriptor: Descriptor) -> list[range]:
 def finish(descriptor: Descriptor, partial: Partial, rounding_bits: int = ieee.FULL_BITS) -> Answer:
     """The element that the last running result stands for."""
     result = partial.finish(rounding_bits)
-    if result is None:
-        return Outcome.NO_VALUE
-    # The largest of numbers of which one is infinite may be infinite, a sum of finite numbers may not.
-    return _finite(result) if descriptor.family in (Family.SUM, Family.SELECTED_SUM) else result
-
-
-def _finite(bits: int) -> Answer:
-    return bits if ieee.is_finite(bits) else Outcome.NO_VALUE
+    return Outcome.NO_VALUE if result is None else result
 
 
 def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) -> Answer:
@@ -156,7 +147,7 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
             place = read(item, index)
             if place is not None:
                 bits = _item(item, place, chunks)
-                return _finite(bits) if d.code == Copy.FINITE else bits
+                return Outcome.NO_VALUE if d.code == Copy.FINITE and not ieee.is_finite(bits) else bits
         raise NoValueError("no input has this element")
     if d.family == Family.GATHER:
         replaced = d.parameters[0], _read(d.inputs[1], index, chunks)
@@ -166,19 +157,10 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
         return _item(d.inputs[0], place, chunks)
     operands = [_read(item, index, chunks) for item in d.inputs]
     if d.family == Family.MAP:
-        return _mapped(Scalar(d.code), operands)
+        return int(SCALARS[Scalar(d.code)](*operands))
     assert d.family == Family.FUNCTION
     value = evaluate(Function(d.code), operands[0], rounding_bits)
-    return Outcome.UNDECIDED if value is None else _finite(value)
-
-
-def _mapped(code: Scalar, operands: list[int]) -> Answer:
-    """No run has NaN, nor an infinity that no operand is: those that came in as constants or data may pass."""
-    bits = int(SCALARS[code](*operands))
-    if code > Scalar.F32_MINIMUM or ieee.is_finite(bits):
-        return bits
-    passes = not ieee.is_nan(bits) and any(map(ieee.is_infinite, operands))
-    return bits if passes else Outcome.NO_VALUE
+    return Outcome.UNDECIDED if value is None else value
 
 
 def _load(d: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:

@@ -82,7 +82,11 @@ def add(a: int, b: int) -> int:
 
 
 def negate(a: int) -> int:
-    return a ^ SIGN
+    return NAN if is_nan(a) else a ^ SIGN
+
+
+def magnitude(a: int) -> int:
+    return NAN if is_nan(a) else a & ~SIGN
 
 
 def subtract(a: int, b: int) -> int:
@@ -113,9 +117,9 @@ def divide(a: int, b: int) -> int:
 
 
 def root(a: int, width: int = 32) -> int:
-    if is_nan(a) or a in (0, SIGN, INFINITY):
+    if a in (0, SIGN, INFINITY):
         return a
-    if a & SIGN:
+    if is_nan(a) or a & SIGN:
         return NAN
     number = value(a)
     square = number * 4**_ROOT_BITS
@@ -128,7 +132,7 @@ def root(a: int, width: int = 32) -> int:
 
 def floor(a: int) -> int:
     if not is_finite(a):
-        return a
+        return NAN if is_nan(a) else a
     number = value(a)
     return nearest(Fraction(number.numerator // number.denominator), zero=a & SIGN)
 
@@ -138,6 +142,20 @@ def order(a: int) -> Fraction | float:
     if is_infinite(a):
         return float("-inf") if a & SIGN else float("inf")
     return value(a)
+
+
+def maximum(a: int, b: int) -> int:
+    """a if it is greater, else b; NaN if an operand is."""
+    if is_nan(a) or is_nan(b):
+        return NAN
+    return a if less(b, a) else b
+
+
+def minimum(a: int, b: int) -> int:
+    """a if it is less, else b; NaN if an operand is."""
+    if is_nan(a) or is_nan(b):
+        return NAN
+    return a if less(a, b) else b
 
 
 def less(a: int, b: int) -> bool:

@@ -18,10 +18,14 @@ from roundlog.program import Attribute, Node, Program, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a rule looks at: one node of a checked program."""
+    """What a rule looks at: one operator of a checked program."""
 
     program: Program
-    node: Node
+    index: int
+
+    @property
+    def node(self) -> Node:
+        return self.program.nodes[self.index]
 
     @property
     def type(self) -> TensorType:
@@ -96,7 +100,7 @@ def describe(program: Program, index: int) -> Descriptor:
     found = RULES.get(node.op)
     if found is None:
         raise DescriptorError(f"{program.describe(index)}: no contract can compute {node.op}")
-    descriptor = simplify(found(Subject(program, node)))
+    descriptor = simplify(found(Subject(program, index)))
     if descriptor.family in REDUCTIONS:
         descriptor = replace(descriptor, segment=terms_per_segment(descriptor))
     assert descriptor.elements == prod(node.type.shape), program.describe(index)

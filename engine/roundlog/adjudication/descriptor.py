@@ -97,7 +97,7 @@ class Copy(enum.IntEnum):
 
     ANY = 0
     FINITE = 1
-    """What goes into the next state, FP32: no run goes on with an infinity there."""
+    """The loss, and what goes into the next state, FP32: no run goes on with an infinity or NaN there."""
 
 
 class Extreme(enum.IntEnum):

@@ -22,12 +22,10 @@ PARTIAL_BYTES = 96
 SUM_UNIT = -298
 """An exact sum is an integer in units of 2^-298: the product of two of the smallest FP32 numbers."""
 
+_ONE = 0x3F800000
+
 SUM_LIMIT = 1 << 594
 """|sum| of 2^40 products of FP32 numbers, each below 2^256, in units: below 2^(40 + 256 + 298)."""
-
-
-class NoValueError(ArithmeticError):
-    """No run has a value here: a term is not finite, or an index is out of range."""
 
 
 class Partial(ABC):
@@ -35,7 +33,7 @@ class Partial(ABC):
 
     @abstractmethod
     def absorb(self, operands: tuple[int, ...], label: int) -> Partial:
-        """With one more term: FP32 as bits, int64 as values, bool as 0 or 1. Raises NoValueError."""
+        """With one more term: FP32 as bits, int64 as values, bool as 0 or 1."""
 
     @abstractmethod
     def finish(self, width: int) -> int | None:
@@ -49,27 +47,35 @@ class Partial(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ExactSum(Partial):
-    """SUM and SELECTED_SUM: a signed integer in units of 2^SUM_UNIT; encoded as 768 bits, two's complement."""
+    """SUM and SELECTED_SUM: a signed integer in units of 2^SUM_UNIT; encoded as 768 bits, two's complement.
+
+    Once there was a term that is infinite or NaN, what all of those come to is all that is left, whatever the others
+    are; encoded as its pattern, in the first four bytes."""
 
     total: int = 0
+    special: int = 0
+    """The pattern of an infinity or of NaN; 0: all terms were finite."""
 
     def absorb(self, operands: tuple[int, ...], label: int) -> ExactSum:
-        if not all(map(ieee.is_finite, operands)):
-            raise NoValueError("a term of a sum is not finite")
-        factor = ieee.scaled(operands[1]) if len(operands) == 2 else 1 << 149
-        return ExactSum(self.total + ieee.scaled(operands[0]) * factor)
+        a, b = operands if len(operands) == 2 else (operands[0], _ONE)
+        if not (ieee.is_finite(a) and ieee.is_finite(b)):
+            term = ieee.multiply(a, b)
+            return ExactSum(0, ieee.add(self.special, term) if self.special else term)
+        return self if self.special else ExactSum(self.total + ieee.scaled(a) * ieee.scaled(b))
 
     def finish(self, width: int) -> int | None:
-        return ieee.rounded(Fraction(self.total, 1 << -SUM_UNIT), width)
+        return self.special or ieee.rounded(Fraction(self.total, 1 << -SUM_UNIT), width)
 
     def encode(self) -> bytes:
+        if self.special:
+            return self.special.to_bytes(4, "big") + bytes(PARTIAL_BYTES - 4)
         return self.total.to_bytes(PARTIAL_BYTES, "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Largest(Partial):
     """EXTREME and ARGMAX: words seen (0 or 1), bits of the best FP32 number, its label (0 for EXTREME; int64 in two's
-    complement of 256 bits). Nothing seen: zeros."""
+    complement of 256 bits). Nothing seen: zeros. NaN is better than any number."""
 
     sign: ClassVar[int] = 0
     seen: bool = False
@@ -78,11 +84,12 @@ class Largest(Partial):
 
     def absorb(self, operands: tuple[int, ...], label: int) -> Largest:
         (x,) = operands
-        if ieee.is_nan(x):
-            raise NoValueError("a term is NaN")
-        if self.seen and not ieee.less(self.best ^ self.sign, x ^ self.sign):
+        if self.seen and (self.best == ieee.NAN or not self._better(x)):
             return self
-        return type(self)(True, x, label)
+        return type(self)(True, ieee.NAN if ieee.is_nan(x) else x, label)
+
+    def _better(self, x: int) -> bool:
+        return ieee.is_nan(x) or ieee.less(self.best ^ self.sign, x ^ self.sign)
 
     def finish(self, width: int) -> int | None:
         # Which of two equal zeros came first is nobody's affair.
@@ -162,13 +169,17 @@ def decode_partial(descriptor: Descriptor, data: bytes) -> Partial:
     first = start(descriptor)
     found: Partial
     if isinstance(first, ExactSum):
-        found = ExactSum(int.from_bytes(data, "big", signed=True))
+        pattern = int.from_bytes(data[:4], "big")
+        if pattern in (ieee.INFINITY, ieee.SIGN | ieee.INFINITY, ieee.NAN):
+            found = ExactSum(0, pattern)
+        else:
+            found = ExactSum(int.from_bytes(data, "big", signed=True))
         fits = abs(found.total) < SUM_LIMIT
     else:
         seen, best, last = (int.from_bytes(data[at : at + 32], "big", signed=True) for at in (0, 32, 64))
         if isinstance(first, Largest):
             found = type(first)(bool(seen), best, last)
-            fits = 0 <= best < 1 << 32 and not ieee.is_nan(best) and -(1 << 63) <= last < 1 << 63
+            fits = 0 <= best < 1 << 32 and (best == ieee.NAN or not ieee.is_nan(best)) and -(1 << 63) <= last < 1 << 63
             fits = fits and (bool(seen) or best == last == 0) and (isinstance(first, LargestPlace) or last == 0)
         elif isinstance(first, IntegerSum):
             found, fits = IntegerSum(last), -(1 << 63) <= last < 1 << 63

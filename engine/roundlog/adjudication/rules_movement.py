@@ -18,7 +18,7 @@ def copy(subject: Subject, *inputs: Input, iteration: tuple[int, ...] | None = N
     return Descriptor(family=Family.COPY, dtype=subject.type.dtype, iteration=shape, inputs=inputs)
 
 
-@rule("loss", "reshape")
+@rule("reshape")
 def _same_elements(subject: Subject) -> Descriptor:
     numel = (subject.type.numel,)
     return copy(subject, subject.reads(0, [Axes(1).one(0)], view=numel), iteration=numel)
@@ -26,8 +26,13 @@ def _same_elements(subject: Subject) -> Descriptor:
 
 @rule("store")
 def _store(subject: Subject) -> Descriptor:
-    code = Copy.FINITE if subject.type.dtype == DType.F32 else Copy.ANY
-    return replace(_same_elements(subject), code=code)
+    finite = subject.type.dtype == DType.F32 and not subject.program.keeps_slot(subject.index)
+    return replace(_same_elements(subject), code=Copy.FINITE if finite else Copy.ANY)
+
+
+@rule("loss")
+def _loss(subject: Subject) -> Descriptor:
+    return replace(_same_elements(subject), code=Copy.FINITE)
 
 
 @rule("permute")

@@ -13,6 +13,9 @@ import numpy.typing as npt
 from roundlog.arithmetic.bits import FULL_BITS
 from roundlog.arithmetic.sums import round_scaled_integer
 
+F32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
+
 _START_BITS = 80
 _LIMIT_BITS = 4096
 _GUARD_BITS = 12
@@ -28,21 +31,21 @@ _lock = threading.Lock()
 change our bits. So we have a context of our own here, and one thread in it at a time."""
 
 
-def round_function(name: str, x: npt.NDArray[np.float32], bits: int = FULL_BITS) -> npt.NDArray[np.float32]:
+def round_function(name: str, x: F32, bits: int = FULL_BITS) -> F32:
     """x: float32[n] -> float32[n]: the function's mathematical value at each x, rounded once to `bits` bits, to
     nearest; zero is +0.
 
     Infinite arguments take the limits (exp(-inf) = 0, tanh(inf) = 1, ...); outside the domain, and at poles, the
-    result is NaN or infinite as IEEE 754-2019, 9.2 says, for the caller to stop at.
+    result is NaN or infinite as IEEE 754-2019, 9.2 says.
     """
-    return np.array([_round_one(name, float(value), bits) for value in x], dtype=np.float32)
+    result = _special(name, x)
+    rest = np.flatnonzero(np.isnan(result) & _has_value(name, x))
+    result[rest] = [_round_one(name, float(value), bits) for value in x[rest]]
+    return result
 
 
 @lru_cache(maxsize=1 << 16)
 def _round_one(name: str, x: float, bits: int) -> float:
-    special = _special(name, x)
-    if special is not None:
-        return special
     precision = _START_BITS
     while precision <= _LIMIT_BITS:
         with _lock:
@@ -61,33 +64,28 @@ def _round_one(name: str, x: float, bits: int) -> float:
     raise ArithmeticError(f"{name}({x!r}) is not decided at {_LIMIT_BITS} bits: is its value exact?")
 
 
-def _special(name: str, x: float) -> float | None:
-    """Arguments whose value is exact, infinite or undefined. By the theorem of Lindemann and Weierstrass (erf: by
-    Taylor's expansion for the only zero) no other FP32 argument has an FP32 value or midpoint as its value."""
-    if np.isnan(x):
-        return float("nan")
-    if x == 0:
-        return {"exp": 1.0, "cos": 1.0, "log": float("-inf")}.get(name, 0.0)
-    if name == "log":
-        if x < 0:
-            return float("nan")
-        if x == 1:
-            return 0.0
-    if name == "log1p" and x <= -1:
-        return float("-inf") if x == -1 else float("nan")
-    if np.isinf(x):
-        if name in ("sin", "cos"):
-            return float("nan")
-        if x < 0:
-            return {"exp": 0.0, "expm1": -1.0, "tanh": -1.0, "erf": -1.0}[name]
-        return {"tanh": 1.0, "erf": 1.0}.get(name, float("inf"))
-    # Beyond these the result has overflowed or saturated for good, and mpmath need not build huge numbers.
-    if name in ("exp", "expm1") and x > 100:
-        return float("inf")
-    if name == "exp" and x < -110:
-        return 0.0
-    if name == "expm1" and x < -30:
-        return -1.0
-    if name in ("tanh", "erf") and abs(x) > 20:
-        return 1.0 if x > 0 else -1.0
-    return None
+def _has_value(name: str, x: F32) -> Bool:
+    """Which arguments the function is defined for."""
+    if name in ("sin", "cos"):
+        return np.isfinite(x)
+    return ~np.isnan(x) & (x >= {"log": 0, "log1p": -1}.get(name, -np.inf))
+
+
+def _special(name: str, x: F32) -> F32:
+    """The values that are exact or infinite, or have overflowed or saturated for good, so that mpmath need not build
+    huge numbers; NaN elsewhere. By the theorem of Lindemann and Weierstrass (erf: by Taylor's expansion for the only
+    zero) no other FP32 argument has an FP32 value or midpoint as its value."""
+    result = np.full(x.shape, np.nan, np.float32)
+    result[x == 0] = {"exp": 1.0, "cos": 1.0, "log": -np.inf}.get(name, 0.0)
+    if name in ("exp", "expm1"):
+        result[x > 100] = np.inf
+        result[x < (-110 if name == "exp" else -30)] = 0.0 if name == "exp" else -1.0
+    elif name in ("tanh", "erf"):
+        result[np.abs(x) > 20] = np.sign(x[np.abs(x) > 20])
+    elif name in ("log", "log1p"):
+        result[x == np.inf] = np.inf
+        if name == "log":
+            result[x == 1] = 0.0
+        else:
+            result[x == -1] = -np.inf
+    return result

@@ -24,7 +24,7 @@ _BLOCK_ELEMENTS = 1 << 20
 def round_sums(terms: F64, bits: int = FULL_BITS) -> F32:
     """terms: float64[n, k], each term a multiple of 2^-298 below 2^257 in magnitude (any product of two finite FP32
     numbers is), or not finite. Returns float32[n]: each row's mathematical sum, rounded once to `bits` bits, to
-    nearest, ties to even; overflow gives +-inf, a zero result +0, a term that is not finite NaN."""
+    nearest, ties to even; overflow gives +-inf, a zero result +0; terms that are not finite as IEEE 754 adds them."""
     n, k = terms.shape
     result = np.zeros(n, dtype=np.float32)
     if k == 0:
@@ -48,14 +48,14 @@ def round_sums_of(
     total: F64, errors: F64, magnitude: F64, terms: int, bits: int = FULL_BITS
 ) -> tuple[F32, npt.NDArray[np.bool_]]:
     """Round sums that `roundlog.kernels.summing` has taken, and say which are undecided. A sum with a term that is not
-    finite is NaN, and decided: sums of finite terms do not come near the end of FP64's range."""
+    finite is that of FP64, and decided: sums of finite terms do not come near the end of FP64's range."""
     with np.errstate(invalid="ignore"):
         if bits == FULL_BITS:
             rounded, undecided = deciding.round_sums(total, errors, magnitude, terms, UNIT_F64)
         else:
             rounded, undecided = round_double_double(*double_double(total, errors, magnitude, terms), bits)
     lost = ~np.isfinite(total)
-    rounded[lost] = np.nan
+    rounded[lost] = total[lost]
     undecided[lost] = False
     return rounded, undecided
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from roundlog.capture.draws import Draw
@@ -15,6 +16,11 @@ from roundlog.program import Attribute, DType, Node, Program, TensorType
 
 MAX_LITERAL = 1 << 10
 """Elements of a literal tensor: what is larger belongs into the state, where a single element can be proven."""
+
+
+def _pattern(numbers: npt.NDArray[np.float32]) -> tuple[int, ...]:
+    """The bits of FP32 numbers, with the one NaN that programs have."""
+    return tuple(0x7FC00000 if np.isnan(number) else int(number.view(np.uint32)) for number in numbers)
 
 
 class Value(int):
@@ -70,7 +76,7 @@ class Builder:
         if isinstance(item, Value):
             raise CaptureError("takes a tensor where only a number is supported")
         if dtype == DType.F32:
-            bits = int(np.float32(item).view(np.uint32))
+            bits = _pattern(np.array([item], dtype=np.float32))[0]
         else:
             bits = int(item)
         return self.source_op("constant", TensorType(tuple(shape), dtype), bits=(bits,))
@@ -80,7 +86,7 @@ class Builder:
         assert tensor.numel() <= MAX_LITERAL
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if tensor.dtype == torch.float32:
-            bits = tuple(int(b) for b in flat.numpy().view(np.uint32))
+            bits = _pattern(flat.numpy())
         else:
             bits = tuple(int(b) for b in flat.tolist())
         return self.source_op("constant", TensorType(tuple(tensor.shape), DType.of(tensor.dtype)), bits=bits)
@@ -119,15 +125,23 @@ class Builder:
             return self.op("to_i64", value)
         return self.truncated(value)
 
+    def required(self, condition: Value, why: str) -> Value:
+        """An f32 that is 1 where the condition (bool) holds; elsewhere the run stops, by an index out of range. It has
+        to be a factor of something that is needed. why: what did not hold, for the sentence that the run stops with."""
+        source, self.source = self.source, f"{self.source}, {why}".removeprefix(", ")
+        index = self.op("where", condition, self.constant(0, DType.I64), self.constant(1, DType.I64))
+        one = self.op("take", self.constant(1.0, DType.F32, (1,)), index)
+        self.source = source
+        return one
+
     def truncated(self, value: Value) -> Value:
-        """An f32 without its fraction (towards zero), as int64. Whatever int64 cannot hold stops the run: it is divided
-        by zero."""
+        """An f32 without its fraction (towards zero), as int64. Whatever int64 cannot hold, NaN too, stops the run."""
         inside = self.op(
             "logical_and",
             self.op("le", self.constant(-(2.0**63), DType.F32), value),
             self.op("lt", value, self.constant(2.0**63, DType.F32)),
         )
-        value = self.op("div", value, self.op("to_f32", inside))
+        value = self.op("mul", value, self.required(inside, "a number that int64 does not hold"))
         size = self.natural(self.op("abs", value), 64)
         negative = self.op("lt", value, self.constant(0.0, DType.F32))
         return self.op("where", negative, self.op("neg", size), size)

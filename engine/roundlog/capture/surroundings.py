@@ -57,7 +57,7 @@ class Change:
 
 class Surroundings:
     """What can be reached from some roots, as it was when this was made. As a context manager it puts everything back
-    at the end: containers, the memory that tensors have, their gradients, and the states of random number generators."""
+    at the end: containers, the memory that tensors have, their gradients, and the states of generators."""
 
     def __init__(self, roots: Mapping[str, object]) -> None:
         """roots: name in messages -> object."""

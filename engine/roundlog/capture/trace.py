@@ -198,8 +198,8 @@ class _NoNewMemory(TorchFunctionMode):
     ) -> Any:
         if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
             raise CaptureError(
-                f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under torch.no_grad(), "
-                "or compute what is needed from it (torch.nn.utils.parametrize)"
+                f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under "
+                "torch.no_grad(), or compute what is needed from it (torch.nn.utils.parametrize)"
             )
         return func(*args, **(kwargs or {}))
 

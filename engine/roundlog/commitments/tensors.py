@@ -28,8 +28,8 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
     A contiguous CPU tensor is viewed, not copied. Zeros keep their sign (-0.0 and +0.0 are different bytes).
 
-    Raises CommitmentError for a NaN (its bits differ between machines, and the engine stops at a non-finite
-    value), for a bool whose byte is neither 0 nor 1, and for a dtype without one little-endian layout
+    Raises CommitmentError for a NaN that is not the canonical one (NaN bits differ between machines: see `canonical`),
+    for a bool whose byte is neither 0 nor 1, and for a dtype without one little-endian layout
     (complex, bfloat16, quantised, strings, objects).
     """
     array = _as_array(tensor)
@@ -38,20 +38,37 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
     if array.size == 0:
         return memoryview(b"")
-    if array.dtype.kind == "f" and _has_nan(array):
-        raise CommitmentError("a tensor with a NaN has no root, since NaN bits differ between machines")
+    if array.dtype.kind == "f" and _has_other_nan(array):
+        raise CommitmentError(
+            "a tensor with a NaN other than 0x7fc00000 has no root, since NaN bits differ between machines"
+        )
     flat = array.reshape(-1).view(np.uint8)
     if array.dtype.kind == "b" and flat.max() > 1:
         raise CommitmentError("a bool tensor with a byte other than 0 and 1 has no root")
     return flat.data
 
 
-def _has_nan(array: NDArray[np.generic]) -> bool:
+def canonical(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with 0x7FC00000 for every NaN, which is the one that a step's values are committed to with: which one
+    a processor makes is its own affair. Itself, where there is none."""
+    if tensor.dtype != torch.float32 or not tensor.numel() or not bool(tensor.isnan().any()):
+        return tensor
+    quiet = torch.tensor(_NAN, dtype=torch.int32, device=tensor.device)
+    return torch.where(tensor.isnan(), quiet, tensor.contiguous().view(torch.int32)).view(torch.float32)
+
+
+_NAN = 0x7FC00000
+
+
+def _has_other_nan(array: NDArray[np.generic]) -> bool:
     """Of a contiguous array of floats that is not empty."""
-    if array.dtype == np.float32 and all_finite(array.reshape(-1).view(np.float32)):
+    if array.dtype != np.float32:
+        # The maximum of anything with a NaN is NaN: one pass, and no mask as large as the tensor.
+        return bool(np.isnan(array.max()))
+    flat = array.reshape(-1)
+    if all_finite(flat.view(np.float32)):
         return False
-    # The maximum of anything with a NaN is NaN: one pass, and no mask as large as the tensor.
-    return bool(np.isnan(array.max()))
+    return bool((flat.view(np.uint32)[np.isnan(flat)] != _NAN).any())
 
 
 def _as_array(tensor: Tensor) -> NDArray[np.generic]:

@@ -1,10 +1,11 @@
 """What a party claims where a run has no value.
 
-A run that stops (NaN, an infinity, an index out of range) has no state after that step, and yet a party has to play
-with whole trees. So it makes values up, and goes on from them as from any others: every claim before and after the
-step is right, given what comes before it, and the claim of the step itself is one that nobody else can have. Hence the
-opponent, who claims a value where there is none, differs from it right there, whatever it copies from the other's
-moves; a known constant in that place it could claim as well, and nothing about it could be proven.
+A run that stops (a loss or next state that is not finite, an index out of range) has no state after that step, and yet
+a party has to play with whole trees. So it makes values up, and goes on from them as from any others: every claim
+before and after the step is right, given what comes before it, and the claim of the step itself is one that nobody
+else can have. Hence the opponent, who claims a value where there is none, differs from it right there, whatever it
+copies from the other's moves; a known constant in that place it could claim as well, and nothing about it could be
+proven.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from roundlog.adjudication import Descriptor
-from roundlog.adjudication.partial import ExactSum, Partial, start
 from roundlog.arithmetic import FULL_BITS
 from roundlog.program import DType, TensorType
 from roundlog.storage import StorageError, open_regular, replace_file
@@ -70,8 +69,3 @@ class MadeUp:
             kept = np.uint32(_SMALL & -(1 << (FULL_BITS - bits)))
             flat = torch.from_numpy((data.view("<u4") & kept).astype(np.uint32).view(np.float32))
         return flat.reshape(kind.shape)
-
-    def partial(self, descriptor: Descriptor, *place: int | str) -> Partial:
-        """A running result. Only sums can stop half way: what else can is no operator's."""
-        assert isinstance(start(descriptor), ExactSum), descriptor.family
-        return ExactSum(int.from_bytes(self.data(40, *place), "big", signed=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,17 +11,15 @@ import torch
 from roundlog.adjudication import Family, describe, encode_descriptor, program_tree
 from roundlog.adjudication.adjudicate import (
     Answer,
-    Outcome,
     Step,
     Tree,
     adjudicate,
-    decode,
     finish,
     run_segment,
     segments,
 )
 from roundlog.adjudication.openings import Material, Opening, Recorder, openings, prove
-from roundlog.adjudication.partial import NoValueError, start
+from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tree
 from roundlog.dispute.made_up import MadeUp
 from roundlog.dispute.running import RunningResults, running_results
@@ -70,7 +67,7 @@ class DisputedOperator:
         self._made_up = made_up
         self._stop = stop
         self._values = values
-        self._running: dict[tuple[int, int], RunningResults] = {}
+        self._running: dict[int, RunningResults] = {}
         """The last one only."""
         self._material = Material.of(
             job.program,
@@ -133,28 +130,18 @@ class DisputedOperator:
         d = self.descriptor
         if d.family is Family.SUM and d.terms:
             totals = running_sums(d, element, self._material)
-            return Outcome.NO_VALUE if totals is None else finish(d, totals[-1], self._step.rounding_bits)
+            assert totals is not None
+            return finish(d, totals[-1], self._step.rounding_bits)
         return adjudicate(d, element, self._step, self._material)
 
     def running(self, element: int, claimed: int) -> RunningResults:
-        """The running results of an element, of which the trainer's bits are `claimed`."""
-        if (element, claimed) not in self._running:
-            dtype = self.descriptor.dtype
-            found = running_results(
-                self.descriptor,
-                element,
-                self._material,
-                made_up=self._made_up,
-                place=(self._step.step, self.q),
-                claimed=decode(dtype, claimed.to_bytes(dtype.itemsize, "little")),
-                bits=self._step.rounding_bits,
-            )
-            self._running = {(element, claimed): found}
-        return self._running[element, claimed]
+        """The running results of an element. claimed: the trainer's bits, on which they do not depend."""
+        if element not in self._running:
+            self._running = {element: running_results(self.descriptor, element, self._material)}
+        return self._running[element]
 
     def segment(self, element: int, segment: int) -> ElementMaterial:
         """What decides one segment of an element's terms; it does not depend on what came before."""
         recorder = Recorder(self._material)
-        with suppress(NoValueError):
-            run_segment(self.descriptor, element, start(self.descriptor), segments(self.descriptor)[segment], recorder)
+        run_segment(self.descriptor, element, start(self.descriptor), segments(self.descriptor)[segment], recorder)
         return ElementMaterial(prove(sorted(recorder.seen), self._material))

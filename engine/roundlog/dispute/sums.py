@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Tree
 from roundlog.adjudication.descriptor import Descriptor, Family, Input
 from roundlog.adjudication.openings import Material
@@ -19,26 +20,27 @@ _I64 = npt.NDArray[np.int64]
 
 
 def running_sums(descriptor: Descriptor, element: int, material: Material) -> list[ExactSum] | None:
-    """`ExactSum` after every segment; None if a term is not finite, or the descriptor is no SUM."""
+    """`ExactSum` after every segment; None if the descriptor is no SUM."""
     d = descriptor
     if d.family != Family.SUM or not d.terms:
         return None
-    total, totals = 0, []
+    total, special, totals = 0, 0, []
     step = max(_BLOCK // d.segment, 1) * d.segment
     for first in range(0, d.terms, step):
         terms = np.arange(first, min(first + step, d.terms), dtype=np.int64)
-        products = _products(d, element, terms, material)
-        if products is None:
-            return None
-        number, shift = products
-        for part in _by_segment(number, shift, d.segment):
+        number, shift, patterns = _products(d, element, terms, material)
+        specials = _specials(patterns, d.segment)
+        for part, found in zip(_by_segment(number, shift, d.segment), specials, strict=True):
             total += part
-            totals.append(ExactSum(total))
+            if found:
+                special = ieee.add(special, found) if special else found
+            totals.append(ExactSum(0, special) if special else ExactSum(total))
     return totals
 
 
-def _products(d: Descriptor, element: int, terms: _I64, material: Material) -> tuple[_I64, _I64] | None:
-    """(n, s): term r is n[r] * 2^s[r] units of a running sum; 0 where it is left out."""
+def _products(d: Descriptor, element: int, terms: _I64, material: Material) -> tuple[_I64, _I64, _I64]:
+    """(n, s, p): term r is n[r] * 2^s[r] units of a running sum, 0 where it is left out; or it has the pattern p[r],
+    which is 0 for what is finite."""
     place = unravel(element, d.iteration)
     axes: list[int | _I64] = []
     rest = terms
@@ -54,15 +56,22 @@ def _products(d: Descriptor, element: int, terms: _I64, material: Material) -> t
         flat, exists = _read(item, index, len(terms))
         valid &= exists
         factors.append((item, flat))
+    # A product of FP64 numbers says which infinity it is, or NaN, and cannot overflow.
+    product, finite = np.ones(len(terms)), np.ones(len(terms), bool)
     for item, flat in factors:
         words = np.frombuffer(material.whole(Tree.VALUE, item.value), "<u4")[np.where(valid, flat, 0)].astype(np.int64)
         exponent = words >> 23 & 0xFF
-        if bool((valid & (exponent == 0xFF)).any()):
-            return None
+        finite &= exponent != 0xFF
+        with np.errstate(invalid="ignore"):
+            product *= words.astype(np.uint32).view(np.float32)
         magnitude = words & 0x7FFFFF | (exponent > 0).astype(np.int64) << 23
         number *= np.where(words >> 31 != 0, -magnitude, magnitude)
-        shift += np.maximum(exponent, 1) - 1
-    return np.where(valid, number, 0), shift
+        # What is not finite counts as nothing, and must not ask for a shift of its own.
+        shift += np.where(exponent == 0xFF, 0, np.maximum(exponent, 1) - 1)
+    patterns = np.where(product > 0, ieee.INFINITY, ieee.SIGN | ieee.INFINITY)
+    patterns[np.isnan(product)] = ieee.NAN
+    patterns[finite | ~valid] = 0
+    return np.where(valid & finite, number, 0), shift, patterns
 
 
 def _read(item: Input, index: list[int | _I64], count: int) -> tuple[_I64, npt.NDArray[np.bool_]]:
@@ -77,6 +86,15 @@ def _read(item: Input, index: list[int | _I64], count: int) -> tuple[_I64, npt.N
         valid &= (left == 0) & (coordinate >= 0) & (coordinate < size)
         flat = flat * size + np.where(valid, coordinate, 0)
     return flat, valid
+
+
+def _specials(patterns: _I64, segment: int) -> list[int]:
+    """What the infinities and NaN of each segment come to; 0 where there is none."""
+    found = [0] * -(-len(patterns) // segment)
+    for at in np.flatnonzero(patterns).tolist():
+        one, before = int(patterns[at]), found[at // segment]
+        found[at // segment] = ieee.add(before, one) if before else one
+    return found
 
 
 def _by_segment(number: _I64, shift: _I64, segment: int) -> list[int]:

@@ -84,7 +84,7 @@ class Chain:
 
     def play(self, inputs: list[int], outputs: list[int]) -> bool:
         """inputs, outputs: addresses of memory that is the caller's, contiguous, and outlives the call. Returns False
-        if a check failed."""
+        if a result that has to be finite is not."""
         code = self._played.code or self._compiled()
         if code is None:
             sources, targets = self._inputs.copy(), self._outputs.copy()

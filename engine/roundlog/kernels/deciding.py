@@ -95,24 +95,23 @@ def judge(y: F64, d: F64, near: float, guard: float, far: float) -> tuple[F32, I
 @njit(cache=True, nogil=True, error_model="numpy")
 def _write_down(right: Any, upper: Any, two: Any, decisions: Any, values: Any) -> Any:
     words = right.view(np.uint32)
-    count, finite = 0, True
+    count = 0
     for i in range(len(right)):
-        finite &= abs(right[i]) < np.inf
         if two[i]:
             decisions[i] = UP if right[i] == upper[i] else DOWN
         else:
             decisions[i] = VALUE
             values[count] = words[i]
             count += 1
-    return count, finite
+    return count
 
 
-def write_down(right: F32, upper: F32, two: Bool) -> tuple[U8, U32, bool]:
+def write_down(right: F32, upper: F32, two: Bool) -> tuple[U8, U32]:
     """right: float32[n], the correct roundings; upper and two: as `judge` gives them. Returns uint8[n], the decisions;
-    uint32[m], the bits of those that are logged themselves; whether all are finite."""
+    uint32[m], the bits of those that are logged themselves."""
     decisions, values = np.empty(len(right), np.uint8), np.empty(len(right), np.uint32)
-    count, finite = _write_down(right, upper, two, decisions, values)
-    return decisions, values[:count], bool(finite)
+    count = _write_down(right, upper, two, decisions, values)
+    return decisions, values[:count]
 
 
 @njit(inline="always")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import llvmlite.binding as llvm
 from numba.core import config
 
-from roundlog.kernels.tape import BOOL, F32, Assignments, Check, Code
+from roundlog.kernels.tape import BOOL, F32, Assignments, Code
 
 LANES = 16
 """Elements of a vector: a register of AVX-512. LLVM takes several registers where they are narrower."""
@@ -73,7 +73,7 @@ class MachineCode:
     def __call__(self, addresses: Any, patterns: Any, start: int, stop: int) -> bool:
         """Compute the elements from start, a multiple of LANES, to stop, not empty. addresses: of int64[inputs +
         outputs] with the addresses of all of them; patterns: of int64[inputs, 2], inner and count. Returns False if a
-        check failed. Does without Python's lock."""
+        result that has to be finite is not. Does without Python's lock."""
         return self._call(addresses, patterns, start, stop) < _INFINITY
 
 
@@ -202,10 +202,10 @@ class _Body:
                 self._values.append((self._load(f"%c{slot}", kind), kind))
             else:
                 self._values.append((f"%{self._name}{slot}", kind))
-        for code, a, b, c, check in form.tape.instructions:
+        for code, a, b, c, checked in form.tape.instructions:
             self._values.append(self._do(Code(code), a, b, c))
-            if check != Check.NONE:
-                bad = self._checked(Check(check), a, b, bad)
+            if checked:
+                bad = self._larger(bad)
         for position, (value, kind) in enumerate(zip(form.tape.outputs, form.outputs, strict=True)):
             self._store(f"%m{len(form.inputs) + position}", value, kind)
         return bad
@@ -231,6 +231,9 @@ class _Body:
             return new(f"call {floats} @llvm.{_FUNCTIONS[code]}{_suffix(self._lanes, 'f32')}({floats} {x})"), F32
         if code in _CHOICES or code == Code.OR:
             first = new(f"fcmp {_CHOICES.get(code, 'ogt')} {floats} {x}, {y}")
+            if code != Code.OR:
+                nan = new(f"fcmp uno {floats} {x}, {x}")
+                first = new(f"or {masks} {first}, {nan}")
             return new(f"select {masks} {first}, {floats} {x}, {floats} {y}"), F32
         if code == Code.AND:
             return new(f"fmul {floats} {x}, {y}"), F32
@@ -261,20 +264,11 @@ class _Body:
         words = self._new(f"bitcast {self._floats} {self._float(value)} to {integers}")
         return self._new(f"and {integers} {words}, {_splat(self._lanes, 'i32', str(_MAGNITUDE))}")
 
-    def _checked(self, check: Check, a: int, b: int, bad: str) -> str:
-        """`bad`, or what is wrong with the newest value, which was made of a and b."""
-        integers, masks, new = self._integers, self._masks, self._new
+    def _larger(self, bad: str) -> str:
+        """The magnitude of the newest value where it is larger than `bad`."""
         found = self._magnitude(len(self._values) - 1)
-        if check == Check.NEW:
-            infinity = _splat(self._lanes, "i32", str(_INFINITY))
-            nan = new(f"icmp ugt {integers} {found}, {infinity}")
-            finite = [new(f"icmp ult {integers} {self._magnitude(x)}, {infinity}") for x in (a, b)]
-            both = new(f"and {masks} {finite[0]}, {finite[1]}")
-            looked_at = new(f"or {masks} {nan}, {both}")
-            zero = _splat(self._lanes, "i32", "0")
-            found = new(f"select {masks} {looked_at}, {integers} {found}, {integers} {zero}")
         larger = f"@llvm.umax{_suffix(self._lanes, 'i32')}"
-        return new(f"call {integers} {larger}({integers} {bad}, {integers} {found})")
+        return self._new(f"call {self._integers} {larger}({self._integers} {bad}, {self._integers} {found})")
 
     def _place(self, pointer: str, memory: str) -> str:
         return self._new(f"getelementptr {memory}, ptr {pointer}, i64 %{self._name}i")

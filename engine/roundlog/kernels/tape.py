@@ -56,18 +56,6 @@ EQ, LT, LE, AND, OR, NOT, WHERE, COPY = (
 )
 
 
-class Check(enum.IntEnum):
-    """What has to hold of an instruction's result."""
-
-    NONE = 0
-    NEW = 1
-    """It is not NaN, and infinite only if an operand is."""
-    FINITE = 2
-    """It is finite."""
-
-
-UNCHECKED, FINITE = int(Check.NONE), int(Check.FINITE)
-
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)
 
@@ -80,7 +68,7 @@ class Tape:
     """A compiled chain. Registers are numbered; the first ones hold the inputs, in order, and are never overwritten."""
 
     instructions: npt.NDArray[np.int64]
-    """[n, 6]: code, destination, three sources (those that the code has), and a Check."""
+    """[n, 6]: code, destination, three sources (those that the code has), and whether the result has to be finite."""
     outputs: npt.NDArray[np.int64]
     """Registers whose content is the result; none of them an input, each once."""
     registers: int
@@ -91,7 +79,7 @@ class Assignments:
     """A tape on which every instruction makes a new value: values are numbered, inputs first."""
 
     instructions: tuple[tuple[int, int, int, int, int], ...]
-    """Code, three sources (the first one again where the code has fewer), and a Check."""
+    """Code, three sources (the first one again where the code has fewer), and whether the result has to be finite."""
     outputs: tuple[int, ...]
 
     @classmethod
@@ -99,10 +87,10 @@ class Assignments:
         """inputs: how many registers hold inputs."""
         holds = [*range(inputs), *[0] * (tape.registers - inputs)]
         rows = []
-        for code, to, *sources, check in tape.instructions.tolist():
+        for code, to, *sources, checked in tape.instructions.tolist():
             used = sources[: _SOURCES.get(code, 2)]
             a, b, c = (holds[register] for register in (used + used[:1] * 2)[:3])
-            rows.append((code, a, b, c, check))
+            rows.append((code, a, b, c, checked))
             holds[to] = inputs + len(rows) - 1
         return cls(tuple(rows), tuple(holds[register] for register in tape.outputs.tolist()))
 
@@ -183,10 +171,11 @@ def _run(code: int, to: int, of_a: int, of_b: int, of_c: int, n: int) -> None:
             d[j] = np.floor(a[j])
     elif code == MAXIMUM:
         for j in range(n):
-            d[j] = a[j] if a[j] > b[j] else b[j]
+            # The second, if it is NaN: nothing is greater.
+            d[j] = a[j] if (a[j] > b[j]) | (a[j] != a[j]) else b[j]
     elif code == MINIMUM:
         for j in range(n):
-            d[j] = a[j] if a[j] < b[j] else b[j]
+            d[j] = a[j] if (a[j] < b[j]) | (a[j] != a[j]) else b[j]
     elif code == EQ:
         for j in range(n):
             d[j] = one if a[j] == b[j] else zero
@@ -216,16 +205,6 @@ def _run(code: int, to: int, of_a: int, of_b: int, of_c: int, n: int) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _is_new(result: Any, a: Any, b: Any, length: int, limit: Any) -> bool:
-    """Whether some element is NaN, or infinite although its operands are not."""
-    for j in range(length):
-        v = result[j]
-        if v != v or (abs(v) > limit and abs(a[j]) <= limit and abs(b[j]) <= limit):
-            return True
-    return False
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def _blocks(
     instructions: Any,
     inputs: Any,
@@ -237,7 +216,6 @@ def _blocks(
     stop: int,
 ) -> None:
     space = np.empty((registers, BLOCK), dtype=np.float32)
-    limit = np.float32(np.finfo(np.float32).max)
     # Where a register lies: FP32 memory that has the output's order is read and written where it is.
     place = np.empty(registers, dtype=np.int64)
     step = np.zeros(registers, dtype=np.int64)
@@ -265,26 +243,17 @@ def _blocks(
             else:
                 _load(space[slot], carray(pointer_to(address), count, np.float32), inner, count, first, length)
         for t in range(len(instructions)):
-            code, d, a, b, c, check = instructions[t]
+            code, d, a, b, c, checked = instructions[t]
             to, of_a = place[d] + step[d] * first, place[a] + step[a] * first
             of_b, of_c = place[b] + step[b] * first, place[c] + step[c] * first
             _run(code, to, of_a, of_b, of_c, length)
-            if check != UNCHECKED:
+            if checked:
                 # As integers, magnitudes compare like the numbers, and infinities and NaN come last.
                 largest = np.int32(0)
                 words = carray(pointer_to(to), length, np.int32)
                 for j in range(length):
                     largest = max(largest, words[j] & _MAGNITUDE)
-                if largest >= _INFINITY and (
-                    check == FINITE
-                    or _is_new(
-                        _floats(to, length),
-                        _floats(of_a, length),
-                        _floats(of_a if SQRT <= code <= FLOOR else of_b, length),
-                        length,
-                        limit,
-                    )
-                ):
+                if largest >= _INFINITY:
                     finite[0] = 0
         for slot in range(len(outputs)):
             r, address, kind = outputs[slot]
@@ -300,7 +269,7 @@ def play(tape: Tape, inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int6
 
     inputs: int64[i, 4], a row an input register: address, kind, inner, count; output element e reads input element
     (e // inner) % count. outputs: int64[o, 3]: register, address, kind. All memory is the caller's, contiguous, and
-    has to outlive the call; no two outputs are one register. Returns False if a check failed."""
+    has to outlive the call; no two outputs are one register. Returns False if a result that has to be finite is not."""
     finite = np.ones(1, dtype=np.int64)
     blocks = -(-size // BLOCK)
     in_parts(

@@ -27,9 +27,9 @@ class Entries:
 
     indices: int64[n], flat (C order) element indices, strictly increasing.
     decisions: uint8[n], each a `Decision`.
-    values: uint32[m], FP32 bits for the VALUE entries, in order; finite.
+    values: uint32[m], FP32 bits for the VALUE entries, in order; none is NaN.
 
-    Raises PayloadError for other dtypes, ranks or lengths. Order, range and finiteness are checked once for
+    Raises PayloadError for other dtypes, ranks or lengths. Order, range and NaN are checked once for
     a whole step, when it is encoded or decoded.
     """
 

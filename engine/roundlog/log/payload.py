@@ -21,7 +21,7 @@ MAX_ELEMENTS = 1 << 40
 """Elements of one operator's output."""
 
 _COUNTS = struct.Struct("<II")
-_EXPONENT = np.uint32(0x7F800000)
+_MAGNITUDE, _INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
 
 
 def payload_bound(operator_sizes: Sequence[int]) -> int:
@@ -62,10 +62,10 @@ def encode(step_log: StepLog) -> bytes:
     for operator, entries in zip(operators, columns, strict=True):
         if len(entries.values) != np.count_nonzero(entries.decisions == Decision.VALUE):
             raise PayloadError(f"operator {operator} does not have one value for each VALUE entry")
-    if (values & _EXPONENT == _EXPONENT).any():
+    if (values & _MAGNITUDE > _INFINITY).any():
         wrong = np.zeros(len(indices), np.bool_)
-        wrong[is_value] = values & _EXPONENT == _EXPONENT
-        raise PayloadError(f"{name(wrong)} has a value that is not finite")
+        wrong[is_value] = values & _MAGNITUDE > _INFINITY
+        raise PayloadError(f"{name(wrong)} has a value that is NaN")
 
     parts = [
         _COUNTS.pack(len(operators), len(values)),
@@ -111,8 +111,8 @@ def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int
     if (up & is_value).any():
         raise PayloadError(f"entry {int(np.argmax(up & is_value))} is both up and a value")
     values = data.numbers(value_count, "values")
-    if (values & _EXPONENT == _EXPONENT).any():
-        raise PayloadError(f"value {int(np.argmax(values & _EXPONENT == _EXPONENT))} is not finite")
+    if (values & _MAGNITUDE > _INFINITY).any():
+        raise PayloadError(f"value {int(np.argmax(values & _MAGNITUDE > _INFINITY))} is NaN")
     indices = _indices(varint.decode(data.rest(), total), operators, counts, sizes)
 
     decisions = up.astype(np.uint8)

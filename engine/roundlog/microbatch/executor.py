@@ -6,12 +6,14 @@ few at a time, nor in which pieces a sum over all of them is read.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.executor import Executor, NonFiniteError, StepResult, StoppedError
+from roundlog.executor import Executor, IndexRangeError, NonFiniteError, StepResult, StoppedError
 from roundlog.microbatch.analysis import Analysis, analyse, samples_of
 from roundlog.microbatch.layout import Samples, ranges
 from roundlog.microbatch.scratch import Scratch
@@ -22,6 +24,7 @@ from roundlog.operators import Inexact, StepInputs, check, operator
 from roundlog.operators.narrow import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.operators.summation import InParts
+from roundlog.origin import Watch
 from roundlog.program import Program, ProgramError
 from roundlog.rounding import Follower, Window
 
@@ -64,23 +67,35 @@ class MicrobatchExecutor:
     def run(self, inputs: StepInputs, rounding: Follower) -> StepResult:
         """One step. Raises as `Executor.run`, and OSError where the disk is full."""
         found = len(rounding.findings)
+        try:
+            result = self._all(inputs, rounding, None)
+        except NonFiniteError as error:
+            rounding.start_again()
+            watch = Watch(self.program)
+            # What comes after the first stop may stop as well.
+            with suppress(IndexRangeError):
+                self._all(inputs, rounding, watch)
+            raise error.because(self.program, inputs.step, watch.origin_of(error.operator)) from None
+        rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
+        return result
+
+    def _all(self, inputs: StepInputs, rounding: Follower, watch: Watch | None) -> StepResult:
+        """All times of a step, in order. watch: sees them, and nothing stops that is not finite."""
         values = Values(self.program, self._analysis, self._scratch, inputs)
         end = len(self._cut.members) - 1
         for time in range(end):
             if time % 2 == 0:
-                self._run(time, None, values, rounding)
+                self._run(time, None, values, rounding, watch)
             else:
-                self._sweep(time, values, rounding)
+                self._sweep(time, values, rounding, watch)
             values.forget([value for value, last in self._cut.kept_until.items() if last == time])
-        result = self._run(end, None, values, rounding)
-        rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
-        return result
+        return self._run(end, None, values, rounding, watch)
 
-    def _sweep(self, time: int, values: Values, rounding: Follower) -> None:
+    def _sweep(self, time: int, values: Values, rounding: Follower, watch: Watch | None) -> None:
         first_bad: StoppedError | None = None
         for samples in self._samples:
             try:
-                self._run(time, samples, values, rounding)
+                self._run(time, samples, values, rounding, watch)
             except StoppedError as error:
                 # The same operator and element are named as for the whole batch: the first in program order.
                 if first_bad is None or (error.operator, error.element) < (first_bad.operator, first_bad.element):
@@ -88,23 +103,24 @@ class MicrobatchExecutor:
         if first_bad is not None:
             raise first_bad
 
-    def _run(self, time: int, samples: Samples | None, values: Values, rounding: Follower) -> StepResult:
+    def _run(
+        self, time: int, samples: Samples | None, values: Values, rounding: Follower, watch: Watch | None
+    ) -> StepResult:
         """A stage (samples is None), or a sweep's turn of these samples."""
         part, executor = self._part(time, samples)
         last = time == len(self._cut.members) - 1
-        inputs = values.inputs(
-            Reads(values, part.reads, samples, lambda index: self._sum(index, part, values, rounding))
-        )
+        inputs = values.inputs(Reads(values, part.reads, samples, lambda index: self._sum(index, values, rounding)))
 
         def pass_on(slot: int, value: torch.Tensor) -> None:
             values.keep(part.passes_on[slot], samples, value)
 
+        by_part = _OfPart(self.program, self._analysis, part, samples, rounding)
         try:
-            return executor.run(
-                inputs,
-                _OfPart(self.program, self._analysis, part, samples, rounding),
-                pass_on=None if last else pass_on,
-            )
+            if watch is not None:
+                see = _seen(watch, self.program, self._analysis, part, samples)
+                executor.replay(inputs, by_part, None if last else pass_on, see)
+                return StepResult([], 0.0)
+            return executor.run(inputs, by_part, pass_on=None if last else pass_on)
         except StoppedError as error:
             index = part.original[error.operator]
             element = error.element
@@ -112,8 +128,8 @@ class MicrobatchExecutor:
                 element = _window(self.program, self._analysis, index, samples).whole_one(element)
             raise error.moved(self.program, inputs.step, index, element) from None
 
-    def _sum(self, index: int, part: Part, values: Values, rounding: Follower) -> torch.Tensor:
-        """A sum over the batch, part by part. Raises NonFiniteError, of the running part of the step."""
+    def _sum(self, index: int, values: Values, rounding: Follower) -> torch.Tensor:
+        """A sum over the batch, part by part."""
         node, analysis = self.program.nodes[index], self._analysis
 
         parts = analysis.parts[index]
@@ -130,11 +146,7 @@ class MicrobatchExecutor:
 
         terms = terms_of(node, [self.program.nodes[value].type for value in node.inputs])
         in_parts = InParts(summation(node), terms, len(parts), read)
-        result, finite = rounding.round(index, in_parts, (), node.attributes)
-        if not finite:
-            element = int((~result.isfinite()).reshape(-1).nonzero()[0])
-            raise NonFiniteError.at(part.program, values.step, part.original.index(index), element, result)
-        return result
+        return rounding.round(index, in_parts, (), node.attributes)
 
     def _part(self, time: int, samples: Samples | None) -> tuple[Part, Executor]:
         size = self._analysis.batch if samples is None else samples[1] - samples[0]
@@ -150,6 +162,29 @@ def _window(program: Program, analysis: Analysis, index: int, samples: Samples) 
     return layout.window(program.nodes[index].type.shape, *samples)
 
 
+def _seen(
+    watch: Watch, program: Program, analysis: Analysis, part: Part, samples: Samples | None
+) -> Callable[[int, Mapping[int, torch.Tensor]], None]:
+    """What shows a watch of the whole step the operators of a part."""
+
+    def see(index: int, values: Mapping[int, torch.Tensor]) -> None:
+        node, original = part.program.nodes[index], part.original[index]
+        op = program.nodes[original].op
+        if node.op == "store" != op:
+            return
+        # What is read was computed elsewhere; sums over the batch are shown here.
+        read = node.op == "data" != op
+        inputs = None if read else [values[value] for value in node.inputs]
+        if samples is None or read or analysis.layouts[original] is None:
+            whole: Callable[[int], int] = int
+        else:
+            whole = _window(program, analysis, original, samples).whole_one
+        if not read or original in analysis.parts:
+            watch.sees(original, values[index], inputs, whole)
+
+    return see
+
+
 class _OfPart:
     """Rounding for the operators of a part: by the log of the whole ones (implements Rounding)."""
 
@@ -162,9 +197,7 @@ class _OfPart:
     def start_again(self) -> None:
         self._rounding.start_again()
 
-    def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
-    ) -> tuple[torch.Tensor, bool]:
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         original = self._part.original[index]
         window = None if self._samples is None else _window(self._program, self._analysis, original, self._samples)
         return self._rounding.round(original, operator, inputs, attributes, window)

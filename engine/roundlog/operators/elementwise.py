@@ -91,9 +91,17 @@ _define("sqrt", "sqrt(x): the square root, FP32, rounded to nearest even.", _sqr
 _define("neg", "neg(x): x with its sign flipped (int64: modulo 2^64).", torch.neg, inputs=1)
 _define("abs", "abs(x): x with its sign cleared (int64: modulo 2^64).", torch.abs, inputs=1)
 _define("floor", "floor(x): the largest integer not above x, FP32.", torch.floor, inputs=1, accepts=_F)
-# max and min are defined by one comparison, so that which zero (or NaN) comes out does not depend on the backend.
-_define("maximum", "maximum(a, b): a if a > b else b.", lambda a, b: torch.where(a > b, a, b))
-_define("minimum", "minimum(a, b): a if a < b else b.", lambda a, b: torch.where(a < b, a, b))
+# By comparisons, so that which zero comes out does not depend on the backend. Nothing is greater than NaN.
+_define(
+    "maximum",
+    "maximum(a, b): a if a > b or a is NaN, else b; so NaN if an operand is.",
+    lambda a, b: torch.where((a > b) | (a != a), a, b),
+)
+_define(
+    "minimum",
+    "minimum(a, b): a if a < b or a is NaN, else b; so NaN if an operand is.",
+    lambda a, b: torch.where((a < b) | (a != a), a, b),
+)
 _define("eq", "eq(a, b): a = b, as bool.", torch.eq, accepts=(*_NUMBERS, DType.BOOL), gives=DType.BOOL)
 _define("lt", "lt(a, b): a < b, as bool.", torch.lt, gives=DType.BOOL)
 _define("le", "le(a, b): a <= b, as bool.", torch.le, gives=DType.BOOL)

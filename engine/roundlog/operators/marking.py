@@ -45,7 +45,8 @@ class Marked:
 
 def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
     """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
-    correct rounding of the exact value, and finite. Returns f32 of y's shape, in memory of its own."""
+    correct rounding of the exact value, and finite: what is too large for FP32 is marked. Returns f32 of y's shape, in
+    memory of its own."""
     rounded, marked = _mark(y, bound, scale)
     return rounded, without_exact(rounded, marked) if isinstance(bound, FullBound) else marked
 
@@ -56,7 +57,7 @@ def without_exact(rounded: torch.Tensor, marked: Marked, bits: int = FULL_BITS) 
     if bool((marked.d > 0).all()):
         return marked
     right = round_to_bits(marked.y, bits)
-    exact = (marked.d == 0) & right.isfinite()
+    exact = (marked.d == 0) & marked.y.isfinite()
     rounded.view(-1)[marked.indices[exact].to(rounded.device)] = right[exact].to(rounded.device)
     return marked.of(~exact)
 

@@ -22,7 +22,8 @@ from roundlog.program import DType, ProgramError, TensorType
 @register
 class MaxPoolIndex(Direct):
     """max_pool_index(x; kernel, stride, padding, dilation): x[N, C, H, W] -> int64[N, C, P, Q], where in its plane
-    (row * W + column) the largest element of each window stands; of equal ones the first in row-major order.
+    (row * W + column) the largest element of each window stands (NaN is the largest); of equal ones the first in
+    row-major order.
     Padding is never chosen. P = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1, Q likewise."""
 
     name = "max_pool_index"
@@ -54,4 +55,15 @@ class MaxPoolIndex(Direct):
         kernel, stride, padding, dilation = (
             list(ints(attributes, name)) for name in ("kernel", "stride", "padding", "dilation")
         )
-        return F.max_pool2d(inputs[0], kernel, stride, padding, dilation, return_indices=True)[1]
+
+        def largest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            values, places = F.max_pool2d(x, kernel, stride, padding, dilation, return_indices=True)
+            return values, places
+
+        x = inputs[0]
+        values, places = largest(x)
+        if not bool(values.isnan().any()):
+            return places
+        # PyTorch takes the last NaN of a window.
+        any_nan, first_nan = largest(x.isnan().to(torch.float32))
+        return torch.where(any_nan > 0, first_nan, places)

@@ -305,7 +305,8 @@ class ScatterAdd(Summation):
 
 
 class Extreme(Direct):
-    """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0."""
+    """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0, and NaN if an
+    element is."""
 
     kind = Kind.EXACT
 
@@ -320,7 +321,8 @@ class Extreme(Direct):
 
 @register
 class AMax(Extreme):
-    """amax(x, dims): the largest element over those axes, which stay as axes of size 1; a zero is +0. FP32."""
+    """amax(x, dims): the largest element over those axes, which stay as axes of size 1; NaN if one is, and a zero is
+    +0. FP32."""
 
     name = "amax"
 
@@ -332,7 +334,8 @@ class AMax(Extreme):
 
 @register
 class AMin(Extreme):
-    """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; a zero is +0. FP32."""
+    """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; NaN if one is, and a zero is
+    +0. FP32."""
 
     name = "amin"
 
@@ -343,7 +346,8 @@ class AMin(Extreme):
 
 @register
 class ArgMax(Direct):
-    """argmax(x, dim): int64, the lowest index of a largest element along the axis, which stays as an axis of size 1."""
+    """argmax(x, dim): int64, the lowest index of a largest element along the axis (NaN is the largest), which stays as
+    an axis of size 1."""
 
     name = "argmax"
     kind = Kind.EXACT
@@ -361,7 +365,8 @@ class ArgMax(Direct):
         shape = [-1 if d == dim else 1 for d in range(x.ndim)]
         position = torch.arange(x.shape[dim], device=x.device).reshape(shape)
         # torch.argmax promises nothing about ties; the smallest matching index does.
-        return torch.where(x == x.amax(dim, keepdim=True), position, x.shape[dim]).amin(dim, keepdim=True)
+        largest = x.amax(dim, keepdim=True)
+        return torch.where((x == largest) | (x != x), position, x.shape[dim]).amin(dim, keepdim=True)
 
 
 @register

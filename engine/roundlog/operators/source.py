@@ -74,7 +74,8 @@ class Schedule(Source):
 @register
 class Constant(Source):
     """constant(bits): a literal tensor of at most 65,536 elements in row-major order; one item fills any shape.
-    FP32 items are bit patterns as unsigned integers, int64 items are values, bool items are 0 or 1."""
+    FP32 items are bit patterns as unsigned integers (the only NaN is 0x7fc00000), int64 items are values, bool items
+    are 0 or 1."""
 
     name = "constant"
 
@@ -87,8 +88,10 @@ class Constant(Source):
         low, high = {DType.F32: (0, 2**32), DType.BOOL: (0, 2), DType.I64: (-(2**63), 2**63)}[declared.dtype]
         if any(not low <= item < high for item in bits):
             raise ProgramError(f"a literal does not fit {declared.dtype}")
-        if declared.dtype == DType.F32 and any((item & 0x7FFFFFFF) > 0x7F800000 for item in bits):
-            raise ProgramError("a literal is NaN")
+        if declared.dtype == DType.F32 and any(
+            (item & 0x7FFFFFFF) > 0x7F800000 and item != 0x7FC00000 for item in bits
+        ):
+            raise ProgramError("a literal is a NaN other than 0x7fc00000: write that one")
         return declared
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
@@ -149,7 +152,7 @@ class Uniform(Source):
 
 @register
 class Loss(Direct):
-    """loss(x): x, an FP32 scalar, marked as the step's loss."""
+    """loss(x): x, an FP32 scalar, marked as the step's loss. The run stops if it is not finite."""
 
     name = "loss"
     kind = Kind.MOVEMENT
@@ -165,7 +168,8 @@ class Loss(Direct):
 
 @register
 class Store(Direct):
-    """store(x, slot): x is the value of that state slot after the step."""
+    """store(x, slot): x is the value of that state slot after the step. The run stops at an element that is not finite,
+    unless x is what the slot held before, `state`, itself."""
 
     name = "store"
     kind = Kind.MOVEMENT

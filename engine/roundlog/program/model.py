@@ -119,6 +119,14 @@ class Program:
         place = f", {node.source}" if node.source else ""
         return f"operator {index} ({node.op}{place})"
 
+    def keeps_slot(self, index: int) -> bool:
+        """Whether operator `index` stores in a slot of the state what the slot held before, unread."""
+        node = self.nodes[index]
+        if node.op != "store":
+            return False
+        stored = self.nodes[node.inputs[0]]
+        return stored.op == "state" and stored.attributes["slot"] == node.attributes["slot"]
+
     def peak_bytes(self, workspace: Callable[[int], int]) -> int:
         """Bytes of the values alive at the worst moment of one step, views counted as copies (an upper bound), with
         what operator i needs while it runs, `workspace(i)`."""

@@ -82,16 +82,13 @@ class Follower:
         inputs: Tensors,
         attributes: Attributes,
         window: Window | None = None,
-    ) -> tuple[torch.Tensor, bool]:
+    ) -> torch.Tensor:
         """As `Rounding.round`. window: which part of the operator's output this is; None: all of it."""
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
         if not bounded(near):
-            others = settle(operator, inputs, attributes, rounded, near, self.bits)
-            if others is None:
-                return rounded, False
-            near = others
+            near = settle(operator, inputs, attributes, rounded, near, self.bits)
         parts = pieces(near)
         logs: Iterable[Entries | None] = [None] * len(parts)
         if self._log is not None and not self.given_up:
@@ -99,15 +96,13 @@ class Follower:
             entries = entries if window is None else window.entries(entries)
             self._report_astray(index, near, entries)
             logs = entries.until(int(some.indices[-1]) for some in parts)
-        finite = True
         for some, log in zip(parts, logs, strict=True):
             if log is None:
                 values = resolve(operator, inputs, attributes, some, self.bits)
             else:
                 values = self._decide(index, operator, inputs, attributes, some, log)
             put(rounded, some.indices, values)
-            finite &= bool(np.isfinite(values).all())
-        return rounded, finite
+        return rounded
 
     def _decide(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, entries: Entries

@@ -45,28 +45,22 @@ class Recorder:
     def start_again(self) -> None:
         self.entries = {}
 
-    def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
-    ) -> tuple[torch.Tensor, bool]:
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         rounded, marked = certify(operator, inputs, attributes, self.guard, self.bits)
         if not bounded(marked):
-            others = settle(operator, inputs, attributes, rounded, marked, self.bits)
-            if others is None:
-                return rounded, False
-            marked = others
-        decisions, by_value, finite = [], [], True
+            marked = settle(operator, inputs, attributes, rounded, marked, self.bits)
+        decisions, by_value = [], []
         for some in pieces(marked):
             judged = judge(some, self.guard, self.bits)
             assert judged is not None
             right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, self.bits)
             put(rounded, some.indices, right)
-            decision, values, all_finite = write_down(right, judged.upper, judged.two)
+            decision, values = write_down(right, judged.upper, judged.two)
             decisions.append(decision)
             by_value.append(values)
-            finite &= all_finite
         if decisions:
             self.entries[index] = Entries(marked.indices.numpy(), joined(decisions), joined(by_value))
-        return rounded, finite
+        return rounded
 
 
 def joined(parts: list[npt.NDArray[T]]) -> npt.NDArray[T]:

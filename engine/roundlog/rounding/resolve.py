@@ -36,6 +36,10 @@ AT_ONCE = 1 << 16
 """Marked elements that are decided at once: where hostile data mark them all, that takes little memory."""
 
 
+_HALF_OF_RANGE = 2.0**127
+"""No format of ours is half as large at its end."""
+
+
 def pieces(marked: Marked) -> list[Marked]:
     """So many at a time, in order: views."""
     count = len(marked.indices)
@@ -47,11 +51,8 @@ def pieces(marked: Marked) -> list[Marked]:
 class Rounding(Protocol):
     """How an executor turns the approximations of inexact operators into FP32 values."""
 
-    def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
-    ) -> tuple[torch.Tensor, bool]:
-        """(FP32, the correctly rounded value of every element of operator `index` of the running step; whether they
-        are all finite)."""
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        """FP32: the correctly rounded value of every element of operator `index` of the running step."""
 
     def start_again(self) -> None:
         """Forget what was noted of the running step: it is executed again."""
@@ -60,12 +61,24 @@ class Rounding(Protocol):
 def certify(
     operator: Inexact, inputs: Tensors, attributes: Attributes, scale: float, bits: int
 ) -> tuple[torch.Tensor, Marked]:
-    """`Inexact.certify`, to `bits` bits: the compiled kernels know FP32 alone."""
+    """`Inexact.certify`, to `bits` bits (the compiled kernels know FP32 alone), without the elements that are infinite
+    for certain."""
     if bits == FULL_BITS:
-        return operator.certify(inputs, attributes, scale)
-    y, bound = operator.evaluate(inputs, attributes)
-    rounded, marked = mark_by_reference(y, bound, scale, bits)
-    return rounded, without_exact(rounded, marked, bits) if isinstance(bound, FullBound) else marked
+        rounded, marked = operator.certify(inputs, attributes, scale)
+    else:
+        y, bound = operator.evaluate(inputs, attributes)
+        rounded, marked = mark_by_reference(y, bound, scale, bits)
+        marked = without_exact(rounded, marked, bits) if isinstance(bound, FullBound) else marked
+    return rounded, _without_overflow(marked, scale, bits)
+
+
+def _without_overflow(marked: Marked, scale: float, bits: int) -> Marked:
+    """Kernels mark whatever is too large for FP32. If both ends of an interval round to the same infinity, so does the
+    value, which is rounded already."""
+    if (np.abs(marked.y.numpy()) < _HALF_OF_RANGE).all():
+        return marked
+    low, high = ends(marked, scale, bits)
+    return marked.of(~((low == high) & low.isinf()))
 
 
 def ends(marked: Marked, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,7 +142,7 @@ def resolved(
 
 
 def bounded(marked: Marked) -> bool:
-    """Whether all approximations and all their bounds are finite, as they are unless a factor is infinite."""
+    """Whether all approximations and all their bounds are finite, as they are unless an operand is infinite or NaN."""
     return bool(np.isfinite(marked.y.numpy()).all() and np.isfinite(marked.d.numpy()).all())
 
 
@@ -140,39 +153,28 @@ def settle(
     rounded: torch.Tensor,
     marked: Marked,
     bits: int = FULL_BITS,
-) -> Marked | None:
+) -> Marked:
     """Put the values of all elements whose approximation or bound is not finite, and return the others.
 
     A product with padding is left out of a sum (docs/operators.md), but a kernel that writes the zeros out makes
     0 * inf = NaN of it, and the norms in a bound know nothing of padding. So these elements are computed from their own
     terms. Every machine finds the same ones, because infinities and NaN spread alike in every order of summation: they
-    are never logged.
-
-    Returns None if one of them has no value. It is then the first in `rounded` that is not finite, and all before it
-    are right."""
+    are never logged."""
     sound = marked.y.isfinite() & marked.d.isfinite()
     for some in pieces(marked.of(~sound)):
-        values = operator.exact(inputs, attributes, some.indices, bits).numpy()
-        put(rounded, some.indices, values)
-        lost = np.flatnonzero(~np.isfinite(values))
-        if len(lost):
-            before = marked.of(sound & (marked.indices < some.indices[int(lost[0])]))
-            put(rounded, before.indices, resolve(operator, inputs, attributes, before, bits))
-            return None
+        put(rounded, some.indices, operator.exact(inputs, attributes, some.indices, bits).numpy())
     return marked.of(sound)
 
 
 def fill_in(
     operator: Inexact, inputs: Tensors, attributes: Attributes, y: torch.Tensor, bits: int = FULL_BITS
 ) -> torch.Tensor:
-    """y (f64, any device) with the values of its elements that are not finite, rounded to `bits` bits, up to and with
-    the first that has none: what `settle` does, for a policy that rounds nothing else exactly."""
+    """y (f64, any device) with the values of its elements that are not finite, rounded to `bits` bits: what `settle`
+    does, for a policy that rounds nothing else exactly."""
     filled = y.clone()
     for some in (~y.isfinite()).reshape(-1).nonzero().squeeze(1).split(AT_ONCE):
         values = operator.exact(inputs, attributes, some.cpu(), bits)
         filled.view(-1)[some] = values.to(torch.float64).to(y.device)
-        if not values.isfinite().all():
-            break
     return filled
 
 

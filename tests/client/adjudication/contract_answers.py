@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +10,7 @@ from roundlog.adjudication import Descriptor, encode_descriptor
 from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import Answer, Chunk, Outcome, Step, Tree, finish, segments
 from roundlog.adjudication.descriptor import REDUCTIONS
-from roundlog.adjudication.openings import Recorder
-from roundlog.adjudication.partial import NoValueError, Partial, start
+from roundlog.adjudication.partial import Partial, start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree
 from roundlog.program import DType
 
@@ -109,15 +107,9 @@ def compare(adjudicator: Any, descriptor: Descriptor, element: int, step: Step, 
         return expected
     partial = start(descriptor)
     for segment in range(len(segments(descriptor))):
-        recorder = Recorder(memory)
-        after = None
-        with suppress(NoValueError):
-            after, _ = opened.segment_openings(descriptor, element, partial, segment, recorder)
-        arguments = memory.openings(descriptor, sorted(recorder.seen))
+        after, chunks = opened.segment_openings(descriptor, element, partial, segment, memory)
+        arguments = memory.openings(descriptor, chunks)
         finding, result = calls.reduceSegment(told, question, segment, words(partial), arguments).call()
-        assert (finding == STOPS) == (after is None), (descriptor, element, segment)
-        if after is None:
-            return Outcome.NO_VALUE
         assert (finding, result) == (VALUE, words(after)), (descriptor, element, segment)
         partial = after
     expected = finish(descriptor, partial, step.rounding_bits)

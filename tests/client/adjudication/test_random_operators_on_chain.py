@@ -42,8 +42,9 @@ def test_the_contract_answers_as_the_reference(adjudicator: Any, family: Family)
 def test_the_contract_answers_as_the_reference_for_long(adjudicator: Any, family: Family) -> None:
     found = kinds(adjudicator, family, Random(f"tiebreak long {family.name}"), 200)
     assert found["VALUE"] > 50, found
-    # A run can stop in all of them but the loads and the counts.
-    assert (found["NO_VALUE"] > 0) == (Family.COPY <= family <= Family.ARGMAX), found
+    # Reads may be invalid; of sums and counts they are left out.
+    stopping = (Family.COPY, Family.GATHER, Family.MAP, Family.FUNCTION, Family.EXTREME, Family.ARGMAX)
+    assert (found["NO_VALUE"] > 0) == (family in stopping), found
 
 
 def bent(rng: Random, d: Descriptor) -> Descriptor:

@@ -25,7 +25,7 @@ from roundlog.adjudication.adjudicate import (
 )
 from roundlog.adjudication.adjudicate import Outcome as Answer
 from roundlog.adjudication.descriptor import REDUCTIONS
-from roundlog.adjudication.partial import NoValueError, Partial, decode_partial, start
+from roundlog.adjudication.partial import Partial, decode_partial, start
 from tiebreak.chain.records import (
     Children,
     ElementProof,
@@ -240,13 +240,9 @@ class ContractModel(Course):
             require(self.roots[Level.PARTIAL][Side.CHALLENGER], before, self.index - 1, count, proof.before_proof)
             partial = self._partial(d, before)
         opened = _Opened(self, d, self._operand_roots(d, proof.operands), proof.openings)
-        try:
-            after = run_segment(d, self.disputed.element, partial, segments(d)[self.index], opened)
-            right = leaf(after.encode()) == self.nodes[Side.TRAINER]
-        except NoValueError:
-            right = False
+        after = run_segment(d, self.disputed.element, partial, segments(d)[self.index], opened)
         self._stop(Side.CHALLENGER)
-        self._verdict(right)
+        self._verdict(leaf(after.encode()) == self.nodes[Side.TRAINER])
 
     def _verdict(self, trainer_is_right: bool) -> None:
         self._end(Outcome.TRAINER_WON if trainer_is_right else Outcome.CHALLENGER_WON, Reason.PROOF)

@@ -19,13 +19,13 @@ def kind_of(tensor: torch.Tensor) -> TensorType:
 
 
 def program_of(name: str, inputs: Sequence[torch.Tensor], attributes: Mapping[str, Any]) -> Program:
-    """States, and the operator on them as the last node."""
+    """Data, and the operator on them as the last node."""
     kinds = [kind_of(x) for x in inputs]
-    nodes = [Node("state", (), {"slot": slot}, kind) for slot, kind in enumerate(kinds)]
+    nodes = [Node("data", (), {"slot": slot}, kind) for slot, kind in enumerate(kinds)]
     output = operator(name).infer(kinds, attributes, TensorType((), DType.F32))
     nodes.append(Node(name, tuple(range(len(kinds))), attributes, output))
     names = tuple(f"s{slot}" for slot in range(len(kinds)))
-    return Program(nodes=tuple(nodes), state_names=names, data_names=(), schedule_names=(), batch_size=1)
+    return Program(nodes=tuple(nodes), state_names=(), data_names=names, schedule_names=(), batch_size=1)
 
 
 def descriptor_of(name: str, inputs: Sequence[torch.Tensor], attributes: Mapping[str, Any]) -> Descriptor:

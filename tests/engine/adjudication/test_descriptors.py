@@ -53,7 +53,7 @@ def test_the_short_form_reads_what_the_long_form_does(name: str) -> None:
     for case in some_cases(name, 12):
         attributes = attributes_of(name, case)
         program = program_of(name, case.inputs, attributes)
-        long = RULES[name](Subject(program, program.nodes[-1]))
+        long = RULES[name](Subject(program, len(program.nodes) - 1))
         short = descriptor_of(name, case.inputs, attributes)
         assert (long.elements, long.terms if long.elements else 0) == (
             short.elements,

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roundlog.adjudication import Descriptor, DescriptorError, Family, decode_descriptor
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.partial import PARTIAL_BYTES, SUM_LIMIT, ExactSum, NoValueError, decode_partial, start
+from roundlog.adjudication.descriptor import Extreme
+from roundlog.adjudication.partial import PARTIAL_BYTES, SUM_LIMIT, ExactSum, decode_partial, start
 from roundlog.program import DType
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,11 +68,42 @@ def test_an_exact_sum_is_the_mathematical_one_in_any_order(terms: list[tuple[int
     assert backwards.encode() == partial.encode()
 
 
-@pytest.mark.parametrize("bits", [ieee.INFINITY, ieee.INFINITY | ieee.SIGN, ieee.NAN])
-def test_a_sum_with_a_term_that_is_not_finite_has_no_value(bits: int) -> None:
-    for operands in ((bits,), (bits, 0), (0, bits)):
-        with pytest.raises(NoValueError):
-            start(reduction(Family.SUM)).absorb(operands, 0)
+PLUS, MINUS, ONE = ieee.INFINITY, ieee.INFINITY | ieee.SIGN, 0x3F800000
+
+
+@pytest.mark.parametrize(
+    ("terms", "comes_to"),
+    [
+        ([(PLUS,), (ONE,), (PLUS,)], PLUS),
+        ([(ONE,), (MINUS,)], MINUS),
+        ([(MINUS, ONE), (PLUS, ONE)], ieee.NAN),
+        ([(MINUS, ONE | ieee.SIGN), (PLUS, ONE)], PLUS),
+        ([(PLUS, 0)], ieee.NAN),
+        ([(0, MINUS)], ieee.NAN),
+        ([(ieee.NAN,), (PLUS,), (ONE,)], ieee.NAN),
+        ([(0xFF800001, ONE)], ieee.NAN),
+    ],
+)
+def test_a_sum_with_terms_that_are_not_finite_is_what_ieee_754_says(
+    terms: list[tuple[int, ...]], comes_to: int
+) -> None:
+    for order in (terms, terms[::-1]):
+        partial = start(reduction(Family.SUM))
+        for term in order:
+            partial = partial.absorb(term, 0)
+        assert partial.finish(32) == partial.finish(23) == comes_to
+        assert partial.encode() == comes_to.to_bytes(4, "big") + bytes(PARTIAL_BYTES - 4)
+        assert decode_partial(reduction(Family.SUM), partial.encode()) == partial
+
+
+@pytest.mark.parametrize("code", [Extreme.MAX, Extreme.MIN])
+def test_nan_is_the_largest_and_the_smallest_number_and_the_first_one_stays(code: Extreme) -> None:
+    for family in (Family.EXTREME, Family.ARGMAX):
+        partial = start(reduction(family, code if family == Family.EXTREME else 0))
+        for label, bits in enumerate((ONE, PLUS, 0xFFC00123, MINUS, ieee.NAN)):
+            partial = partial.absorb((bits,), label)
+        assert partial.finish(32) == (ieee.NAN if family == Family.EXTREME else 2)
+        assert partial.encode() == words(1, ieee.NAN, 2)
 
 
 def words(*numbers: int) -> bytes:
@@ -89,7 +121,10 @@ def words(*numbers: int) -> bytes:
         (Family.EXTREME, words(2, 0, 0)),
         (Family.EXTREME, words(0, 1, 0)),
         (Family.EXTREME, words(1, 1 << 32, 0)),
-        (Family.EXTREME, words(1, ieee.NAN, 0)),
+        (Family.EXTREME, words(1, ieee.NAN + 1, 0)),
+        (Family.SUM, words((ieee.NAN + 1) << 224, 0, 0)),
+        (Family.SUM, words(ieee.INFINITY << 224, 0, 1)),
+        (Family.SUM, words(0x3F800000 << 224, 0, 0)),
         (Family.EXTREME, words(1, 5, 1)),
         (Family.EXTREME, words(-1, 0, 0)),
         (Family.ARGMAX, words(0, 0, 3)),

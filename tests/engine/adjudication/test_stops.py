@@ -18,11 +18,11 @@ from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Follower
 
-EXTREMES = (float("inf"), float("-inf"), 3.4e38, -3.4e38, 1e25, 1e-45, -0.0, 0.0)
+EXTREMES = (float("inf"), float("-inf"), float("nan"), 3.4e38, -3.4e38, 1e25, 1e-45, -0.0, 0.0)
 
 
 def hostile(seed: int) -> tuple[Program, StepInputs]:
-    """A random program on data with infinities, numbers that overflow, and indices that leave their axes."""
+    """A random program on data with infinities, NaN, numbers that overflow, and indices that leave their axes."""
     made, rng = make(seed), Random(seed)
     data = [field.clone() for field in made.inputs.data]
     for field in data:
@@ -47,7 +47,7 @@ def check(seed: int) -> StoppedError | None:
         assert stopped is None
     except StoppedError as error:
         # Fused or one by one, it is the same.
-        assert stopped is not None and str(error) == str(stopped)
+        assert stopped is not None and (error.operator, error.element) == (stopped.operator, stopped.element)
     rng, step = Random(seed), Step(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1)
     for q, output in traced.kept.items():
         if program.nodes[q].op == "data":
@@ -73,7 +73,6 @@ def element_of(program: Program, q: int, element: int, traced: TraceRoots, step:
 
 def bits_of(program: Program, q: int, element: int, output: torch.Tensor) -> bytes:
     size = program.nodes[q].type.dtype.itemsize
-    output = output.masked_fill(output.isnan(), 0) if output.is_floating_point() else output
     return bytes(tensor_bytes(output)[element * size : (element + 1) * size])
 
 
@@ -83,7 +82,7 @@ def test_the_engine_and_the_reference_stop_at_the_same_elements() -> None:
         stopped = check(seed)
         if stopped is not None:
             stops[hostile(seed)[0].nodes[stopped.operator].op] = type(stopped).__name__
-    assert {"take", "gather", "sum", "mul", "matmul", "scatter_add", "store"} <= set(stops), stops
+    assert {"take", "gather", "loss", "store"} == set(stops), stops
     assert set(stops.values()) == {"NonFiniteError", "IndexRangeError"}, stops
 
 

@@ -13,20 +13,17 @@ from operator_cases import CASES
 from roundlog.adjudication import Family
 from roundlog.adjudication.adjudicate import run_segment, segments
 from roundlog.adjudication.openings import Material
-from roundlog.adjudication.partial import NoValueError, Partial, start
+from roundlog.adjudication.partial import ExactSum, Partial, start
 from roundlog.dispute import sums
 from roundlog.dispute.sums import running_sums
 
 SUMS = ["sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "avg_pool2d"]
 
 
-def reference(descriptor, element: int, material: Material) -> list[Partial] | None:
+def reference(descriptor, element: int, material: Material) -> list[Partial]:
     partial, found = start(descriptor), []
     for terms in segments(descriptor):
-        try:
-            partial = run_segment(descriptor, element, partial, terms, material)
-        except NoValueError:
-            return None
+        partial = run_segment(descriptor, element, partial, terms, material)
         found.append(partial)
     return found
 
@@ -35,15 +32,16 @@ def reference(descriptor, element: int, material: Material) -> list[Partial] | N
 def test_every_sum_of_every_kernel_is_added_up_exactly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Smaller than most sums, so that there are several blocks.
     monkeypatch.setattr(sums, "_BLOCK", 8)
-    rng, tried, stopped = Random(f"sums {name}"), 0, 0
+    rng, tried, specials = Random(f"sums {name}"), 0, set()
     for case in CASES[name](Random(f"tiebreak {name}")):
         descriptor = descriptor_of(name, case.inputs, case.attributes)
         if not descriptor.elements or not descriptor.terms:
             continue
         inputs = [x.nan_to_num() for x in case.inputs]
-        if rng.random() < 0.2:
+        if rng.random() < 0.4:
             flat = inputs[0].reshape(-1).clone()
-            flat[rng.randrange(len(flat))] = rng.choice((torch.inf, -torch.inf))
+            for _ in range(rng.choice((1, 2))):
+                flat[rng.randrange(len(flat))] = rng.choice((torch.inf, torch.inf, -torch.inf, torch.nan))
             inputs[0] = flat.reshape(inputs[0].shape)
         material = Material(values=dict(enumerate(inputs)), states=[], dataset=[], schedule=torch.zeros(0))
         for segment in (1, 3, 64):
@@ -52,8 +50,8 @@ def test_every_sum_of_every_kernel_is_added_up_exactly(name: str, monkeypatch: p
             expected = reference(cut, element, material)
             assert running_sums(cut, element, material) == expected, (name, case.attributes, element, segment)
             tried += 1
-            stopped += expected is None
-    assert tried > 20 and stopped, (tried, stopped)
+            specials |= {partial.special for partial in expected if isinstance(partial, ExactSum)}
+    assert tried > 20 and len(specials) > 2, (tried, specials)
 
 
 def test_whatever_is_no_sum_is_left_to_the_reference() -> None:

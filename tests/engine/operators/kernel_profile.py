@@ -100,7 +100,7 @@ def main() -> None:
         results[f"{label}.d"] = operator.bound(inputs, attributes, y).whole(y).numpy()
         # So wide an interval that every element is marked.
         results[f"{label}.p"] = operator.certify(inputs, attributes, 2.0**60)[1].y.numpy()
-        results[f"{label}.r"] = recorder.round(0, operator, inputs, attributes)[0].numpy()
+        results[f"{label}.r"] = recorder.round(0, operator, inputs, attributes).numpy()
     for label, name, inputs, attributes in exact():
         operator = REGISTRY[name]
         assert isinstance(operator, Direct)

@@ -25,17 +25,18 @@ INEXACT: dict[str, Callable[[Inputs, Attributes], tuple[Index, list[Real]]]] = {
 
 @dataclass(frozen=True)
 class Real:
-    """A mathematical value, None where there is none because a factor or an argument is infinite or NaN; for sums, how
+    """A mathematical value, None where there is an infinity or NaN instead, of that pattern; for sums, how
     many terms it has that are not zero, their sum in magnitude, and the largest power of two that divides them all."""
 
     value: Fraction | None
     terms: int = 0
     magnitude: Fraction = Fraction(0)
     unit: Fraction = Fraction(0)
+    special: int = ieee.NAN
 
     @property
     def rounded(self) -> int:
-        return ieee.NAN if self.value is None else ieee.rounded(self.value)
+        return self.special if self.value is None else ieee.rounded(self.value)
 
 
 def direct(function: Callable[[Inputs, Attributes], Array]) -> Callable[[Inputs, Attributes], Array]:
@@ -160,6 +161,15 @@ def _wrap(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
+def _unless_nan(items: Iterable[int], otherwise: int) -> int:
+    return ieee.NAN if any(map(ieee.is_nan, items)) else otherwise
+
+
+def _rank(bits: int) -> tuple[bool, Fraction | float]:
+    """Compares as the number does, NaN above all."""
+    return (True, 0.0) if ieee.is_nan(bits) else (False, ieee.order(bits))
+
+
 def _elementwise(
     name: str, *, f32: Callable[..., int] | None = None, i64: Callable[..., int] | None = None,
     boolean: Callable[..., int] | None = None, gives: str | None = None,
@@ -180,11 +190,11 @@ _elementwise("sub", f32=ieee.subtract, i64=lambda a, b: _wrap(a - b))
 _elementwise("mul", f32=ieee.multiply, i64=lambda a, b: _wrap(a * b))
 _elementwise("div", f32=ieee.divide)
 _elementwise("sqrt", f32=ieee.root)
-_elementwise("neg", f32=ieee.negate, i64=lambda a: _wrap(-a))
-_elementwise("abs", f32=lambda a: a & ~ieee.SIGN, i64=lambda a: _wrap(abs(a)))
+_elementwise("neg", f32=lambda a: ieee.NAN if ieee.is_nan(a) else a ^ ieee.SIGN, i64=lambda a: _wrap(-a))
+_elementwise("abs", f32=lambda a: ieee.NAN if ieee.is_nan(a) else a & ~ieee.SIGN, i64=lambda a: _wrap(abs(a)))
 _elementwise("floor", f32=ieee.floor)
-_elementwise("maximum", f32=lambda a, b: a if ieee.less(b, a) else b, i64=max)
-_elementwise("minimum", f32=lambda a, b: a if ieee.less(a, b) else b, i64=min)
+_elementwise("maximum", f32=lambda a, b: _unless_nan((a, b), a if ieee.less(b, a) else b), i64=max)
+_elementwise("minimum", f32=lambda a, b: _unless_nan((a, b), a if ieee.less(a, b) else b), i64=min)
 _elementwise("eq", f32=ieee.equal, i64=lambda a, b: a == b, boolean=lambda a, b: a == b, gives="bool")
 _elementwise("lt", f32=ieee.less, i64=lambda a, b: a < b, gives="bool")
 _elementwise("le", f32=lambda a, b: ieee.less(a, b) or ieee.equal(a, b), i64=lambda a, b: a <= b, gives="bool")
@@ -211,7 +221,10 @@ def _extreme(x: Array, dims: Index, sign: int) -> Array:
     shape, members = _reduce(x, dims)
 
     def element(index: Index) -> int:
-        best = max(members(index), key=lambda bits: sign * ieee.order(bits))
+        line = members(index)
+        if any(map(ieee.is_nan, line)):
+            return ieee.NAN
+        best = max(line, key=lambda bits: sign * ieee.order(bits))
         return 0 if best == ieee.SIGN else best
 
     return build(shape, "f32", element)
@@ -234,7 +247,7 @@ def argmax(inputs: Inputs, attributes: Attributes) -> Array:
     def element(index: Index) -> int:
         line = members(index)
         # max gives the first of equal ones.
-        return max(range(len(line)), key=lambda i: ieee.order(line[i]))
+        return max(range(len(line)), key=lambda i: _rank(line[i]))
 
     return build(shape, "i64", element)
 
@@ -266,7 +279,7 @@ def max_pool_index(inputs: Inputs, attributes: Attributes) -> Array:
             for w in range(column * stride[1] - padding[1], width, dilation[1])[: kernel[1]]
             if h >= 0 and w >= 0
         ]
-        h, w = max(window, key=lambda at: ieee.order(x[n, c, at[0], at[1]]))
+        h, w = max(window, key=lambda at: _rank(x[n, c, at[0], at[1]]))
         return h * width + w
 
     return build((*x.shape[:2], p, q), "i64", element)
@@ -278,15 +291,20 @@ def max_pool_index(inputs: Inputs, attributes: Attributes) -> Array:
 def _sum_of_products(pairs: Iterable[tuple[int | None, int | None]]) -> Real:
     """None stands for padding."""
     total = magnitude = terms = together = 0
+    specials = set()
     for a, b in pairs:
         if a is not None and b is not None:
             if not (ieee.is_finite(a) and ieee.is_finite(b)):
-                return Real(None)
+                zero = any(item & ~ieee.SIGN == 0 for item in (a, b))
+                specials.add(_unless_nan((a, b), ieee.NAN if zero else (a ^ b) & ieee.SIGN | ieee.INFINITY))
+                continue
             product = ieee.scaled(a) * ieee.scaled(b)
             total += product
             magnitude += abs(product)
             terms += product != 0
             together |= abs(product)
+    if specials:
+        return Real(None, special=specials.pop() if len(specials) == 1 else ieee.NAN)
     # The last bit of numbers or-ed is the first of their last bits.
     last = together & -together
     return Real(Fraction(total, 1 << 298), terms, Fraction(magnitude, 1 << 298), Fraction(last, 1 << 298))
@@ -385,20 +403,28 @@ def _function(name: str) -> None:
     INEXACT[name] = function
 
 
-_LIMITS: dict[str, tuple[int | None, int | None]] = {
-    "exp": (None, 0), "expm1": (None, -1), "log": (None, None), "log1p": (None, None), "tanh": (1, -1), "erf": (1, -1),
-    "sin": (None, None), "cos": (None, None),
-}  # fmt: skip
-"""At plus and minus infinity, None where they are not finite."""
+_PLUS, _MINUS, _NO_LIMIT = (Real(None, special=bits) for bits in (ieee.INFINITY, ieee.SIGN | ieee.INFINITY, ieee.NAN))
+_LIMITS: dict[str, tuple[Real, Real]] = {
+    "exp": (_PLUS, Real(Fraction(0))),
+    "expm1": (_PLUS, Real(Fraction(-1))),
+    "log": (_PLUS, _NO_LIMIT),
+    "log1p": (_PLUS, _NO_LIMIT),
+    "tanh": (Real(Fraction(1)), Real(Fraction(-1))),
+    "erf": (Real(Fraction(1)), Real(Fraction(-1))),
+    "sin": (_NO_LIMIT, _NO_LIMIT),
+    "cos": (_NO_LIMIT, _NO_LIMIT),
+}
+"""At plus and minus infinity."""
+_POLES = {"log": 0, "log1p": -1}
 
 
 def _real_at(name: str, item: int) -> Real:
     if ieee.is_finite(item):
         x = ieee.value(item)
-        outside = (name == "log" and x <= 0) or (name == "log1p" and x <= -1)
-        return Real(None if outside else _real(name, x))
-    limit = None if ieee.is_nan(item) else _LIMITS[name][item >> 31]
-    return Real(None if limit is None else Fraction(limit))
+        if name in _POLES and x <= _POLES[name]:
+            return _MINUS if x == _POLES[name] else _NO_LIMIT
+        return Real(_real(name, x))
+    return _NO_LIMIT if ieee.is_nan(item) else _LIMITS[name][item >> 31]
 
 
 def _real(name: str, x: Fraction) -> Fraction:

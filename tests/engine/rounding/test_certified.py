@@ -81,7 +81,7 @@ def truth(op, inputs, attributes):
 def trained(op, inputs, attributes, seed=1, width=1.0):
     """(the trainer's result, its log of the operator)."""
     recorder = Recorder(GUARD)
-    result = recorder.round(0, OtherMachine(op, seed, width), inputs, attributes)[0]
+    result = recorder.round(0, OtherMachine(op, seed, width), inputs, attributes)
     return result, recorder.take().get(0, Entries.empty())
 
 
@@ -90,7 +90,7 @@ def audited(op, inputs, attributes, entries, *, seed=2, width=1.0, share=0.0, gu
     machine = OtherMachine(op, seed, width)
     follower = Follower(guard, share, np.random.default_rng(seed))
     follower.follow(7, {0: entries})
-    return follower.round(0, machine, inputs, attributes)[0], follower.findings, machine.resolved
+    return follower.round(0, machine, inputs, attributes), follower.findings, machine.resolved
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
@@ -245,7 +245,7 @@ def test_values_that_are_not_finite_are_left_for_the_executor_to_stop_at() -> No
     x = torch.ones(3, 4)
     x[1, 2] = torch.inf
     for rounding in (Recorder(GUARD), Follower(GUARD, 0.05, np.random.default_rng(0))):
-        result = rounding.round(0, op, [x], {"dims": (1,)})[0]
+        result = rounding.round(0, op, [x], {"dims": (1,)})
         assert result.isfinite().reshape(-1).tolist() == [True, False, True]
 
 
@@ -254,14 +254,14 @@ def test_a_logged_value_between_the_candidates_that_has_too_many_bits_is_forged(
     """Followed, it would be a result that no honest machine of this job can hold."""
     op, inputs, attributes = matmul_case(0)
     recorder = Recorder(GUARD, width)
-    result, _ = recorder.round(0, OtherMachine(op, 1, 2.0**24), inputs, attributes)
+    result = recorder.round(0, OtherMachine(op, 1, 2.0**24), inputs, attributes)
     entries = recorder.take()[0]
     places = np.flatnonzero(entries.decisions == int(Decision.VALUE))
     assert len(places)
     forged = replace(entries, values=entries.values | 1)
     follower = Follower(GUARD, 0.0, np.random.default_rng(0), width)
     follower.follow(0, {0: forged})
-    followed, _ = follower.round(0, OtherMachine(op, 2, 2.0**24), inputs, attributes)
+    followed = follower.round(0, OtherMachine(op, 2, 2.0**24), inputs, attributes)
     assert torch.equal(followed, result)
     assert {f.element for f in follower.findings} >= set(entries.indices[places].tolist()) - {0}
     assert {f.kind for f in follower.findings} == {FindingKind.FORGED}

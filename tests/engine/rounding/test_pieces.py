@@ -26,8 +26,7 @@ def work() -> tuple[Entries, torch.Tensor, list[Finding], int]:
     x[::7, 1] = 0.25
     inputs, attributes, op = [x.float()], {"dims": (1,)}, operator("sum")
     recorder = Recorder(4)
-    rounded, finite = recorder.round(0, op, inputs, attributes)  # type: ignore[arg-type]
-    assert finite
+    rounded = recorder.round(0, op, inputs, attributes)  # type: ignore[arg-type]
     entries = recorder.take()[0]
     decisions = entries.decisions.copy()
     decisions[::9] = np.where(decisions[::9] == Decision.VALUE, Decision.VALUE, 1 - decisions[::9])
@@ -45,9 +44,9 @@ def work() -> tuple[Entries, torch.Tensor, list[Finding], int]:
     )
     follower = Follower(4, 1.0, np.random.default_rng(1))
     follower.follow(3, {0: bent})
-    followed, _ = follower.round(0, op, inputs, attributes)  # type: ignore[arg-type]
+    followed = follower.round(0, op, inputs, attributes)  # type: ignore[arg-type]
     assert torch.equal(followed, rounded)
-    alone, _ = Follower.of_nobody(4).round(0, op, inputs, attributes)  # type: ignore[arg-type]
+    alone = Follower.of_nobody(4).round(0, op, inputs, attributes)  # type: ignore[arg-type]
     assert torch.equal(alone, rounded)
     findings = sorted(follower.findings, key=lambda finding: (finding.element, finding.message))
     return entries, rounded, findings, follower.followed

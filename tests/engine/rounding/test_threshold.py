@@ -237,7 +237,7 @@ class Shifted(type(operator("matmul"))):
 def recorded(bits: int):
     op, inputs, attributes = case()
     recorder = ThresholdRecorder(bits)
-    result = recorder.round(0, op, inputs, attributes)[0]
+    result = recorder.round(0, op, inputs, attributes)
     return result, recorder.take()
 
 
@@ -247,18 +247,18 @@ def test_an_auditor_with_other_hardware_follows_the_log_to_the_trainers_numbers(
     _, inputs, attributes = case()
     follower = ThresholdFollower(4, bits)
     follower.follow(0, log)
-    assert torch.equal(follower.round(0, Shifted(), inputs, attributes)[0], result)
+    assert torch.equal(follower.round(0, Shifted(), inputs, attributes), result)
     assert follower.findings == []
 
 
 def followed_by(inputs):
     """(trainer's result, what an auditor gets alone, with the log, the auditor)."""
     recorder, follower = ThresholdRecorder(32), ThresholdFollower(4, 32)
-    result = recorder.round(0, operator("matmul"), inputs, {})[0]
+    result = recorder.round(0, operator("matmul"), inputs, {})
     follower.follow(0, None)
-    alone = follower.round(0, Shifted(), inputs, {})[0]
+    alone = follower.round(0, Shifted(), inputs, {})
     follower.follow(0, recorder.take())
-    return result, alone, follower.round(0, Shifted(), inputs, {})[0], follower
+    return result, alone, follower.round(0, Shifted(), inputs, {}), follower
 
 
 def test_without_its_log_an_auditor_with_other_hardware_gets_other_numbers() -> None:
@@ -291,7 +291,7 @@ def test_a_trainer_who_moves_results_that_are_nowhere_near_a_boundary_is_found_a
     codes[bent] = lie[bent]
     follower = ThresholdFollower(4, 32)
     follower.follow(3, {0: Trits.pack(codes)})
-    assert torch.equal(follower.round(0, op, inputs, attributes)[0], result)
+    assert torch.equal(follower.round(0, op, inputs, attributes), result)
     assert [(f.step, f.operator, f.element, f.kind) for f in follower.findings] == [
         (3, 0, element, FindingKind.FORGED) for element in bent
     ]
@@ -304,7 +304,7 @@ def test_trits_that_agree_with_this_machine_change_nothing() -> None:
     y, wide = op.approximate(inputs, attributes).reshape(-1), result.reshape(-1).double()
     follower = ThresholdFollower(4, 32)
     follower.follow(0, {0: Trits.pack(torch.where(y > wide, 0, 2).to(torch.uint8).numpy())})
-    assert torch.equal(follower.round(0, op, inputs, attributes)[0], result)
+    assert torch.equal(follower.round(0, op, inputs, attributes), result)
     assert follower.findings == []
 
 
@@ -319,4 +319,4 @@ def test_a_log_of_lies_is_given_up(monkeypatch) -> None:
     follower.follow(0, {0: Trits.pack(torch.where(y > wide, 2, 0).to(torch.uint8).numpy())})
     follower.round(0, op, inputs, attributes)
     assert len(follower.findings) == 20 and follower.given_up
-    assert torch.equal(follower.round(0, op, inputs, attributes)[0], result)
+    assert torch.equal(follower.round(0, op, inputs, attributes), result)

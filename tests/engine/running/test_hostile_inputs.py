@@ -156,7 +156,7 @@ def test_a_value_that_is_not_finite_stops_the_run_with_step_operator_and_element
         seed=0,
     )
     job = Job.from_task(task)
-    with pytest.raises(NonFiniteError, match=r"step 0: operator \d+ \(mul, test_hostile_inputs.py:\d+\) gives inf"):
+    with pytest.raises(NonFiniteError, match=r"^step 0: operator \d+ .*\(mul, test_hostile_inputs.py:\d+\) gives inf"):
         Trainer(job, tmp_path / "run").run()
     # The half-written log of that interval is gone, and nothing is recorded.
     assert [p for p in (tmp_path / "run" / "log").iterdir() if p.suffix == ".rlog"] == []

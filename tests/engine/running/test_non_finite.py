@@ -1,8 +1,9 @@
-"""A value that becomes infinite or NaN ends the run, wherever it arises: at the first operator and element of it, by
-the same sentence for trainer and auditor, and with nothing recorded of that interval."""
+"""A loss or a next state that is infinite or NaN ends the run, by the same sentence for trainer and auditor. It names
+the operator where that began, and with nothing recorded of that interval. Inside of a step such numbers flow."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from roundlog.capture import Task
 from roundlog.commitments import state_root
 from roundlog.executor import IndexRangeError, NonFiniteError
 from roundlog.job import Job, JobError
+from roundlog.run import Run
 from roundlog.trainer import Trainer
 from torch import nn
 
@@ -75,8 +77,10 @@ def test_a_value_that_is_not_finite_is_named(
     with pytest.raises(NonFiniteError) as caught:
         Trainer(job, tmp_path / "train").run()
     message = str(caught.value)
-    assert message.startswith("step 0: operator ") and f" ({name}, " in message, message
-    assert f" gives {value} at element {element}: " in message, message
+    assert re.match(r"step 0: operator \d+ \(loss\) gets (nan|inf|-inf) at element 0: operator \d+ ", message), message
+    assert re.search(rf" \({name}, [^)]*\) gives {value} at element {element}: lower the learning rate", message), (
+        message
+    )
     assert (tmp_path / "train" / "roots").read_bytes() == b""
     assert [path for path in (tmp_path / "train" / "log").iterdir() if path.suffix == ".rlog"] == []
     with pytest.raises(NonFiniteError) as again:
@@ -96,7 +100,7 @@ def test_an_update_that_leaves_the_range_is_named_after_the_step_in_which_it_doe
     assert len((tmp_path / "train" / "roots").read_bytes()) == 32
 
 
-def test_an_infinity_may_pass_where_one_comes_in_and_nowhere_else(tmp_path: Path) -> None:
+def test_an_infinity_passes_wherever_the_step_discards_it(tmp_path: Path) -> None:
     def task(*values: float) -> Job:
         squares = replace(
             task_of(list(values), lambda x: x),
@@ -104,9 +108,26 @@ def test_an_infinity_may_pass_where_one_comes_in_and_nowhere_else(tmp_path: Path
         )
         return Job.from_task(squares)
 
-    Trainer(task(1, 2, 3, float("inf")), tmp_path / "passes").run()
-    with pytest.raises(NonFiniteError, match=r"\(mul, .*\) gives inf at element 1: "):
-        Trainer(task(1, HUGE, 3, float("inf")), tmp_path / "stops").run()
+    Trainer(task(1, 2, 3, float("inf")), tmp_path / "comes in").run()
+    Trainer(task(1, HUGE, 3, float("inf")), tmp_path / "overflows").run()
+
+
+def test_data_that_reach_the_loss_are_named_where_nothing_else_is_to_blame(tmp_path: Path) -> None:
+    job = job_of([1, 2, float("inf"), 4], lambda x: x)
+    sentence = r"gets inf at element 0: operator \d+ \(data\) has inf at element 2: leave such numbers out of the data"
+    with pytest.raises(NonFiniteError, match=sentence):
+        Trainer(job, tmp_path).run()
+
+
+def test_a_step_that_stops_in_micro_batches_names_the_same_operator(tmp_path: Path) -> None:
+    task = replace(task_of([], torch.log), dataset={"x": torch.tensor([[1.0], [2.0], [0.0], [3.0]])}, batch_size=4)
+    job, sentences = Job.from_task(task), set()
+    for count in (1, 2, 4):
+        with pytest.raises(NonFiniteError) as caught:
+            Auditor(job, tmp_path / f"{count}", micro_batches=count).run()
+        sentences.add(str(caught.value))
+    assert len(sentences) == 1, sentences
+    assert re.search(r"\(log, [^)]*\) gives -inf at element \d: lower", sentences.pop())
 
 
 def test_an_index_that_leaves_its_axis_is_named(tmp_path: Path) -> None:
@@ -132,10 +153,99 @@ def test_a_job_that_starts_with_an_infinity_is_refused(tmp_path: Path) -> None:
     initial = {name: torch.full_like(tensor, torch.inf) for name, tensor in job.initial.items()}
     spec = replace(job.spec, initial_state_root=state_root(initial.values()))
     replace(job, initial=initial, spec=spec).write(tmp_path / "job")
-    with pytest.raises(JobError, match=r"^parameter/w starts with a number that is not finite: "):
+    with pytest.raises(JobError, match=r"^parameter/w starts with a number that is not finite, and is updated: "):
         Job.read(tmp_path / "job")
     task = task_of([1, 2, 3, 4], lambda x: x)
     assert isinstance(task.model, Scale)
     task.model.w.data[0] = torch.inf
     with pytest.raises(JobError, match=r"^parameter/w starts with"):
         Job.from_task(task)
+
+
+class Masked(Scale):
+    """With a buffer of infinities that no step writes to, as a causal mask is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0, -torch.inf]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * self.w + self.mask, -1)
+
+
+def masked() -> Task:
+    model = Masked()
+    return replace(
+        task_of([1, 2, 3, 4], lambda x: x * torch.arange(4), lr=0.1),
+        model=model,
+        loss=lambda model, batch: (model(batch["x"]) * torch.arange(4.0)).sum(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
+
+
+def test_a_buffer_of_infinities_that_no_step_writes_to_is_kept(tmp_path: Path) -> None:
+    job = Job.from_task(masked())
+    Trainer(job, tmp_path / "train").run()
+    job.write(tmp_path / "job")
+    again = Job.read(tmp_path / "job")
+    assert Auditor(again, tmp_path / "audit").run().state_roots == Auditor(job, tmp_path / "other").run().state_roots
+    initial = {name: x.masked_fill(x.isinf(), torch.nan) for name, x in job.initial.items()}
+    with pytest.raises(JobError, match=r"^buffer/mask starts with NaN: no run can follow such a job"):
+        replace(job, initial=initial).write(tmp_path / "nan")
+        Job.read(tmp_path / "nan")
+
+
+def test_data_with_nan_are_refused_by_the_fields_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        JobError, match=r"^the data field x has a NaN: leave such rows out, or put a number in its place$"
+    ):
+        job_of([1, 2, torch.nan, 4], lambda x: x)
+    job = job_of([1, 2, 3, 4], lambda x: x)
+    replace(job, dataset={"x": torch.full((1, 4), torch.nan)}).write(tmp_path)
+    with pytest.raises(JobError, match=r"^the data field x has a NaN: "):
+        Job.read(tmp_path)
+
+
+DISCARDED: list[tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = [
+    ("log where positive", lambda x, w: (torch.where(x > 0, torch.log(x), 0.0) * w).sum()),
+    ("norm at zero", lambda x, w: torch.linalg.vector_norm(x * 0 * w)),
+    ("norms of rows of zeros", lambda x, w: torch.linalg.vector_norm((x * 0 * w).reshape(2, 2), dim=1).sum()),
+    ("normalize at zero", lambda x, w: torch.nn.functional.normalize(x * 0 * w, dim=0).sum() + (w * w).sum()),
+    ("cosine similarity at zero", lambda x, w: torch.cosine_similarity(x * 0 * w, x, dim=0) + (w * w).sum()),
+    ("distance of a point to itself", lambda x, w: torch.cdist((x * w).reshape(4, 1), (x * w).reshape(4, 1)).sum()),
+    ("a row that a mask hides", lambda x, w: (torch.full((4, 4), -torch.inf).triu(1) + x * w).softmax(-1)[:, 0].sum()),
+    ("all hidden, and filled in", lambda x, w: ((x - torch.inf).softmax(-1).nan_to_num(0.5) * w).sum()),
+    ("clamped overflow", lambda x, w: ((x * 1e38).exp().clamp(max=2.0) * w).sum()),
+    ("fmax with NaN", lambda x, w: torch.fmax(torch.sqrt(-x.abs() - 1), x * w).sum()),
+    ("sorted with NaN", lambda x, w: (torch.sqrt(x).sort()[0].nan_to_num(3.0) * w).sum()),
+    ("median with NaN", lambda x, w: torch.sqrt(x).median().nan_to_num(3.0) * w.sum()),
+    ("largest with NaN", lambda x, w: torch.log(x).argmax() * w.sum()),
+    ("running largest with NaN", lambda x, w: (torch.sqrt(x).cummax(0)[0].nan_to_num(3.0) * w).sum()),
+    ("log of a sum of nothing", lambda x, w: torch.logaddexp(x - torch.inf, x - torch.inf).exp().sum() + w.sum()),
+    ("xlogy at zero", lambda x, w: (torch.xlogy(x.clamp(min=0), x.clamp(min=0)) * w).sum()),
+    ("remainders", lambda x, w: (torch.fmod(x, x * 0).nan_to_num(2.0) * w).sum() + torch.fmod(x, torch.inf).sum()),
+]
+
+
+@pytest.mark.parametrize(("what", "function"), DISCARDED, ids=[case[0] for case in DISCARDED])
+def test_what_pytorch_discards_is_discarded(
+    what: str, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    values = torch.tensor([[1.5, 0.0, -3.0, 4.0]])
+    model = Scale()
+    task = replace(
+        task_of([], lambda x: x, lr=0.125),
+        model=model,
+        loss=lambda model, batch: function(batch["x"][0], model.w),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.125),
+        dataset={"x": values},
+    )
+    job = Job.from_task(task)
+    Trainer(job, tmp_path).run()
+    for _ in range(2):
+        model.zero_grad()
+        loss = function(values[0], model.w)
+        loss.backward()
+        assert model.w.grad is not None and loss.isfinite() and model.w.grad.isfinite().all()
+        model.w.data -= 0.125 * model.w.grad
+    torch.testing.assert_close(Run(job, tmp_path).newest(2)[1][0], model.w.data)

@@ -1,5 +1,4 @@
-"""Activation functions, in forms in which nothing overflows: a branch that `where` discards is computed all the same,
-and must be finite."""
+"""Activation functions, in forms in which nothing overflows that PyTorch has a number for."""
 
 from __future__ import annotations
 

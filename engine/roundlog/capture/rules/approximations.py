@@ -63,7 +63,7 @@ def atan2(c: Context, y: Any, x: Any) -> Value:
 
 
 def _leg(c: Context, x: Value) -> Value:
-    """sqrt(1 - x^2), which stops the run beyond 1."""
+    """sqrt(1 - x^2), NaN beyond 1."""
     one = c.f32(1.0)
     return c.op("sqrt", c.op("mul", c.op("sub", one, x), c.op("add", one, x)))
 

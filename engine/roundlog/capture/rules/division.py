@@ -20,7 +20,7 @@ MAX_QUOTIENT = 2.0**24
 @rule("remainder", at_capture=True)
 def remainder(c: Context, a: Any, b: Any) -> Value:
     """a - floor(a / b) b, correctly rounded; FP32 quotients of 2^24 and more stop the run. Integers by a constant above
-    zero."""
+    zero. NaN as PyTorch has it."""
     a, b, divisor = _operands(c, a, b)
     if divisor is not None:
         return c.op("sub", a, c.op("mul", _floor_of_integers(c, a, divisor), c.i64(divisor)))
@@ -74,15 +74,20 @@ def _operands(c: Context, a: Any, b: Any) -> tuple[Value, Value, int | None]:
 
 
 def _divided(c: Context, a: Value, b: Value, *, bounded: bool) -> tuple[Value, Value]:
-    """trunc(a / b) and a - trunc(a / b) b, both exact if the quotient is below 2^24. bounded: else the run stops.
+    """trunc(a / b) and a - trunc(a / b) b, both exact if the quotient is below 2^24. bounded: else the run stops, but
+    for NaN, an infinite a or a zero b, where the rest is NaN. An infinite b leaves a finite a as it is.
 
     The rounded quotient is never below the integer that it should reach; where it was rounded up to one, what is left
     over has the wrong sign, and one divisor too much was taken off. What is left over is an FP32 number in both cases:
     a multiple of the last place of a or b, and not larger than either allows."""
     quotient = trunc(c, c.op("div", a, b))
     if bounded:
-        quotient = c.op("div", quotient, c.op("to_f32", _is_fine(c, quotient)))
+        number = c.op("logical_and", _is_finite(c, a), c.op("lt", c.f32(0.0), c.op("abs", b)))
+        fine = c.op("logical_or", _is_fine(c, quotient), c.op("logical_not", number))
+        quotient = c.op("mul", quotient, c.builder.required(fine, "a quotient of 2^24 or more"))
     rest = _add_product(c, a, c.op("neg", quotient), b)
+    endless = c.op("logical_and", c.op("eq", c.op("abs", b), c.f32(float("inf"))), _is_finite(c, a))
+    rest = c.op("where", endless, a, rest)
     zero, one = c.f32(0.0), c.f32(1.0)
     negative = c.op("lt", a, zero)
     beyond = c.op("where", negative, c.op("lt", zero, rest), c.op("lt", rest, zero))
@@ -100,6 +105,10 @@ def _add_product(c: Context, a: Value, x: Value, y: Value) -> Value:
     ones = c.builder.constant(1.0, DType.F32, (count, 1, 1))
     left, right = c.op("cat", a, x, dim=2), c.op("cat", ones, y, dim=1)
     return c.builder.reshape(c.op("matmul", left, right), shape)
+
+
+def _is_finite(c: Context, x: Value) -> Value:
+    return c.op("lt", c.op("abs", x), c.f32(float("inf")))
 
 
 def _is_fine(c: Context, quotient: Value) -> Value:

@@ -61,14 +61,25 @@ _binary("gt", "lt", swap=True)
 _binary("ge", "le", swap=True)
 _binary("maximum", "maximum")
 _binary("minimum", "minimum")
-# No value of a step is NaN, which is all that sets these apart.
-_binary("fmax", "maximum")
-_binary("fmin", "minimum")
+
+
+def not_a_number(c: Context, x: Value) -> Value:
+    return c.op("logical_not", c.op("eq", x, x))
+
+
+@rule("fmax", "fmin")
+def other_than_nan(c: Context, a: Any, b: Any) -> Value:
+    """The larger or smaller one; where one is NaN, the other."""
+    a, b = c.operands(a, b)
+    best = c.op("maximum" if "fmax" in str(c.node.target) else "minimum", a, b)
+    if c.dtype(a) != DType.F32:
+        return best
+    return c.op("where", not_a_number(c, a), b, c.op("where", not_a_number(c, b), a, best))
 
 
 @rule("isnan")
 def isnan(c: Context, x: Value) -> Value:
-    return c.op("logical_not", c.op("eq", x, x))
+    return not_a_number(c, x)
 
 
 @rule("isinf")
@@ -202,14 +213,16 @@ for _name in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"):
 
 @rule("logaddexp")
 def logaddexp(c: Context, a: Value, b: Value) -> Value:
-    e = c.op("exp", c.op("neg", c.op("abs", c.op("sub", a, b))))
+    # Of two equal infinities the difference is NaN.
+    apart = c.op("where", c.op("eq", a, b), c.f32(0.0), c.op("sub", a, b))
+    e = c.op("exp", c.op("neg", c.op("abs", apart)))
     return c.op("add", c.op("maximum", a, b), c.op("log1p", e))
 
 
 @rule("xlogy")
 def xlogy(c: Context, a: Any, b: Any) -> Value:
-    """a * log b, zero where a is."""
+    """a * log b; zero where a is, unless b is NaN."""
     a, b = c.operands(a, b, floating=True)
     zero = c.f32(0.0)
-    none = c.op("eq", a, zero)
+    none = c.op("logical_and", c.op("eq", a, zero), c.op("eq", b, b))
     return c.op("where", none, zero, c.op("mul", a, c.op("log", c.op("where", none, c.f32(1.0), b))))

@@ -9,6 +9,7 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.elementwise import not_a_number
 from roundlog.capture.rules.movement import pad
 from roundlog.capture.rules.reduction import kept
 from roundlog.capture.rules.table import Context, Scalar, rule
@@ -19,7 +20,8 @@ MAX_COMPARISONS = 1 << 26
 
 
 def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Value:
-    """i64, `count` along the axis: where the first, second, ... of every line stands; of equal ones the lower first."""
+    """i64, `count` along the axis: where the first, second, ... of every line stands; of equal ones the lower first.
+    NaN is larger than any number."""
     rank, size = c.rank(x), c.shape(x)[dim]
     if prod(c.shape(x)) * size > MAX_COMPARISONS:
         raise CaptureError(f"sorts lines of {size}, which takes more than {MAX_COMPARISONS} comparisons")
@@ -29,7 +31,13 @@ def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Va
     position = c.iota(size)
     earlier = c.op("lt", position, c.builder.reshape(position, (size, 1)))
     ahead = c.op("lt", this, other) if descending else c.op("lt", other, this)
-    before = c.op("logical_or", ahead, c.op("logical_and", c.op("eq", this, other), earlier))
+    equal = c.op("eq", this, other)
+    if c.dtype(x) == DType.F32:
+        lost, lost_other = not_a_number(c, this), not_a_number(c, other)
+        later, first = (lost, lost_other) if descending else (lost_other, lost)
+        ahead = c.op("logical_or", ahead, c.op("logical_and", first, c.op("logical_not", later)))
+        equal = c.op("logical_or", equal, c.op("logical_and", lost, lost_other))
+    before = c.op("logical_or", ahead, c.op("logical_and", equal, earlier))
     place = c.op("sum_i64", c.op("to_i64", before), dims=(rank,))
     # The element whose place is k, for every k.
     wanted = c.op("eq", place, c.iota(count))
@@ -69,9 +77,16 @@ def kth_value(c: Context, x: Value, k: int, dim: int = -1, keepdim: bool = False
 
 @rule("median.dim")
 def median_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The lower of the two middle ones."""
-    size = c.shape(x)[c.dim(dim, c.rank(x))] if c.rank(x) else 1
-    return kth_value(c, x, (size + 1) // 2, dim, keepdim)
+    """The lower of the two middle ones; the first NaN, if there is one."""
+    if c.rank(x) == 0:
+        return x, c.i64(0)
+    dim = c.dim(dim, c.rank(x))
+    values, index = kth_value(c, x, (c.shape(x)[dim] + 1) // 2, dim, True)
+    if c.dtype(x) == DType.F32:
+        lost = c.op("any", not_a_number(c, x), dims=(dim,))
+        index = c.op("where", lost, c.op("argmax", x, dim=dim), index)
+        values = c.op("gather", x, index, dim=dim)
+    return kept(c, values, [dim], keepdim), kept(c, index, [dim], keepdim)
 
 
 @rule("median")

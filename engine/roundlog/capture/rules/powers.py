@@ -36,7 +36,7 @@ def pow_(c: Context, x: Value, exponent: Scalar) -> Value:
 
 
 def _by_logarithm(c: Context, x: Value, exponent: Value, at_zero: float | None) -> Value:
-    """e^(exponent * log x). A negative x stops the run at its logarithm; so does zero, unless its power is given."""
+    """e^(exponent * log x): NaN for a negative x; at zero, what is given if it is."""
     if at_zero is None:
         return c.op("exp", c.op("mul", exponent, c.op("log", x)))
     is_zero = c.op("eq", x, c.f32(0.0))
@@ -53,12 +53,13 @@ def _need_floats(c: Context, whole: bool, x: Value) -> None:
 def pow_tensor(c: Context, x: Value, exponent: Value) -> Value:
     _need_floats(c, c.dtype(x) != DType.F32, exponent)
     x, exponent = (c.builder.convert(value, DType.F32) for value in (x, exponent))
-    # 0^0 is 1, 0^positive is 0; 0^negative would be infinite, and its logarithm stops the run.
+    # x^0 and 1^y are 1, even of NaN; 0^positive is 0. 0^negative is infinite, by way of the logarithm.
     is_zero, zero, one = c.op("eq", x, c.f32(0.0)), c.f32(0.0), c.f32(1.0)
-    positive, none = c.op("lt", zero, exponent), c.op("eq", exponent, zero)
-    known = c.op("logical_or", c.op("logical_and", is_zero, positive), none)
+    positive = c.op("lt", zero, exponent)
+    is_one = c.op("logical_or", c.op("eq", exponent, zero), c.op("eq", x, one))
+    known = c.op("logical_or", c.op("logical_and", is_zero, positive), is_one)
     power = _by_logarithm(c, c.op("where", known, one, x), exponent, None)
-    return c.op("where", known, c.op("to_f32", none), power)
+    return c.op("where", known, c.op("to_f32", is_one), power)
 
 
 @rule("pow.Scalar")
@@ -89,7 +90,8 @@ def tan(c: Context, x: Value) -> Value:
 def sinh(c: Context, x: Value) -> Value:
     # (e^x - e^-x) / 2 by way of m = e^|x| - 1, which keeps what is small: (m + m / (m + 1)) / 2.
     m = c.op("expm1", c.op("abs", x))
-    size = c.op("mul", c.f32(0.5), c.op("add", m, c.op("div", m, c.op("add", m, c.f32(1.0)))))
+    share = c.op("div", m, c.op("add", m, c.f32(1.0)))
+    size = c.op("mul", c.f32(0.5), c.op("add", m, c.op("where", c.op("eq", m, c.f32(float("inf"))), m, share)))
     return c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", size), size)
 
 

@@ -8,6 +8,7 @@ from math import prod
 import torch
 
 from roundlog.capture.builder import Value
+from roundlog.capture.rules.elementwise import not_a_number
 from roundlog.capture.rules.movement import pad
 from roundlog.capture.rules.reduction import kept
 from roundlog.capture.rules.table import Context, rule
@@ -16,7 +17,8 @@ from roundlog.program import DType
 
 @rule("cumsum")
 def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
-    """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once."""
+    """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once. Zeros meet
+    what comes after a prefix, so that an infinity makes the prefixes before it NaN."""
     x = c.to_torch_dtype(x, dtype)
     if c.dtype(x) == DType.BOOL:
         x = c.builder.convert(x, DType.I64)
@@ -56,7 +58,7 @@ def _scan(c: Context, name: str, x: Value, dim: int, neutral: int) -> Value:
 
 @rule("cummax", "cummin", at_capture=True)
 def running_extreme(c: Context, x: Value, dim: int) -> tuple[Value, Value]:
-    """By doubling, with places; of equal elements the last."""
+    """By doubling, with places; of equal elements the last. NaN stays."""
     if c.rank(x) == 0:
         return x, c.i64(0)
     dim = c.dim(dim, c.rank(x))
@@ -68,6 +70,9 @@ def running_extreme(c: Context, x: Value, dim: int) -> tuple[Value, Value]:
         before, place_before = (_cut(c, value, dim, 0, size - stride) for value in (x, place))
         after, place_after = (_cut(c, value, dim, stride, size) for value in (x, place))
         goes_on = c.op("lt", after, before) if largest else c.op("lt", before, after)
+        if c.dtype(x) == DType.F32:
+            lost = c.op("logical_and", not_a_number(c, before), c.op("eq", after, after))
+            goes_on = c.op("logical_or", goes_on, lost)
         first, place_first = (_cut(c, value, dim, 0, stride) for value in (x, place))
         x = c.op("cat", first, c.op("where", goes_on, before, after), dim=dim)
         place = c.op("cat", place_first, c.op("where", goes_on, place_before, place_after), dim=dim)

@@ -20,10 +20,10 @@ def place(y: torch.Tensor, bits: int) -> torch.Tensor:
 
 def log_codes(y: torch.Tensor, rounded: torch.Tensor, threshold: float, bits: int) -> torch.Tensor:
     """uint8, the trits of y (f64) that was rounded to `rounded` (f32, of the format): 0 rounded down, 2 rounded up, 1
-    not farther from `rounded` than threshold * `place`. What is not finite is not logged."""
+    not farther from `rounded` than threshold * `place`. A y that is not finite is 1."""
     # Exact: both are multiples of y's last place, and at most half a place of the format apart.
     above = y - rounded.to(torch.float64)
-    logged = (above.abs() > threshold * place(y, bits)) & rounded.isfinite() & y.isfinite()
+    logged = (above.abs() > threshold * place(y, bits)) & y.isfinite()
     code = torch.where(above > 0, DOWN, UP).to(torch.uint8)
     return torch.where(logged, code, torch.tensor(PLAIN, dtype=torch.uint8, device=y.device))
 

@@ -56,13 +56,7 @@ class ThresholdFollower:
         """Whether so much of the log was wrong that it is not followed any more."""
         return len(self.findings) >= MAX_FINDINGS
 
-    def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
-    ) -> tuple[torch.Tensor, bool]:
-        rounded = self._round(index, operator, inputs, attributes)
-        return rounded, bool(rounded.isfinite().all())
-
-    def _round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         y = operator.approximate(inputs, attributes)
         rounded = round_to_bits(y, self.bits)
         if not rounded.isfinite().all():
@@ -72,7 +66,8 @@ class ThresholdFollower:
             return rounded
         codes = torch.from_numpy(self._log[index].codes()).to(y.device).reshape(y.shape)
         followed = reverse(y, rounded, codes, self.bits)
-        moved = (followed != rounded).reshape(-1).nonzero().squeeze(1)
+        # NaN differs from itself, and nothing moves it.
+        moved = ((followed != rounded) & ~rounded.isnan()).reshape(-1).nonzero().squeeze(1)
         if not len(moved):
             return rounded
         impossible = moved[~self._possible(operator, inputs, attributes, y, followed, moved)]

@@ -33,17 +33,13 @@ class ThresholdRecorder:
     def start_again(self) -> None:
         self.trits = {}
 
-    def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
-    ) -> tuple[torch.Tensor, bool]:
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         y = operator.approximate(inputs, attributes)
         rounded = round_to_bits(y, self.bits)
-        finite = bool(rounded.isfinite().all())
-        if not finite:
+        if not rounded.isfinite().all():
             y = fill_in(operator, inputs, attributes, y, self.bits)
             rounded = round_to_bits(y, self.bits)
-            finite = bool(rounded.isfinite().all())
-        if y.numel() and finite:
+        if y.numel():
             codes = log_codes(y, rounded, self.thresholds.of(operator.name), self.bits)
             self.trits[index] = Trits.pack(codes.reshape(-1).cpu().numpy())
-        return rounded, finite
+        return rounded
