@@ -12,7 +12,7 @@ import pytest
 import torch
 from roundlog.auditor import Auditor
 from roundlog.capture import Task
-from roundlog.commitments import state_root
+from roundlog.commitments import data_root, state_root
 from roundlog.executor import IndexRangeError, NonFiniteError
 from roundlog.job import Job, JobError
 from roundlog.run import Run
@@ -137,15 +137,17 @@ def test_an_index_that_leaves_its_axis_is_named(tmp_path: Path) -> None:
         model=table,
         loss=lambda model, batch: model(batch["x"]).sum(),
         optimizer=torch.optim.SGD(table.parameters(), lr=0.1),
-        dataset={"x": torch.tensor([[0, 3, 4]])},
+        dataset={"x": torch.tensor([[0, 3, 3]])},
         batch_size=1,
         steps=1,
         interval=1,
         seed=0,
     )
     sentence = r"^step 0: operator \d+ \(take, .*\) has no value at element 6: an index from 0 to 4 is not in \[0, 4\)$"
+    job, wrong = Job.from_task(task), {"x": torch.tensor([[0, 3, 4]])}
+    job = replace(job, dataset=wrong, spec=replace(job.spec, data_root=data_root(list(wrong.values()))))
     with pytest.raises(IndexRangeError, match=sentence):
-        Trainer(Job.from_task(task), tmp_path / "train").run()
+        Trainer(job, tmp_path / "train").run()
 
 
 def test_a_job_that_starts_with_an_infinity_is_refused(tmp_path: Path) -> None:
