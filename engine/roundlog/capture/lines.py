@@ -107,8 +107,8 @@ def source_of(node: fx.Node) -> str:
 
 
 def place_of_error(error: BaseException) -> str:
-    """` (at layers.py:12, called from net.py:3)`: the innermost line outside of torch that an error passed through, and,
-    where that is a library's, the innermost that is not."""
+    """` (at layers.py:12, called from net.py:3)`: the innermost line outside of torch that an error passed through;
+    where that is in a library, with the innermost that is not."""
     traceback, place, own = error.__traceback__, "", ""
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
