@@ -25,13 +25,15 @@ class PlainTraining:
         # Copied together, so that the optimizer's groups hold the copied parameters; .to() keeps them the same objects.
         self.model, self.optimizer = copy.deepcopy((task.model, task.optimizer))
         self.model.to(device, dtype)
+        for state in self.optimizer.state.values():  # that of Adagrad, before its first step
+            state.update({name: item.to(device, dtype) for name, item in state.items() if name != "step"})
         self._dtype = dtype
         self._rates = rates(task.optimizer, task.schedule, task.steps)
 
     def step(self, step: int, batch: Mapping[str, torch.Tensor]) -> float:
         """Step `step` (0, 1, ...) on a batch, field name -> [batch_size, ...]; gives the loss."""
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate(step)
+            group.update(rate.at(step))
         self.optimizer.zero_grad()
         total = 0.0
         cast = {name: field.to(self._dtype) if field.is_floating_point() else field for name, field in batch.items()}

@@ -60,8 +60,8 @@ def trace(task: Task) -> Trace:
     for number, group in enumerate(groups):
         columns.update({f"{number}/{name}": column for name, column in group.columns().items()})
     for name, number in trainable.items():
-        for slot in groups[number].slots():
-            slots[f"slot/{name}/{slot}"] = torch.zeros_like(parameters[f"parameter/{name}"])
+        for slot, tensor in groups[number].slots(parameters[f"parameter/{name}"]).items():
+            slots[f"slot/{name}/{slot}"] = tensor
     states = {**parameters, **buffers, **slots}
     module = _WithLoss(task.model, task.loss)
     lines = SourceLines()
@@ -100,7 +100,7 @@ def trace(task: Task) -> Trace:
             if name not in gradients:
                 continue
             prefix = f"slot/{name}/"
-            own = {slot: states[prefix + slot] for slot in groups[number].slots()}
+            own = {slot.removeprefix(prefix): states[slot] for slot in slots if slot.startswith(prefix)}
             scalars = {column: row[f"{number}/{column}"] for column in groups[number].columns()}
             with torch.no_grad(), lines, lines.all_from(type(task.optimizer).__name__):
                 gradient = gradients[name] if factor is None else gradients[name] * factor

@@ -1,5 +1,6 @@
-"""Random chains of views of one tensor, with writes in place through them: what a seed gives depends on shapes alone, so
-that PyTorch and a captured program go the same way."""
+"""Random chains of views of one tensor, with writes in place through them.
+
+What a seed gives depends on shapes alone, so that PyTorch and a captured program go the same way."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def chain(seed: int) -> Callable[[Tensor], Tensor]:
                 view = _view(chance, view)
                 views.append(view)
             _write(chance, view, x)
-        # PyTorch forgets one of several views that one operator gives when their memory is written to: so they come last.
+        # PyTorch differentiates through one of several views of one operator only if no write follows.
         read = [whole, _piece(chance, chance.choice(views)), *(chance.choice(views) for _ in range(2))]
         weights = [torch.arange(1.0, view.numel() + 1, dtype=x.dtype).reshape(view.shape) for view in read]
         return torch.stack([(view * view * weight).sum() for view, weight in zip(read, weights, strict=True)]).sum()
