@@ -42,6 +42,9 @@ def decompositions() -> dict[Any, Any]:
     table = {op: function for op, function in table.items() if _base(op) not in _KEPT_WHOLE}
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.binary_cross_entropy.default] = _binary_cross_entropy
+    table[_aten.soft_margin_loss.default] = _soft_margin_loss
+    table[_aten.soft_margin_loss_backward.default] = _soft_margin_loss_backward
+    table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
     return table
 
@@ -60,12 +63,35 @@ def _binary_cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
 ) -> torch.Tensor:
     """PyTorch cuts logarithms off at -100, that of zero too; log(2^-149) is below that already."""
-    least = 2.0**-149
-    log_x, log_not_x = ((part.clamp_min(least)).log().clamp_min(-100.0) for part in (x, 1 - x))
+    log_x = x.clamp_min(2.0**-149).log().clamp_min(-100.0)
+    sure = x == 1
+    log_not_x = torch.where(sure, -100.0, torch.log1p(-torch.where(sure, 0.0, x)).clamp_min(-100.0))
     loss = -(target * log_x + (1 - target) * log_not_x)
     if weight is not None:
         loss = loss * weight
+    return _reduced(loss, reduction)
+
+
+def _reduced(loss: torch.Tensor, reduction: int) -> torch.Tensor:
     return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+
+
+def _soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
+    """log(1 + e^(-x target)), which does not overflow."""
+    return _reduced(_aten.softplus(-target * x), reduction)
+
+
+def _soft_margin_loss_backward(
+    g: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int = 1
+) -> torch.Tensor:
+    """PyTorch's decomposition subtracts 1 from a sigmoid that is nearly 1: what is left is the other sigmoid."""
+    slope = -target * torch.sigmoid(-target * x)
+    return slope * (g / x.numel() if reduction == 1 else g)
+
+
+def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """As elu, whose exponential does not overflow."""
+    return _aten.elu(x, alpha, 1.0, 1.0 / alpha)
 
 
 def _grouped_mm(

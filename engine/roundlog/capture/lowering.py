@@ -69,7 +69,10 @@ class _Lowering(Context):
         for node in graph.nodes:
             self.builder.source = source_of(node)
             if node.op == "get_attr":
-                tensor = getattr(self.traced.graph, str(node.target)).detach()
+                constant = getattr(self.traced.graph, str(node.target))
+                if isinstance(constant, torch.Generator):
+                    self._refuse_generator(node)
+                tensor = constant.detach()
                 self.values[node] = tensor if node in self.constants else self.literal(tensor)
             elif node.op == "call_function":
                 self._call(node)
@@ -87,6 +90,14 @@ class _Lowering(Context):
             data=list(self.task.dataset),
             schedule=list(self.traced.columns),
             batch_size=self.task.batch_size,
+        )
+
+    def _refuse_generator(self, node: fx.Node) -> None:
+        user = next(iter(node.users))
+        self.builder.source = source_of(user)
+        raise CaptureError(
+            f"the operator {user.target}{self._where()} draws from a torch.Generator: leave out generator=, since the "
+            "job's seed decides every random number"
         )
 
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:

@@ -59,6 +59,8 @@ class Task:
         if not 1 <= self.batch_size <= self.rows:
             raise CaptureError(f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows")
         for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                raise CaptureError(f"{name} of a lazy module has no shape yet: run the model on a batch first")
             if tensor.dtype not in _DTYPES:
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
 

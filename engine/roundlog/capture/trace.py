@@ -21,6 +21,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_error
 from roundlog.capture.optimizer import Update, clip_factor, updates
 from roundlog.capture.task import Loss, Task, micro_batches
+from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
 
@@ -127,7 +128,7 @@ def trace(task: Task) -> Trace:
             "decide by torch.where, or switch off the option of the model that asks for this"
         ) from error
     except Exception as error:
-        raise CaptureError(f"PyTorch cannot trace this step: {_first_line(error)}{place_of_error(error)}") from error
+        raise CaptureError(f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}") from error
     return Trace(graph=graph, states=states, columns=columns)
 
 
@@ -178,7 +179,3 @@ def _groups(task: Task) -> tuple[dict[str, int], list[Update]]:
             "clear: freeze it with .requires_grad_(False)"
         )
     return trainable, groups
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

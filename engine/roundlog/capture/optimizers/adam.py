@@ -34,15 +34,18 @@ class Moments(Update):
         """What a running mean's weights add up to after a step."""
         return float(1.0 - self.beta(number, step) ** (step + 1))
 
-    def mixed(self, number: int, mean: torch.Tensor, item: torch.Tensor, row: Tensors) -> torch.Tensor:
-        """A running mean, one item later."""
+    def weights(self, number: int, row: Tensors) -> tuple[Any, Any]:
+        """Of a running mean and of its next item."""
         if self.changes("betas"):
-            return row[f"beta{number + 1}"] * mean + row[f"rest{number + 1}"] * item
+            return row[f"beta{number + 1}"], row[f"rest{number + 1}"]
         beta = float(self.group["betas"][number])
-        return beta * mean + (1 - beta) * item
+        return beta, 1 - beta
 
     def moments(self, g: torch.Tensor, slots: Tensors, row: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.mixed(0, slots["exp_avg"], g, row), self.mixed(1, slots["exp_avg_sq"], g * g, row)
+        keep, add = self.weights(0, row)
+        m = keep * slots["exp_avg"] + add * g
+        keep, add = self.weights(1, row)
+        return m, keep * slots["exp_avg_sq"] + add * (g * g)
 
     @property
     def _decays_alone(self) -> bool:
@@ -152,7 +155,7 @@ class Adamax(Moments):
 
     def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
         g = self.decayed(p, g)
-        m = self.mixed(0, slots["exp_avg"], g, row)
-        beta2 = row["beta2"] if self.changes("betas") else float(self.group["betas"][1])
-        largest = torch.maximum(beta2 * slots["exp_inf"], g.abs() + self.group["eps"])
+        keep, add = self.weights(0, row)
+        m = keep * slots["exp_avg"] + add * g
+        largest = torch.maximum(self.weights(1, row)[0] * slots["exp_inf"], g.abs() + self.group["eps"])
         return p - row["step_size"] * (m / largest), {"exp_avg": m, "exp_inf": largest}

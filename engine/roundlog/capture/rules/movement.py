@@ -71,7 +71,8 @@ def unsqueeze(c: Context, x: Value, dim: int) -> Value:
 
 @rule("squeeze", view=True)
 def squeeze(c: Context, x: Value, dims: Sequence[int] | int | None = None) -> Value:
-    return c.squeeze(x, [d for d in c.dims(dims, c.rank(x)) if c.shape(x)[d] == 1])
+    over = () if isinstance(dims, Sequence) and not dims else c.dims(dims, c.rank(x))
+    return c.squeeze(x, [d for d in over if c.shape(x)[d] == 1])
 
 
 @rule("slice.Tensor", view=True)
@@ -233,6 +234,9 @@ def diagonal_scatter(c: Context, x: Value, source: Value, offset: int = 0, dim1:
 @rule("unfold", view=True)
 def unfold(c: Context, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows along an axis; a new last axis runs through each."""
+    if not c.rank(x):
+        # A number as a line of one element, or of none.
+        return c.builder.reshape(x, (1,)) if size else c.builder.constant(0, c.dtype(x), (0,))
     dim = c.dim(dim, c.rank(x))
     count = (c.shape(x)[dim] - size) // step + 1
     starts = c.builder.reshape(c.iota(count, 0, step), (count, 1))

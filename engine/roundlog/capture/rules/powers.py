@@ -247,11 +247,16 @@ def trunc(c: Context, x: Value) -> Value:
     return c.op("where", c.op("lt", x, c.f32(0.0)), ceil(c, x), c.op("floor", x))
 
 
-@rule("round")
-def round_(c: Context, x: Value) -> Value:
-    """To nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like that."""
+@rule("round", "round.decimals")
+def round_(c: Context, x: Value, *, decimals: int = 0) -> Value:
+    """To nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like that. To
+    decimals as PyTorch does it: round(x 10^decimals) / 10^decimals, three roundings."""
     if c.dtype(x) == DType.I64:
         return x
+    if decimals:
+        scale = c.f32(10.0 ** abs(decimals))
+        there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+        return c.op(back, round_(c, c.op(there, x, scale)), scale)
     size, large = c.op("abs", x), c.f32(2.0**23)
     whole = c.op("sub", c.op("add", size, large), large)
     signed = c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", whole), whole)
