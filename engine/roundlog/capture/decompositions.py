@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from roundlog.capture import drawing, linear_algebra, scattering, special_functions
+
 _aten = torch.ops.aten
 
 _BEYOND_CORE = (
@@ -45,8 +47,20 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.soft_margin_loss.default] = _soft_margin_loss
     table[_aten.soft_margin_loss_backward.default] = _soft_margin_loss_backward
     table[_aten.celu.default] = _celu
+    table[_aten.multi_margin_loss_backward.default] = _multi_margin_loss_backward
     table[_aten._grouped_mm.default] = _grouped_mm
-    return table
+    return {**table, **own_decompositions()}
+
+
+def own_decompositions() -> dict[Any, Any]:
+    """Operators that neither a rule nor PyTorch takes apart. The first line of each function's docstring is in the
+    documentation."""
+    return {
+        **special_functions.decompositions(),
+        **scattering.decompositions(),
+        **linear_algebra.decompositions(),
+        **drawing.decompositions(),
+    }
 
 
 def _base(op: Any) -> str:
@@ -87,6 +101,28 @@ def _soft_margin_loss_backward(
     """PyTorch's decomposition subtracts 1 from a sigmoid that is nearly 1: what is left is the other sigmoid."""
     slope = -target * torch.sigmoid(-target * x)
     return slope * (g / x.numel() if reduction == 1 else g)
+
+
+def _multi_margin_loss_backward(
+    g: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    p: int,
+    margin: float,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> torch.Tensor:
+    """The slopes of max(0, margin - x[target] + x[j])^p / count, j any other class."""
+    rows, classes = x.reshape(-1, x.shape[-1] if x.ndim else 1), target.reshape(-1, 1)
+    inside = margin - rows.gather(1, classes) + rows
+    slope = torch.where(inside > 0, 1.0 if p == 1 else 2 * inside, 0.0) / rows.shape[1]
+    if weight is not None:
+        slope = slope * weight[classes]
+    own = torch.arange(rows.shape[1], device=x.device) == classes
+    slope = torch.where(own, 0.0, slope)
+    slope = torch.where(own, -slope.sum(1, keepdim=True), slope)
+    share = (g / len(rows) if reduction == 1 else g).reshape(-1, 1)
+    return (slope * share).reshape(x.shape)
 
 
 def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:

@@ -26,11 +26,13 @@ MAX_ELEMENTS = 20_000
 """Of an argument."""
 
 RANDOM = re.compile(
-    r"dropout|bernoulli|multinomial|normal|rand|uniform|exponential|cauchy|geometric|rrelu|empty|alpha_d"
+    r"dropout|bernoulli|multinomial|(^|[._])normal($|[._])|rand|uniform|exponential|cauchy|geometric|rrelu|empty"
 )
 """Names of operators whose values nobody can compare, since they are random or never written."""
 
-BY_CHOICE = re.compile(r"svd|eig|qr|lu|pca|ldl|householder|ormqr|polar")
+BY_CHOICE = re.compile(
+    r"(^|[._])(svd|svd_lowrank|eig|eigh|qr|lu|lu_factor|pca_lowrank|ldl_factor|householder_product|ormqr|polar)"
+)
 """Names of operators whose values are not unique."""
 
 
