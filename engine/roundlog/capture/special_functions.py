@@ -86,8 +86,10 @@ def log_gamma(x: torch.Tensor) -> torch.Tensor:
     negative = x < 0
     positive = torch.where(negative, 1 - x, x)
     small, large = positive < 1, positive >= 3
-    y = torch.where(large, 2.0, torch.where(small, positive + 1, positive))
-    near = (y - 1) * (y - 2) * _polynomial(_LOG_GAMMA, y - 2)
+    # How far from 2 the argument of the polynomial is; exactly near the zeros at 1 and 2.
+    apart = torch.where(large, 0.0, torch.where(small, positive - 1, positive - 2))
+    other = torch.where(small, positive, positive - 1)
+    near = other * apart * _polynomial(_LOG_GAMMA, apart)
     near = near - torch.where(small, torch.log(torch.where(small, positive, 1.0)), 0.0)
     y = torch.where(large, positive, 3.0)
     one_by = 1 / y
@@ -103,8 +105,9 @@ def digamma(x: torch.Tensor) -> torch.Tensor:
     negative = x < 0
     positive = torch.where(negative, 1 - x, x)
     small, large = positive < 1, positive >= 3
-    y = torch.where(large, 2.0, torch.where(small, positive + 1, positive))
-    near = ((y - _ZERO_HIGH) - _ZERO_LOW) * _polynomial(_DIGAMMA, y - 2)
+    apart = torch.where(large, 0.0, torch.where(small, positive - 1, positive - 2))
+    from_zero = (torch.where(large, 2.0, positive) - torch.where(small, _ZERO_HIGH - 1, _ZERO_HIGH)) - _ZERO_LOW
+    near = from_zero * _polynomial(_DIGAMMA, apart)
     near = near - torch.where(small, 1 / torch.where(small, positive, 1.0), 0.0)
     y = torch.where(large, positive, 3.0)
     one_by = 1 / y

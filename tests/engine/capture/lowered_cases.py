@@ -287,7 +287,7 @@ group(
     scatter_add=lambda x: x.new_zeros(4, 9).scatter_add(1, PLACES[:, None].expand(4, 6), x),
     scatter_value=lambda x: x.scatter(1, PLACES[:, None].expand(4, 3) + torch.tensor([0, 1, 1]), 0.5),
     scatter_sorted=lambda x: torch.zeros_like(x).scatter(1, x.topk(3)[1], x[:, :3]),
-    scatter_part=lambda x: x.scatter(0, PLACES[None, :3] % 4, x[1:2] * 2),
+    scatter_part=lambda x: x.scatter(0, PLACES[None, :3] % 4, x[1:2, :3] * 2),
     scatter_part_value=lambda x: x.scatter(1, PLACES[:2, None], 0.5),
     reduce_sum=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "sum"),
     reduce_mean=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "mean", include_self=False),

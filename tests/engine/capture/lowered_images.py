@@ -42,6 +42,8 @@ group(
     mean_padded=lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
     divisor=lambda x: F.avg_pool2d(x, 2, divisor_override=3),
     lp=lambda x: F.lp_pool2d(positive(x), 2, 2),
+    unpooled=lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(7, 6)),
+    unpooled_overlapping=lambda x: F.max_unpool2d(*F.max_pool2d(x, 3, 1, return_indices=True), 3, 1),
     adaptive=lambda x: F.adaptive_avg_pool2d(x, 1),
     adaptive_uneven=lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
     adaptive_even=lambda x: F.adaptive_avg_pool2d(x, (7, 2)),
