@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from roundlog.capture import drawing, linear_algebra, scattering, special_functions
+from roundlog.capture import adaptive_pooling, drawing, linear_algebra, losses, scattering, special_functions
 
 _aten = torch.ops.aten
 
@@ -43,23 +43,20 @@ def decompositions() -> dict[Any, Any]:
     table: dict[Any, Any] = {**core_aten_decompositions(), **get_decompositions(_BEYOND_CORE)}
     table = {op: function for op, function in table.items() if _base(op) not in _KEPT_WHOLE}
     table[_aten.split_with_sizes.default] = _split_with_sizes
-    table[_aten.binary_cross_entropy.default] = _binary_cross_entropy
-    table[_aten.soft_margin_loss.default] = _soft_margin_loss
-    table[_aten.soft_margin_loss_backward.default] = _soft_margin_loss_backward
     table[_aten.celu.default] = _celu
-    table[_aten.multi_margin_loss_backward.default] = _multi_margin_loss_backward
     table[_aten._grouped_mm.default] = _grouped_mm
     return {**table, **own_decompositions()}
 
 
 def own_decompositions() -> dict[Any, Any]:
-    """Operators that neither a rule nor PyTorch takes apart. The first line of each function's docstring is in the
-    documentation."""
+    """Functions of our own that take operators apart, whose docstrings are in the documentation."""
     return {
         **special_functions.decompositions(),
         **scattering.decompositions(),
         **linear_algebra.decompositions(),
         **drawing.decompositions(),
+        **losses.decompositions(),
+        **adaptive_pooling.decompositions(),
     }
 
 
@@ -71,58 +68,6 @@ def _split_with_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[t
     """As slices: PyTorch's decomposition looks at the memory itself, by as_strided."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
-
-
-def _binary_cross_entropy(
-    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
-) -> torch.Tensor:
-    """PyTorch cuts logarithms off at -100, that of zero too; log(2^-149) is below that already."""
-    log_x = x.clamp_min(2.0**-149).log().clamp_min(-100.0)
-    sure = x == 1
-    log_not_x = torch.where(sure, -100.0, torch.log1p(-torch.where(sure, 0.0, x)).clamp_min(-100.0))
-    loss = -(target * log_x + (1 - target) * log_not_x)
-    if weight is not None:
-        loss = loss * weight
-    return _reduced(loss, reduction)
-
-
-def _reduced(loss: torch.Tensor, reduction: int) -> torch.Tensor:
-    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
-
-
-def _soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
-    """log(1 + e^(-x target)), which does not overflow."""
-    return _reduced(_aten.softplus(-target * x), reduction)
-
-
-def _soft_margin_loss_backward(
-    g: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int = 1
-) -> torch.Tensor:
-    """PyTorch's decomposition subtracts 1 from a sigmoid that is nearly 1: what is left is the other sigmoid."""
-    slope = -target * torch.sigmoid(-target * x)
-    return slope * (g / x.numel() if reduction == 1 else g)
-
-
-def _multi_margin_loss_backward(
-    g: torch.Tensor,
-    x: torch.Tensor,
-    target: torch.Tensor,
-    p: int,
-    margin: float,
-    weight: torch.Tensor | None = None,
-    reduction: int = 1,
-) -> torch.Tensor:
-    """The slopes of max(0, margin - x[target] + x[j])^p / count, j any other class."""
-    rows, classes = x.reshape(-1, x.shape[-1] if x.ndim else 1), target.reshape(-1, 1)
-    inside = margin - rows.gather(1, classes) + rows
-    slope = torch.where(inside > 0, 1.0 if p == 1 else 2 * inside, 0.0) / rows.shape[1]
-    if weight is not None:
-        slope = slope * weight[classes]
-    own = torch.arange(rows.shape[1], device=x.device) == classes
-    slope = torch.where(own, 0.0, slope)
-    slope = torch.where(own, -slope.sum(1, keepdim=True), slope)
-    share = (g / len(rows) if reduction == 1 else g).reshape(-1, 1)
-    return (slope * share).reshape(x.shape)
 
 
 def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:

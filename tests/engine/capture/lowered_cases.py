@@ -206,6 +206,10 @@ group(
     normalize=F.normalize,
     cosine=lambda x: F.cosine_similarity(x, x.roll(1, 0)),
     distance=lambda x: F.pairwise_distance(x, x.roll(1, 0)),
+    pairs_of_rows=F.pdist,
+    pairs_of_rows_1=lambda x: F.pdist(x, 1),
+    pairs_of_rows_3=lambda x: F.pdist(x, 3),
+    pairs_of_rows_inf=lambda x: F.pdist(x, float("inf")),
     distances=lambda x: torch.cdist(x, x[:3] * 2 + 1),
     distances_of_batches=lambda x: torch.cdist(x.reshape(2, 2, 6), x.reshape(2, 2, 6)[:1] * 2 + 1),
     distances_by_product=lambda x: torch.cdist(x, x * 2 + 1, compute_mode="use_mm_for_euclid_dist"),
@@ -254,6 +258,9 @@ group(
     hinge=lambda x: F.hinge_embedding_loss(x, x.new_ones(BATCH, 6)),
     cosine_embedding=lambda x: F.cosine_embedding_loss(x, x.roll(1, 0), x.new_ones(BATCH)),
     multilabel=lambda x: F.multilabel_soft_margin_loss(x, (x.detach() > 0).to(x.dtype)),
+    multilabel_margin=lambda x: F.multilabel_margin_loss(
+        x, torch.tensor([[3, 0, -1, 1, 2, 5], [-1, 0, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5], [5, 2, 1, -1, -1, 0]])
+    ),
     multi_margin=lambda x: F.multi_margin_loss(x, PLACES),
     multi_margin_squared=lambda x: F.multi_margin_loss(x, PLACES, p=2, margin=0.7, weight=like(x, 1, 2, 3, 4, 5, 6)),
 )
