@@ -17,6 +17,7 @@ def decompositions() -> dict[Any, Any]:
         _aten.soft_margin_loss.default: soft_margin_loss,
         _aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
         _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
+        _aten.multilabel_margin_loss_forward.default: multilabel_margin_loss,
         _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
         _aten._pdist_forward.default: pdist,
         _aten._pdist_backward.default: pdist_backward,
@@ -75,21 +76,36 @@ def multi_margin_loss_backward(
     return (slope * share).reshape(x.shape)
 
 
+def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of max(0, 1 - x[t] + x[j]) / count, t any target before the first -1, j any class that is none.
+    PyTorch's decomposition counts what stands behind the first -1, too."""
+    inside, counts, _, others = _margins(x, target)
+    loss = torch.where(counts, inside.clamp(min=0), 0.0).sum((1, 2)) / inside.shape[2]
+    loss = _reduced(loss, reduction)
+    return (loss.reshape(()) if x.ndim < 2 else loss), (~others).to(x.dtype).reshape(x.shape)
+
+
 def multilabel_margin_loss_backward(
     g: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, is_target: torch.Tensor
 ) -> torch.Tensor:
-    """The slopes of max(0, 1 - x[t] + x[j]) / count, t any target before the first -1, j any class that is none."""
+    """The slopes of multilabel_margin_loss."""
+    inside, counts, at, _ = _margins(x, target)
+    active = torch.where((inside > 0) & counts, 1.0 / inside.shape[2], 0.0)
+    slope = active.sum(1).scatter_add(1, at, -active.sum(2))
+    share = (g / len(inside) if reduction == 1 else g).reshape(-1, 1)
+    return (slope * share).reshape(x.shape)
+
+
+def _margins(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(1 - x[t] + x[j] and whether it counts, [samples, targets, classes]; the targets; which classes are none)."""
     rows = x.reshape(-1, x.shape[-1] if x.ndim else 1)
-    count = rows.shape[1]
     places = target.reshape(rows.shape)
     before_end = (places < 0).long().cumsum(1) == 0
     at = torch.where(before_end, places, 0)
+    classes = torch.arange(rows.shape[1], device=x.device)
+    others = ~((at[:, :, None] == classes) & before_end[:, :, None]).any(1)
     inside = 1 - rows.gather(1, at)[:, :, None] + rows[:, None, :]
-    others = (is_target.reshape(rows.shape) == 0)[:, None, :]
-    active = torch.where((inside > 0) & others & before_end[:, :, None], 1.0 / count, 0.0)
-    slope = active.sum(1).scatter_add(1, at, -active.sum(2))
-    share = (g / len(rows) if reduction == 1 else g).reshape(-1, 1)
-    return (slope * share).reshape(x.shape)
+    return inside, others[:, None, :] & before_end[:, :, None], at, others
 
 
 def _pairs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

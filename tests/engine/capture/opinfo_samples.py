@@ -26,7 +26,7 @@ MAX_ELEMENTS = 20_000
 """Of an argument."""
 
 RANDOM = re.compile(
-    r"dropout|bernoulli|multinomial|(^|[._])normal($|[._])|rand|uniform|exponential|cauchy|geometric|rrelu|empty"
+    r"dropout|bernoulli|multinomial|(^|[._])normal($|[._])|rand|uniform|exponential|cauchy|geometric|rrelu|empty|multi_head"
 )
 """Names of operators whose values nobody can compare, since they are random or never written."""
 
