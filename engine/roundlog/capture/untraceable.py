@@ -10,6 +10,7 @@ _BUILD_PATH = re.compile(
     r',? ?(?:at|from|in)? ?"?/[\w./+-]+\.(?:cpp|h|cu|cuh|py)"?(?::\d+|, line \d+)?'
     r"(?:, please report a bug to PyTorch\.)?"
 )
+_NAME = re.compile(r"aten\.[\w.]+")
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
 
 
@@ -26,6 +27,8 @@ def reason(error: BaseException) -> str:
     if _is_packed(error.__traceback__) or text.startswith("'lengths' argument should be"):
         return "packed sequences have a shape that depends on values: pad the sequences and mask what is padding"
     line = text.splitlines()[0] if text else type(error).__name__
+    if _NAME.fullmatch(line):
+        return f"the operator {line} is not supported"
     return _ADDRESS.sub("", _BUILD_PATH.sub("", line)).strip() or type(error).__name__
 
 

@@ -302,7 +302,6 @@ group(
     reduce_largest=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "amax"),
     reduce_least=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "amin", include_self=False),
     reduce_in_place=lambda x: x.clone().scatter_reduce_(1, TARGETS[:, :3], 2 * x[:, :3], "amax"),
-    index_reduce=lambda x: x.index_reduce(0, PLACES[:3], 2 * x[:3], "amax"),
     masked=lambda x: x.masked_fill(torch.tensor([True, False, True, True, False, False]), 1.0),
     windows=lambda x: x.unfold(1, 3, 2),
     diagonal=lambda x: x.diagonal(1),

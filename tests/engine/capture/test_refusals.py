@@ -144,6 +144,7 @@ def test_a_shape_that_depends_on_values_is_refused(function) -> None:
         (lambda x: (-2) ** x, r"aten\.pow\S* .*positive base"),
         (lambda x: torch.linalg.qr(x)[1], r"aten\.linalg_qr\S* .*no counterpart"),
         (lambda x: torch.linalg.inv(torch.eye(65) + x.sum()), r"aten\.linalg \(at .* factors a matrix of 65 columns"),
+        (lambda x: torch.linalg.lstsq(x, x)[0], r"the operator aten\.linalg_lstsq\S* is not supported \(at test_refus"),
         (lambda x: torch.polygamma(2, x), r"aten\.polygamma \(at .* only the first is supported"),
         (lambda x: x * torch.multinomial(x.exp(), 1, generator=GENERATOR), r"aten\.multinomial \(at .* draws from a"),
         (lambda x: torch.fft.rfft(x).real, r"aten\._fft\S* .*"),
