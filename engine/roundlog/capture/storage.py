@@ -13,6 +13,7 @@ from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules import Context
 from roundlog.capture.rules.movement import diagonal_scatter, places_in_base, slice_scatter
+from roundlog.program import ProgramError
 
 
 class Storages:
@@ -43,7 +44,7 @@ class Storages:
         while node in self._base:
             try:
                 value = self._carry_back(node, value)
-            except CaptureError as error:
+            except (CaptureError, ProgramError) as error:
                 raise CaptureError(f"the operator {writer}{self._where()} cannot be lowered: {error}") from None
             node = self._base[node]
         self._values[node] = value

@@ -13,7 +13,7 @@ from trainings import train_by_program, train_by_pytorch
 from view_chains import SHAPE, chain
 
 CHAINS = 20
-MANY_CHAINS = 400
+MANY_CHAINS = 250
 TOGETHER = 10
 """Chains in one program."""
 
