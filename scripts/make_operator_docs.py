@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from roundlog.capture.decompositions import decompositions
+from roundlog.capture.decompositions import decompositions, own_decompositions
 from roundlog.capture.rules import RULES
 from roundlog.operators import REGISTRY, Inexact, Kind
 from roundlog.operators.contraction import Contraction
@@ -97,10 +97,12 @@ def cell(text: str) -> str:
 
 
 def composed() -> list[str]:
-    """Rows for rules that say how they compute."""
+    """Rows for rules, and for functions of our own that take operators apart, that say how they compute."""
     names: dict[Any, list[str]] = {}
     for aten, rule in RULES.items():
         names.setdefault(rule, []).append(aten)
+    for op, function in own_decompositions().items():
+        names.setdefault(function, []).append(str(op).removeprefix("aten.").removesuffix(".default"))
     return [
         f"| {', '.join(f'`{aten}`' for aten in sorted(group))} | {cell(rule.__doc__)} |"
         for rule, group in sorted(names.items(), key=lambda item: min(item[1]))

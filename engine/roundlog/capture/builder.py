@@ -84,6 +84,9 @@ class Builder:
     def literal(self, tensor: torch.Tensor) -> Value:
         """A small literal tensor, of a storage type."""
         assert tensor.numel() <= MAX_LITERAL
+        if not tensor.numel():
+            # A constant has at least one number, which fills its shape.
+            return self.constant(0, DType.of(tensor.dtype), tuple(tensor.shape))
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if tensor.dtype == torch.float32:
             bits = _pattern(flat.numpy())

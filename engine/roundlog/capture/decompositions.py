@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from roundlog.capture import adaptive_pooling, drawing, linear_algebra, losses, scattering, special_functions
+
 _aten = torch.ops.aten
 
 _BEYOND_CORE = (
@@ -43,9 +45,21 @@ def decompositions() -> dict[Any, Any]:
     table: dict[Any, Any] = {**core_aten_decompositions(), **get_decompositions(_BEYOND_CORE)}
     table = {op: function for op, function in table.items() if _base(op) not in _KEPT_WHOLE}
     table[_aten.split_with_sizes.default] = _split_with_sizes
-    table[_aten.binary_cross_entropy.default] = _binary_cross_entropy
+    table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
-    return table
+    return {**table, **own_decompositions()}
+
+
+def own_decompositions() -> dict[Any, Any]:
+    """Functions of our own that take operators apart, whose docstrings are in the documentation."""
+    return {
+        **special_functions.decompositions(),
+        **scattering.decompositions(),
+        **linear_algebra.decompositions(),
+        **drawing.decompositions(),
+        **losses.decompositions(),
+        **adaptive_pooling.decompositions(),
+    }
 
 
 def _base(op: Any) -> str:
@@ -58,16 +72,9 @@ def _split_with_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[t
     return [x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
-def _binary_cross_entropy(
-    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
-) -> torch.Tensor:
-    """PyTorch cuts logarithms off at -100, that of zero too; log(2^-149) is below that already."""
-    least = 2.0**-149
-    log_x, log_not_x = ((part.clamp_min(least)).log().clamp_min(-100.0) for part in (x, 1 - x))
-    loss = -(target * log_x + (1 - target) * log_not_x)
-    if weight is not None:
-        loss = loss * weight
-    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """As elu, whose exponential does not overflow."""
+    return _aten.elu(x, alpha, 1.0, 1.0 / alpha)
 
 
 def _grouped_mm(

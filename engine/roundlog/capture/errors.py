@@ -1,6 +1,14 @@
 """What stops a capture."""
 
+from torch.fx import traceback
+
 
 class CaptureError(ValueError):
     """The task cannot become a program: the message names the operator and the user's source line, or the setting,
     and what to do."""
+
+
+def unsupported(operator: str, why: str) -> CaptureError:
+    """For an operator that is being traced: its line stands in the metadata of the trace."""
+    place = str(traceback.current_meta.get("stack_trace") or "")
+    return CaptureError(f"the operator aten.{operator}{f' (at {place})' if place else ''} cannot be lowered: {why}")

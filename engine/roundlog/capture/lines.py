@@ -124,8 +124,3 @@ def place_of_call() -> str:
     """` (at net.py:12)`: the innermost line of the user's code that is running."""
     place = _user_place(sys._getframe(1))
     return f" (at {place})" if place else ""
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -15,10 +15,11 @@ from roundlog.capture.constants import Constants, written
 from roundlog.capture.draws import draw_of
 from roundlog.capture.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import first_line, place_of_error, source_of
+from roundlog.capture.lines import place_of_error, source_of
 from roundlog.capture.surroundings import Surroundings
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.trace import Trace, Tracer
+from roundlog.capture.untraceable import reason
 
 _OWN = ("optimizer", "schedule")
 """Roots whose changes are known: they are followed by other means."""
@@ -98,7 +99,7 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
         with plainly():
             EagerTraining(task).step(0, batch)
     except Exception as error:
-        raise CaptureError(f"the step fails in PyTorch itself: {first_line(error)}{place_of_error(error)}") from error
+        raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
     memory = {tensor.untyped_storage()._cdata for tensor in (*task.model.parameters(), *task.model.buffers())}
     left = _Left({}, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,8 +14,26 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from roundlog.capture.errors import CaptureError
 
 Factor = Callable[[int], float]
-Rate = Callable[[int], float]
-"""Learning rate at a step (0, 1, ...)."""
+
+_CYCLED = ("momentum", "betas")
+"""Options that OneCycleLR and CyclicLR change with the learning rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a schedule makes of one parameter group."""
+
+    rate: Callable[[int], float]
+    options: dict[str, Callable[[int], Any]] = field(default_factory=dict)
+    """Options that change: name -> value at a step."""
+
+    def __call__(self, step: int) -> float:
+        """The learning rate at a step (0, 1, ...)."""
+        return self.rate(step)
+
+    def at(self, step: int) -> dict[str, Any]:
+        """Everything that changes, as entries of the parameter group."""
+        return {"lr": self.rate(step), **{name: option(step) for name, option in self.options.items()}}
 
 
 def rates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, steps: int) -> list[Rate]:
@@ -24,10 +43,13 @@ def rates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, step
     Raises CaptureError for a schedule that depends on more than the step, or that is not the optimizer's own."""
     if isinstance(schedule, LRScheduler):
         table = _table(optimizer, schedule, steps)
-        return [lambda step, number=number: table[step][number] for number in range(len(optimizer.param_groups))]  # type: ignore[misc]
+        return [_of_table([row[number] for row in table]) for number in range(len(optimizer.param_groups))]
     if any("initial_lr" in group for group in optimizer.param_groups):
         raise CaptureError("the optimizer has a learning rate scheduler of its own: give that as the task's schedule")
-    return [lambda step, rate=float(group["lr"]): rate * _value(schedule, step) for group in optimizer.param_groups]  # type: ignore[misc]
+    return [
+        Rate(lambda step, rate=float(group["lr"]): rate * _value(schedule, step))  # type: ignore[misc]
+        for group in optimizer.param_groups
+    ]
 
 
 def _value(schedule: Factor, step: int) -> float:
@@ -37,8 +59,16 @@ def _value(schedule: Factor, step: int) -> float:
         raise CaptureError(f"the schedule fails at step {step} with {type(error).__name__}: {error}") from error
 
 
-def _table(optimizer: torch.optim.Optimizer, schedule: LRScheduler, steps: int) -> list[list[float]]:
-    """rate[step][group], as the scheduler sets it."""
+def _of_table(rows: list[dict[str, Any]]) -> Rate:
+    changing = [name for name in rows[0] if name != "lr" and any(row[name] != rows[0][name] for row in rows)]
+    return Rate(
+        lambda step: float(rows[step]["lr"]),
+        {name: lambda step, name=name: rows[step][name] for name in changing},  # type: ignore[misc]
+    )
+
+
+def _table(optimizer: torch.optim.Optimizer, schedule: LRScheduler, steps: int) -> list[list[dict[str, Any]]]:
+    """[step][group]: the learning rate, and the options that may change, as the scheduler sets them."""
     name = type(schedule).__name__
     if isinstance(schedule, ReduceLROnPlateau):
         raise CaptureError(f"the schedule {name} depends on the loss: take one that depends on the step alone")
@@ -56,11 +86,11 @@ def _table(optimizer: torch.optim.Optimizer, schedule: LRScheduler, steps: int) 
         options = _other_options(groups)
         table = []
         for step in range(steps):
-            table.append([float(group["lr"]) for group in groups])
+            table.append([_changeable(group) for group in groups])
             if _other_options(groups) != options:
                 raise CaptureError(
-                    f"the schedule {name} changes more than learning rates at step {step}: leave the other options "
-                    "as they are (cycle_momentum=False)"
+                    f"the schedule {name} changes more than learning rates and momenta at step {step}: leave the other "
+                    "options as they are"
                 )
             if step + 1 < steps:
                 with warnings.catch_warnings():
@@ -73,6 +103,14 @@ def _table(optimizer: torch.optim.Optimizer, schedule: LRScheduler, steps: int) 
     return table
 
 
+def _changeable(group: dict[str, Any]) -> dict[str, Any]:
+    momenta = {name: group[name] for name in _CYCLED if name in group}
+    return {"lr": float(group["lr"]), **{k: tuple(v) if k == "betas" else v for k, v in momenta.items()}}
+
+
 def _other_options(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a schedule may not change. Its own notes have these names: initial_lr, min_lr, max_lr, ..."""
-    return [{key: group[key] for key in group if key != "params" and not key.endswith("lr")} for group in groups]
+    return [
+        {key: group[key] for key in group if key not in ("params", *_CYCLED) and not key.endswith("lr")}
+        for group in groups
+    ]

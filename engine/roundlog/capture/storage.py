@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
+import torch
 from torch import fx
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules import Context
-from roundlog.capture.rules.movement import slice_scatter
+from roundlog.capture.rules.movement import diagonal_scatter, places_in_base, slice_scatter
+from roundlog.program import ProgramError
 
 
 class Storages:
@@ -34,15 +37,20 @@ class Storages:
         return node in self._base
 
     def write(self, target: fx.Node, value: Value) -> None:
-        """`value` has been written into the tensor that graph node `target` stands for."""
+        """`value` has been written into the tensor that graph node `target` stands for. Raises CaptureError where two
+        elements of the target are one place in memory."""
+        writer = self._writer(target)
         node = target
         while node in self._base:
-            value = self._carry_back(node, value)
+            try:
+                value = self._carry_back(node, value)
+            except (CaptureError, ProgramError) as error:
+                raise CaptureError(f"the operator {writer}{self._where()} cannot be lowered: {error}") from None
             node = self._base[node]
-            if self._context.builder.type(value) != self._context.builder.type(self._values[node]):
-                raise CaptureError("writes in place through a view in a way that is not understood: use .clone()")
         if node.op == "get_attr":
-            raise CaptureError("writes into a tensor that is no part of the state: make it a buffer of the model")
+            raise CaptureError(
+                f"the operator {writer}{self._where()} writes into a tensor that is no part of the state: make it a buffer"
+            )
         self._values[node] = value
         # Views come after their bases in the graph, and were added in that order.
         moved = {node}
@@ -51,20 +59,32 @@ class Storages:
                 self._values[view] = self._again[view]()
                 moved.add(view)
 
+    def _writer(self, target: fx.Node) -> str:
+        """The name of the operator that is being lowered: of those that use the target, the first without a value."""
+        return next((str(user.target) for user in target.users if user not in self._values), str(target.target))
+
+    def _where(self) -> str:
+        source = self._context.builder.source
+        return f" (at {source})" if source else ""
+
     def _carry_back(self, view: fx.Node, value: Value) -> Value:
         """The new value of the view's base, when `value` is the new value of the view."""
         c = self._context
         base = self._values[self._base[view]]
+        if isinstance(base, torch.Tensor):
+            base = c.literal(base)
         kind = _kind(view)
-        if c.builder.type(value) == c.builder.type(base) and kind not in ("permute", "transpose", "t"):
+        if kind in ("alias", "detach", "lift_fresh") or _is_in_place(view):
             return value
-        if kind in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze") or _is_whole(view, self._base[view]):
+        if kind in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"):
             return c.builder.reshape(value, c.shape(base))
         if kind in ("permute", "transpose", "t"):
             return c.builder.permute(value, _inverse(_permutation(view, c.rank(base))))
         if kind in ("select", "slice"):
             return self._into_part(view, kind, base, value)
-        raise CaptureError("writes in place through a view that cannot be written back: make a copy with .clone()")
+        if kind == "diagonal":
+            return diagonal_scatter(c, base, value, *view.args[1:])  # type: ignore[arg-type]
+        return self._into_places(view, base, value)
 
     def _into_part(self, view: fx.Node, kind: str, base: Value, value: Value) -> Value:
         c = self._context
@@ -87,6 +107,26 @@ class Storages:
             parts.append(c.op("slice", base, dim=dim, start=stop, stop=size, step=1))
         return value if len(parts) == 1 else c.op("cat", *parts, dim=dim)
 
+    def _into_places(self, view: fx.Node, base: Value, value: Value) -> Value:
+        """Each element of the view goes to its place in the base; other places stay as they are."""
+        c = self._context
+        places = places_in_base(view, c.shape(base)).reshape(-1)
+        count = prod(c.shape(base))
+        # Where in the view each element of the base stands.
+        origin = torch.full((count,), -1, dtype=torch.int64)
+        origin[places] = torch.arange(len(places))
+        if int((origin >= 0).sum()) != len(places):
+            raise CaptureError(
+                f"writes in place through {view.target}, in which several elements are one place in memory: "
+                "make a copy of it with .clone()"
+            )
+        if not len(places):
+            return base
+        flat = c.op("take", c.builder.reshape(value, (len(places),)), c.literal(origin.clamp(min=0)))
+        if len(places) < count:
+            flat = c.op("where", c.literal(origin >= 0), flat, c.builder.reshape(base, (count,)))
+        return c.builder.reshape(flat, c.shape(base))
+
 
 def _kind(view: fx.Node) -> str:
     """The name of a view's operator, whether or not it is the in-place form."""
@@ -94,11 +134,11 @@ def _kind(view: fx.Node) -> str:
     return name if name.startswith("_") else name.removesuffix("_")
 
 
-def _is_whole(view: fx.Node, base: fx.Node) -> bool:
-    """Whether a view by as_strided shows all of its base, element by element in the same order."""
-    seen, whole = view.meta["val"], base.meta["val"]
-    dense = seen.is_contiguous() and whole.is_contiguous() and seen.storage_offset() == whole.storage_offset()
-    return "as_strided" in str(view.target) and dense and seen.numel() == whole.numel()
+def _is_in_place(view: fx.Node) -> bool:
+    """Whether a node is what an in-place operator gives: all of the tensor that it has written into."""
+    name = str(view.target).removeprefix("aten.").partition(".")[0]
+    reshapes = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_")
+    return name.endswith("_") and not name.startswith("_") and name not in reshapes
 
 
 def _permutation(view: fx.Node, rank: int) -> list[int]:
@@ -106,7 +146,7 @@ def _permutation(view: fx.Node, rank: int) -> list[int]:
     if kind == "permute":
         return [int(dim) % rank for dim in view.args[1]]  # type: ignore[union-attr, arg-type]
     dims = list(range(rank))
-    if kind == "t":
+    if kind == "t" or not rank:
         return dims[::-1]
     a, b = (int(dim) % rank for dim in view.args[1:3])  # type: ignore[arg-type]
     dims[a], dims[b] = dims[b], dims[a]

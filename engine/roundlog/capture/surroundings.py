@@ -37,7 +37,8 @@ class Container:
         """`model.layer.h`: an item in the user's words."""
         if isinstance(key, str) and key.isidentifier():
             return f"{self.path}.{key}" if self.path else key
-        return f"{self.path}[{key!r}]"[:200]
+        shown = repr(key) if isinstance(key, (str, int, bool, tuple)) else type(key).__name__
+        return f"{self.path}[{shown}]"[:200]
 
 
 @dataclass(frozen=True, slots=True)

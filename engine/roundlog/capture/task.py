@@ -30,8 +30,8 @@ class Task:
     model: any `nn.Module` in FP32, in the mode (`train`/`eval`) it is to be trained in. Its parameters and buffers at
         capture time are the initial state.
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
-    optimizer: `torch.optim.SGD`, `Adam` or `AdamW` over the model's parameters, freshly made, with any number of
-        parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
+    optimizer: one of `torch.optim` (all but LBFGS and SparseAdam) over the model's parameters, freshly made, with any
+        number of parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
     dataset: field name -> tensor [rows, ...], float32, bool or integers of any size, which the job holds as int64; all
         fields have the same number of rows.
     schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of
@@ -66,7 +66,7 @@ class Task:
             raise CaptureError(f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows")
         for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
             if is_lazy(tensor):
-                raise CaptureError(f"{name} has no shape yet: call the lazy model once on a batch before capture")
+                raise CaptureError(f"{name} of a lazy module has no shape yet: run the model on a batch first")
             if tensor.dtype not in STORED:
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
 

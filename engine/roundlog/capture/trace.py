@@ -21,11 +21,12 @@ from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws
 from roundlog.capture.eager import plain_model, plainly
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import SourceLines, first_line, place_of_call, place_of_error
+from roundlog.capture.lines import SourceLines, place_of_call, place_of_error
 from roundlog.capture.optimizer import Update, clip_factor, updates
 from roundlog.capture.substitution import Substitution, tied
 from roundlog.capture.surroundings import Surroundings
 from roundlog.capture.task import Task, micro_batches
+from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
 
@@ -74,8 +75,9 @@ class Tracer:
             name: tensor.detach() for name, tensor in self._originals.items() if self._first[name] == name
         }
         for name, number in self._trainable.items():
-            for slot in self._groups[number].slots():
-                self.states[f"slot/{name}/{slot}"] = torch.zeros_like(self._parameters[f"parameter/{name}"]).detach()
+            parameter = self._parameters[f"parameter/{name}"].detach()
+            for slot, tensor in self._groups[number].slots(parameter).items():
+                self.states[f"slot/{name}/{slot}"] = tensor
         self._lines = SourceLines()
         self._gradients: tuple[str, ...] = ()
 
@@ -105,7 +107,7 @@ class Tracer:
                 f"the step's control flow depends on values that it computes{place_of_error(error)}: {advice}"
             ) from error
         except Exception as error:
-            what = hint_of(error) or first_line(error)
+            what = hint_of(error) or reason(error)
             raise CaptureError(f"PyTorch cannot trace this step: {what}{place_of_error(error)}") from error
         return Trace(
             graph=graph,
@@ -128,7 +130,7 @@ class Tracer:
             }
             kept = [gradient.clone() for gradient in gradients.values()]
             following = self._following(states)
-            self._update(following, gradients, row)
+            self._update(states, following, gradients, row)
         self._gradients = tuple(gradients)
         return loss, [following[name].detach() for name in states], kept, draws.drawn
 
@@ -173,7 +175,7 @@ class Tracer:
             following[self._first[name]] = value
         return following
 
-    def _update(self, following: Named, gradients: Named, row: Named) -> None:
+    def _update(self, states: Named, following: Named, gradients: Named, row: Named) -> None:
         """Clip the gradients, and take a step of the optimizer."""
         lines, task, factor = self._lines, self._task, None
         if task.max_grad_norm is not None:
@@ -182,7 +184,7 @@ class Tracer:
         for name, gradient in gradients.items():
             number, prefix = self._trainable[name], f"slot/{name}/"
             group, parameter = self._groups[number], self._first[f"parameter/{name}"]
-            own = {slot: following[prefix + slot] for slot in group.slots()}
+            own = {slot.removeprefix(prefix): following[slot] for slot in states if slot.startswith(prefix)}
             scalars = {column: row[f"{number}/{column}"] for column in group.columns()}
             with torch.no_grad(), lines, lines.all_from(type(task.optimizer).__name__):
                 gradient = gradient if factor is None else gradient * factor

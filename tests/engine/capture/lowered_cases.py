@@ -42,12 +42,19 @@ def like(x: Tensor, *items: float) -> Tensor:
     return torch.tensor(items, dtype=x.dtype)
 
 
+def definite(x: Tensor) -> Tensor:
+    """A matrix of 4 rows whose eigenvalues are above 1."""
+    return x @ x.t() + torch.eye(4, dtype=x.dtype) * 2
+
+
 def positive(x: Tensor) -> Tensor:
     return x.abs() + 0.1
 
 
 PLACES = torch.tensor([0, 2, 1, 2])
 """A tensor that belongs to no module: it is found by the functions, and becomes a constant."""
+
+TARGETS = torch.tensor([[0, 2, 1, 0, 3, 1], [1, 2, 1, 3, 3, 0], [0, 0, 1, 0, 2, 1], [3, 1, 1, 0, 1, 1]])
 
 group(
     "activations",
@@ -129,6 +136,23 @@ group(
 )
 
 
+group(
+    "special functions",
+    lgamma=lambda x: torch.lgamma(positive(x)),
+    lgamma_large=lambda x: torch.lgamma(20 * positive(x)),
+    lgamma_negative=lambda x: torch.lgamma(-0.4 - 0.1 * x.tanh()),
+    digamma=lambda x: torch.digamma(positive(x)) + torch.digamma(9 * positive(x)),
+    digamma_negative=lambda x: torch.digamma(-0.4 - 0.1 * x.tanh()),
+    trigamma=lambda x: torch.polygamma(1, positive(x).detach()) * x,
+    erfinv=lambda x: torch.erfinv(0.95 * x.tanh()),
+    hypot=lambda x: torch.hypot(x, x.roll(1, 0)),
+    logcumsumexp=lambda x: torch.logcumsumexp(3 * x, 1),
+    logcumsumexp_down=lambda x: torch.logcumsumexp(x, 0),
+    dist=lambda x: torch.dist(x, x.roll(1, 0).detach(), 3),
+    rrelu=lambda x: F.rrelu(x, 0.1, 0.3),
+)
+
+
 def whole(x: Tensor) -> Tensor:
     """Integers that depend on the batch, of both signs."""
     return (7 * x.detach()).long()
@@ -182,6 +206,10 @@ group(
     normalize=F.normalize,
     cosine=lambda x: F.cosine_similarity(x, x.roll(1, 0)),
     distance=lambda x: F.pairwise_distance(x, x.roll(1, 0)),
+    pairs_of_rows=F.pdist,
+    pairs_of_rows_1=lambda x: F.pdist(x, 1),
+    pairs_of_rows_3=lambda x: F.pdist(x, 3),
+    pairs_of_rows_inf=lambda x: F.pdist(x, float("inf")),
     distances=lambda x: torch.cdist(x, x[:3] * 2 + 1),
     distances_of_batches=lambda x: torch.cdist(x.reshape(2, 2, 6), x.reshape(2, 2, 6)[:1] * 2 + 1),
     distances_by_product=lambda x: torch.cdist(x, x * 2 + 1, compute_mode="use_mm_for_euclid_dist"),
@@ -230,6 +258,11 @@ group(
     hinge=lambda x: F.hinge_embedding_loss(x, x.new_ones(BATCH, 6)),
     cosine_embedding=lambda x: F.cosine_embedding_loss(x, x.roll(1, 0), x.new_ones(BATCH)),
     multilabel=lambda x: F.multilabel_soft_margin_loss(x, (x.detach() > 0).to(x.dtype)),
+    multilabel_margin=lambda x: F.multilabel_margin_loss(
+        x, torch.tensor([[3, 0, -1, 1, 2, 5], [-1, 0, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5], [5, 2, 1, -1, -1, 0]])
+    ),
+    multi_margin=lambda x: F.multi_margin_loss(x, PLACES),
+    multi_margin_squared=lambda x: F.multi_margin_loss(x, PLACES, p=2, margin=0.7, weight=like(x, 1, 2, 3, 4, 5, 6)),
 )
 
 
@@ -261,6 +294,14 @@ group(
     scatter_add=lambda x: x.new_zeros(4, 9).scatter_add(1, PLACES[:, None].expand(4, 6), x),
     scatter_value=lambda x: x.scatter(1, PLACES[:, None].expand(4, 3) + torch.tensor([0, 1, 1]), 0.5),
     scatter_sorted=lambda x: torch.zeros_like(x).scatter(1, x.topk(3)[1], x[:, :3]),
+    scatter_part=lambda x: x.scatter(0, PLACES[None, :3] % 4, x[1:2, :3] * 2),
+    scatter_part_value=lambda x: x.scatter(1, PLACES[:2, None], 0.5),
+    reduce_sum=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "sum"),
+    reduce_mean=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "mean", include_self=False),
+    reduce_product=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "prod"),
+    reduce_largest=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "amax"),
+    reduce_least=lambda x: x.scatter_reduce(0, TARGETS, 2 * x, "amin", include_self=False),
+    reduce_in_place=lambda x: x.clone().scatter_reduce_(1, TARGETS[:, :3], 2 * x[:, :3], "amax"),
     masked=lambda x: x.masked_fill(torch.tensor([True, False, True, True, False, False]), 1.0),
     windows=lambda x: x.unfold(1, 3, 2),
     diagonal=lambda x: x.diagonal(1),
@@ -302,6 +343,15 @@ group(
     dot=lambda x: x[0] @ x[1],
     addmv=lambda x: torch.addmv(x[:, 0], x, x[0]),
     tensordot=lambda x: torch.tensordot(x, x, ([1], [1])),
+    cholesky=lambda x: torch.linalg.cholesky(definite(x)),
+    cholesky_solve=lambda x: torch.cholesky_solve(x, torch.linalg.cholesky(definite(x)), upper=False),
+    inverse=lambda x: torch.linalg.inv(definite(x) + x[:, :4]),
+    inverse_of_batches=lambda x: torch.linalg.inv(torch.stack([definite(x), definite(x).flip(0)])),
+    solve=lambda x: torch.linalg.solve(definite(x).roll(1, 0) + x[:, :4], x),
+    solve_vector=lambda x: torch.linalg.solve(definite(x), x[:, 0]),
+    determinant=lambda x: torch.linalg.det(definite(x) / 4),
+    log_determinant=lambda x: torch.linalg.slogdet(definite(x))[1],
+    factors=lambda x: torch.linalg.lu(definite(x).roll(1, 0))[1],
     bilinear=lambda x: F.bilinear(x, x, x.new_ones(2, 6, 6)),
     lower_system=lambda x: torch.linalg.solve_triangular(
         x[:, :4] + 3 * torch.eye(4, dtype=x.dtype), x[None].expand(2, 4, 6) * 2, upper=False

@@ -8,6 +8,7 @@ from math import prod, tau
 import numpy as np
 import pytest
 import torch
+from elementwise import evaluated
 from roundlog.batches import Batches
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.executor import Executor
@@ -141,3 +142,43 @@ def test_integers_of_32_bits_that_wrap_around_are_refused() -> None:
     assert (far() < 0).all(), "PyTorch's wrap"
     with pytest.raises(CaptureError, match="the captured step is not yours: at step 0 the change of buffer/drawn"):
         drawn(far, 1)
+
+
+WEIGHTS = torch.tensor([[0.0, 2.0, 1.0, 5.0, 0.0], [3.0, 0.0, 0.0, 0.0, 1.0]])
+
+
+def test_choices_with_replacement_are_partial_sums_below_uniform_numbers() -> None:
+    found = drawn(lambda: torch.multinomial(WEIGHTS, 4000, replacement=True), 1)
+    sums = np.cumsum(WEIGHTS.numpy().astype(np.float64), axis=1)
+    targets = f32(uniform(1, 0, (2, 4000)) * sums[:, -1:])
+    assert found.tolist() == (sums[:, None, :] <= targets[:, :, None]).sum(2).tolist()
+    for row, weights in zip(found, WEIGHTS.numpy(), strict=True):
+        shares = np.bincount(row, minlength=5) / 4000
+        assert np.abs(shares - weights / weights.sum()).max() < 0.03
+
+
+def test_choices_without_replacement_come_once_and_in_proportion() -> None:
+    weights = WEIGHTS[0].expand(3000, 5)
+    found = drawn(lambda: torch.multinomial(weights, 3), 1)
+    assert all(sorted(row) == [1, 2, 3] for row in found.tolist())
+    shares = np.bincount(found[:, 0], minlength=5) / 3000
+    assert np.abs(shares - WEIGHTS[0].numpy() / 8).max() < 0.04
+
+
+def test_normal_numbers_have_means_and_deviations_of_their_own() -> None:
+    mean, deviation = torch.arange(20.0), torch.full((20,), 0.5)
+    assert (
+        drawn(lambda: torch.normal(mean, deviation), 1).tolist()
+        == f32(mean.numpy() + f32(0.5 * normal(1, (20,)))).tolist()
+    )
+    assert drawn(lambda: torch.normal(mean, 0.5), 1).shape == (20,)
+
+
+def test_slopes_of_randomized_relu_are_uniform_and_its_gradient_is_the_slope() -> None:
+    x = torch.linspace(-3, 3, 4001)
+    value, (gradient,) = evaluated(lambda x: torch.nn.functional.rrelu(x, 0.2, 0.6, training=True), x)
+    below = x < 0
+    slopes = gradient[below]
+    assert bool(((slopes >= 0.2) & (slopes <= 0.6)).all()) and abs(float(slopes.mean()) - 0.4) < 0.02
+    assert bool((gradient[~below & (x > 0)] == 1).all())
+    assert torch.equal(value[below], x[below] * slopes)

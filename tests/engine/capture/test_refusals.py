@@ -7,12 +7,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from calls import Calls, refused
+from calls import Calls, linear_through, refused
+from elementwise import value_of
 from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture.untraceable import reason
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
 
 Batch = dict[str, torch.Tensor]
+
+LENGTHS = torch.tensor([6, 4, 2, 1])
+EMPTY = torch.zeros(0, dtype=torch.int64)
 
 
 def task_of(function: Callable[[torch.Tensor, Batch], torch.Tensor]) -> Task:
@@ -69,6 +75,11 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str
         lambda y, b: y * torch.randperm(4, dtype=torch.float32),
         "randperm",
         "permutes numbers that are not integers",
+    ),
+    "embeddings that shorten their weights": (
+        lambda y, b: F.embedding(b["i"], y.detach().clone(), max_norm=1.0) * y,
+        "embedding_renorm_",
+        "writes into the weights while it reads them",
     ),
     "dropout outside of training": (
         lambda y, b: torch.native_dropout(y, 0.5, False)[0],
@@ -133,8 +144,10 @@ def test_a_shape_that_depends_on_values_is_refused(function) -> None:
         (lambda x: x.scatter(1, (x > 0).long().sort(1)[0], x), r"aten\.scatter\S* .*more than one value a line"),
         (lambda x: x * x.detach().histc(6), r"aten\.histc\S* .*give min and max"),
         (lambda x: (-2) ** x, r"aten\.pow\S* .*positive base"),
-        (lambda x: F.adaptive_max_pool1d(x, 4), r"aten\.adaptive_max_pool2d\S* .*choose divisors"),
-        (lambda x: torch.linalg.inv(x[:4, :4]), r"aten\.linalg_inv\S* .*no counterpart"),
+        (lambda x: torch.linalg.qr(x)[1], r"aten\.linalg_qr\S* .*no counterpart"),
+        (lambda x: torch.linalg.inv(torch.eye(65) + x.sum()), r"aten\.linalg \(at .* factors a matrix of 65 columns"),
+        (lambda x: torch.linalg.lstsq(x, x)[0], r"the operator aten\.linalg_lstsq\S* is not supported \(at test_refus"),
+        (lambda x: torch.polygamma(2, x), r"aten\.polygamma \(at .* only the first is supported"),
         (lambda x: torch.fft.rfft(x).real, r"aten\._fft\S* .*"),
     ],
 )
@@ -160,11 +173,56 @@ def test_a_task_that_cannot_be_trained_says_why(change, message: str) -> None:
 
 def test_optimizers_that_are_not_supported_say_so() -> None:
     model = nn.Linear(6, 2)
-    refused(model, "Adagrad is not supported", optimizer=torch.optim.Adagrad(model.parameters()))
-    refused(model, "dampening", optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5))
-    refused(model, "amsgrad", optimizer=torch.optim.AdamW(model.parameters(), amsgrad=True))
+    refused(model, "differentiable", optimizer=torch.optim.SGD(model.parameters(), lr=0.1, differentiable=True))
     used = torch.optim.AdamW(model.parameters())
     model(torch.randn(1, 6)).sum().backward()
     used.step()
     refused(model, "fresh", optimizer=used)
     refused(model, "not the model's", optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x * x.sum().item(), r"\(at test_refusals\.py:\d+\) .*takes a number out of a tensor"),
+        (
+            lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+            r"torch\.cond chooses .*\(at test_refusals\.py",
+        ),
+        (lambda x: pack_padded_sequence(x[..., None], LENGTHS, batch_first=True).data, "packed sequences"),
+    ],
+)
+def test_what_pytorch_cannot_trace_is_refused_in_words_of_a_user(function, message: str) -> None:
+    refused(Calls(function), message)
+
+
+def test_a_lazy_module_that_has_no_shape_yet_is_refused() -> None:
+    refused(nn.Sequential(nn.LazyLinear(3)), r"^0\.weight of a lazy module has no shape yet: run the model on a batch")
+
+
+def test_reasons_say_nothing_of_the_machine_that_pytorch_was_built_on() -> None:
+    text = 'is_cpu() INTERNAL ASSERT FAILED at "/pytorch/aten/src/A.cpp":12, please report a bug to PyTorch. Oh.'
+    assert reason(RuntimeError(text)) == "is_cpu() INTERNAL ASSERT FAILED Oh."
+    assert reason(RuntimeError("a <thing object at 0x7f00deadbeef> fails\nat length")) == "a <thing> fails"
+    assert reason(RuntimeError()) == "RuntimeError"
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_reductions_of_a_number_over_its_only_axis_are_captured(dim: int) -> None:
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        y = x.sum()
+        sums = y.sum(dim) + y.mean(dim) + y.amax(dim) + y.max(dim)[0] + y.logsumexp(dim) + y.prod(dim)
+        views = y.squeeze(dim) + y.flip(dim) + y.cumsum(dim) + y.unfold(dim, 1, 1).sum()
+        return x * (sums + views + y.softmax(dim) + torch.linalg.vector_norm(y, dim=dim) + (y > 0).any(dim))
+
+    linear_through(lambda x: 1e-3 * reduced(x))
+
+
+def test_empty_constants_are_captured() -> None:
+    linear_through(lambda x: torch.cat([x, torch.empty(0, 6)]) + torch.empty(0).sum() + x[EMPTY].sum())
+
+
+def test_numbers_are_rounded_to_decimals_as_pytorch_does() -> None:
+    x = torch.tensor([0.125, 0.375, -2.675, 1e-9, 123.456, 0.5, 1.5, 2.5, 15.0, 25.0, -35.0, 1e6])
+    for decimals in (-1, 0, 1, 2, 3):
+        assert torch.equal(value_of(lambda x, n=decimals: x.round(decimals=n), x), x.round(decimals=decimals))

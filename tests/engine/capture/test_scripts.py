@@ -275,6 +275,16 @@ def test_a_seed_that_is_set_inside_the_step_is_refused() -> None:
     refused(task_of(Net(forward)), "aten.rand.default (at test_scripts.py:", "from a seed that is set inside the step")
 
 
+def test_a_generator_of_the_users_is_replaced_by_the_programs_randomness() -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        return net.a(x) * torch.rand((), generator=generator) + torch.randperm(6, generator=generator)
+
+    job = Job.from_task(task_of(Net(forward)))
+    assert sum(node.op == "uniform" for node in job.program.nodes) == 2
+
+
 def test_parameters_that_share_their_memory_are_one_state() -> None:
     model = Net(lambda n, x: n.b(torch.tanh(n.a(x))))
     model.b.weight = nn.Parameter(model.a.weight.data)

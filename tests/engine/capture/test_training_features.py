@@ -310,13 +310,22 @@ def test_a_model_of_another_precision_is_refused() -> None:
     refused(task, r"0.weight is torch.float16: convert the model with .float\(\)")
 
 
+class GrowingDecay(lr_scheduler.LRScheduler):
+    """Changes an option that no column holds."""
+
+    def get_lr(self) -> list[float]:
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = 0.1 * self.last_epoch
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
 def test_schedules_that_do_not_depend_on_the_step_alone_are_refused() -> None:
     def scheduled(make: Callable[[torch.optim.Optimizer], object]) -> Task:
         task = net_task(sgd)
         return replace(task, schedule=make(task.optimizer))
 
     refused(scheduled(lr_scheduler.ReduceLROnPlateau), "ReduceLROnPlateau depends on the loss")
-    refused(scheduled(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=9)), "changes more than learning rates")
+    refused(scheduled(GrowingDecay), "changes more than learning rates and momenta at step 1")
     refused(scheduled(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=3, cycle_momentum=False)), "for 5 steps")
     refused(scheduled(lambda o: lr_scheduler.StepLR(sgd(nn.Linear(2, 2)), 3)), "belongs to another optimizer")
     refused(scheduled(lambda o: lambda step: float("nan") if step == 3 else 1.0), "not finite")

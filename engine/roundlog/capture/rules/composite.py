@@ -16,13 +16,13 @@ from roundlog.program import DType, TensorType
 
 @rule("_softmax")
 def softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
-    e, total = _exponentials(c, x, c.dim(dim, c.rank(x)))[1:]
+    e, total = _exponentials(c, x, c.dims(dim, c.rank(x)))[1:]
     return c.op("div", e, total)
 
 
 @rule("_log_softmax")
 def log_softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
-    shifted, _, total = _exponentials(c, x, c.dim(dim, c.rank(x)))
+    shifted, _, total = _exponentials(c, x, c.dims(dim, c.rank(x)))
     return c.op("sub", shifted, c.op("log", total))
 
 
@@ -30,19 +30,19 @@ def log_softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
 def safe_softmax(c: Context, x: Value, dim: int, dtype: Any = None) -> Value:
     """Softmax; where everything along the axis is -inf, zeros."""
     x = c.to_torch_dtype(x, dtype)
-    dim = c.dim(dim, c.rank(x))
-    largest = c.op("amax", x, dims=(dim,))
+    over = c.dims(dim, c.rank(x))
+    largest = c.op("amax", x, dims=over)
     none = c.op("eq", largest, c.f32(float("-inf")))
     e = c.op("exp", c.op("sub", x, c.op("where", none, c.f32(0.0), largest)))
-    total = c.op("sum", e, dims=(dim,))
+    total = c.op("sum", e, dims=over)
     return c.op("div", e, c.op("where", none, c.f32(1.0), total))
 
 
-def _exponentials(c: Context, x: Value, dim: int) -> tuple[Value, Value, Value]:
+def _exponentials(c: Context, x: Value, over: tuple[int, ...]) -> tuple[Value, Value, Value]:
     """(x - max, its exponentials, their sum): the shift keeps every exponential at or below 1."""
-    shifted = c.op("sub", x, c.op("amax", x, dims=(dim,)))
+    shifted = c.op("sub", x, c.op("amax", x, dims=over))
     e = c.op("exp", shifted)
-    return shifted, e, c.op("sum", e, dims=(dim,))
+    return shifted, e, c.op("sum", e, dims=over)
 
 
 @rule("native_layer_norm")

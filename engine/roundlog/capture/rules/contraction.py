@@ -232,4 +232,5 @@ def solve_triangular(
             this = c.op("div", this, cut(line, 2, row, row + 1))
         parts = (this,) if known is None else (this, known) if upper else (known, this)
         known = c.op("cat", *parts, dim=1) if len(parts) > 1 else this
-    return b if known is None else c.builder.reshape(known, (*outer, *c.shape(known)[1:]))
+    solved = b if known is None else known
+    return c.builder.reshape(solved, (*outer, *c.shape(solved)[1:]))

@@ -40,6 +40,17 @@ def _corner(c: Context, x: Value, shape: Sequence[int]) -> Value:
     return x
 
 
+def _with_corner(c: Context, x: Value, part: Value) -> Value:
+    """x, whose first elements along every axis are those of a smaller tensor."""
+    sizes = c.shape(part)
+    for dim in reversed(range(c.rank(x))):
+        if sizes[dim] < c.shape(x)[dim]:
+            beside = _corner(c, x, sizes[:dim])
+            beside = c.op("slice", beside, dim=dim, start=sizes[dim], stop=c.shape(x)[dim], step=1)
+            part = c.op("cat", part, beside, dim=dim)
+    return part
+
+
 @rule("scatter_add")
 def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
     if c.rank(x) == 0:
@@ -57,8 +68,9 @@ def scatter(c: Context, x: Value, dim: int, index: Value, source: Any) -> Value:
         return c.builder.convert(source, c.dtype(x)) if c.is_tensor(3) else c.builder.constant(source, c.dtype(x))
     dim = c.dim(dim, c.rank(x))
     count, size = c.shape(index)[dim], c.shape(x)[dim]
-    if any(a != b for d, (a, b) in enumerate(zip(c.shape(x), c.shape(index), strict=True)) if d != dim):
-        raise CaptureError("scatters into a part of a tensor")
+    sizes = [c.shape(x)[d] if d == dim else n for d, n in enumerate(c.shape(index))]
+    if tuple(sizes) != c.shape(x):
+        return _with_corner(c, x, scatter(c, _corner(c, x, sizes), dim, index, source))
     if c.is_tensor(3):
         source = _corner(c, c.builder.convert(source, c.dtype(x)), c.shape(index))
     else:
@@ -109,6 +121,13 @@ def embedding(
     c: Context, table: Value, index: Value, padding_idx: int = -1, scale: bool = False, sparse: bool = False
 ) -> Value:
     return c.op("take", table, index)
+
+
+@rule("embedding_renorm")
+def embedding_renorm(c: Context, table: Value, index: Value, longest: float, norm_type: float) -> Value:
+    raise CaptureError(
+        "writes into the weights while it reads them (max_norm): leave max_norm out, and shorten what is read instead"
+    )
 
 
 @rule("embedding_dense_backward")

@@ -46,6 +46,11 @@ def filled(c: Context, shape: Sequence[int], *_: Any, dtype: torch.dtype | None 
     return c.builder.constant(1 if "ones" in str(c.node.target) else 0, _dtype(c, dtype), shape)
 
 
+@rule("_local_scalar_dense")
+def number_of(c: Context, x: Value) -> Value:
+    raise CaptureError("takes a number out of a tensor (.item(), float(), .tolist()): compute with the tensor itself")
+
+
 @rule("scalar_tensor")
 def scalar_tensor(c: Context, value: Scalar, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
     return c.builder.constant(value, _dtype(c, dtype))

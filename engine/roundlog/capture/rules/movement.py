@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import fx
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
@@ -70,7 +71,8 @@ def unsqueeze(c: Context, x: Value, dim: int) -> Value:
 
 @rule("squeeze", view=True)
 def squeeze(c: Context, x: Value, dims: Sequence[int] | int | None = None) -> Value:
-    return c.squeeze(x, [d for d in c.dims(dims, c.rank(x)) if c.shape(x)[d] == 1])
+    over = () if isinstance(dims, Sequence) and not dims else c.dims(dims, c.rank(x))
+    return c.squeeze(x, [d for d in over if c.shape(x)[d] == 1])
 
 
 @rule("slice.Tensor", view=True)
@@ -232,6 +234,9 @@ def diagonal_scatter(c: Context, x: Value, source: Value, offset: int = 0, dim1:
 @rule("unfold", view=True)
 def unfold(c: Context, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows along an axis; a new last axis runs through each."""
+    if not c.rank(x):
+        # A number as a line of one element, or of none.
+        return c.builder.reshape(x, (1,)) if size else c.builder.constant(0, c.dtype(x), (0,))
     dim = c.dim(dim, c.rank(x))
     count = (c.shape(x)[dim] - size) // step + 1
     starts = c.builder.reshape(c.iota(count, 0, step), (count, 1))
@@ -242,28 +247,55 @@ def unfold(c: Context, x: Value, dim: int, size: int, step: int) -> Value:
 
 @rule("as_strided", view=True)
 def as_strided(c: Context, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
-    """The elements of a dense tensor under another shape, or some of them, by their places in memory."""
-    traced = c.node.args[0].meta["val"]  # type: ignore[union-attr]
-    wide = [(n, s) for n, s in zip(size, stride, strict=True) if n != 1]
-    start = traced.storage_offset() if offset is None else offset
-    if tuple(size) == c.shape(x) and start == traced.storage_offset() and wide == _wide(traced):
-        return x
-    if not traced.is_contiguous() or traced.storage_offset():
-        raise CaptureError("looks at the memory of a tensor that is not dense: use .reshape, .permute or slices")
-    total, dense, expected = prod(size), True, 1
-    for n, s in reversed(wide):
-        dense, expected = dense and s == expected, expected * n
-    if dense and start == 0 and total == prod(c.shape(x)):
+    """The elements of a tensor under another shape, or some of them, by their places in memory."""
+    places = places_in_base(c.node, c.shape(x))
+    if places.numel() == prod(c.shape(x)) and torch.equal(places.reshape(-1), torch.arange(places.numel())):
         return c.builder.reshape(x, size)
-    place: Value = c.i64(start)
-    for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
-        along = c.builder.reshape(c.iota(n, 0, s), [n if d == axis else 1 for d in range(len(size))])
-        place = c.op("add", place, along)
-    return c.op("take", c.builder.reshape(x, (prod(c.shape(x)),)), place)
+    return c.op("take", c.builder.reshape(x, (prod(c.shape(x)),)), _arithmetic(c, places))
 
 
-def _wide(traced: torch.Tensor) -> list[tuple[int, int]]:
-    return [(n, s) for n, s in zip(traced.shape, traced.stride(), strict=True) if n != 1]
+def _arithmetic(c: Context, places: torch.Tensor) -> Value:
+    """i64 numbers that grow by a constant along every axis, made from them; any others as a literal."""
+    first, total = int(places.reshape(-1)[0]) if places.numel() else 0, torch.zeros(1, dtype=torch.int64)
+    result: Value = c.i64(first)
+    for axis, n in enumerate(places.shape):
+        along = [n if d == axis else 1 for d in range(places.ndim)]
+        step = int(places.select(axis, 1).reshape(-1)[0]) - first if n > 1 and places.numel() else 0
+        total = total + (torch.arange(n) * step).reshape(along)
+        result = c.op("add", result, c.builder.reshape(c.iota(n, 0, step), along))
+    return result if torch.equal(total + first, places) else c.literal(places)
+
+
+def places_in_base(view: fx.Node, shape: Sequence[int]) -> torch.Tensor:
+    """i64, of the view's shape: which element of its base, of this shape, each one is, counted in row-major order."""
+    base: Any = view.args[0]
+    numbers = torch.arange(prod(shape)).reshape(list(shape))
+    if not str(view.target).startswith("aten.as_strided"):
+        return view.target(numbers, *view.args[1:], **view.kwargs)  # type: ignore[operator, no-any-return]
+    size, stride, offset = [*view.args[1:], None][:3]
+    traced = base.meta["val"]
+    size, stride = list(size), list(stride)  # type: ignore[arg-type]
+    start = int(traced.storage_offset() if offset is None else offset)  # type: ignore[call-overload]
+    # What memory holds of the base, from its first byte on; elsewhere -1.
+    reach = [
+        o + sum((n - 1) * s for n, s in zip(ns, ss, strict=True)) for o, ns, ss in _spans(traced, start, size, stride)
+    ]
+    memory = torch.full((max(reach) + 1,), -1, dtype=torch.int64)
+    torch.as_strided(memory, traced.shape, traced.stride(), traced.storage_offset()).copy_(numbers)
+    places = torch.as_strided(memory, size, stride, start).clone()
+    if bool((places < 0).any()):
+        raise CaptureError(
+            "looks at memory outside of the tensor that it is given: start from the tensor that this one is a part of"
+        )
+    return places
+
+
+def _spans(
+    traced: torch.Tensor, start: int, size: Sequence[int], stride: Sequence[int]
+) -> list[tuple[int, Sequence[int], Sequence[int]]]:
+    """(offset, sizes, strides) of a tensor and of a view of its memory; of those without elements, nothing."""
+    both = [(traced.storage_offset(), tuple(traced.shape), traced.stride()), (start, size, stride)]
+    return [item for item in both if all(item[1])] or [(0, (), ())]
 
 
 @rule("select_backward")

@@ -8,7 +8,6 @@ from math import prod
 import torch
 
 from roundlog.capture.builder import Value
-from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.movement import pad as padded
 from roundlog.capture.rules.table import Context, rule
 from roundlog.program import Attribute, DType
@@ -82,9 +81,8 @@ def max_pool_backward(c: Context, g: Value, x: Value, *options: object) -> Value
 
 @rule("adaptive_max_pool2d")
 def adaptive_max_pool(c: Context, x: Value, outputs: Sequence[int]) -> tuple[Value, Value]:
+    """By windows of one size; others are taken apart before any rule sees them."""
     sizes = c.shape(x)[-2:]
-    if any(size % output for size, output in zip(sizes, outputs, strict=True)):
-        raise CaptureError(f"pools {list(sizes)} to {list(outputs)} by windows of different sizes: choose divisors")
     return max_pool(c, x, [size // output for size, output in zip(sizes, outputs, strict=True)])
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from math import log, log2
+from math import inf, log, log10
+from typing import Any
+
+import numpy as np
+import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
@@ -49,36 +53,136 @@ def _need_floats(c: Context, whole: bool, x: Value) -> None:
         raise CaptureError("raises integers to variable powers: convert them to float32")
 
 
+WHOLE_EXPONENTS = 64
+"""Up to here, whole exponents that a step computes are taken by multiplications."""
+
+
 @rule("pow.Tensor_Tensor", "pow_.Tensor")
 def pow_tensor(c: Context, x: Value, exponent: Value) -> Value:
+    """Whole exponents n up to 64 by multiplications, each rounded (relative error at most (n + 1) 2^-24, none where
+    FP32 holds every product); others as e^(exponent * log |x|), within 2^-23 (1 + |exponent * log x|) relatively."""
     _need_floats(c, c.dtype(x) != DType.F32, exponent)
     x, exponent = (c.builder.convert(value, DType.F32) for value in (x, exponent))
-    # x^0 and 1^y are 1, even of NaN; 0^positive is 0. 0^negative is infinite, by way of the logarithm.
-    is_zero, zero, one = c.op("eq", x, c.f32(0.0)), c.f32(0.0), c.f32(1.0)
-    positive = c.op("lt", zero, exponent)
-    is_one = c.op("logical_or", c.op("eq", exponent, zero), c.op("eq", x, one))
-    known = c.op("logical_or", c.op("logical_and", is_zero, positive), is_one)
-    power = _by_logarithm(c, c.op("where", known, one, x), exponent, None)
-    return c.op("where", known, c.op("to_f32", is_one), power)
+    number = same_number(c, exponent)
+    if number is not None:
+        shape = torch.broadcast_shapes(c.shape(x), c.shape(exponent))
+        return c.builder.expand(pow_(c, x, number), shape)
+    zero, one, two, half = c.f32(0.0), c.f32(1.0), c.f32(2.0), c.f32(0.5)
+    size, steps = c.op("abs", x), c.op("abs", exponent)
+    whole = c.op("eq", exponent, c.op("floor", exponent))
+    few = c.op("logical_and", whole, c.op("le", steps, c.f32(WHOLE_EXPONENTS)))
+    below = c.op("lt", exponent, zero)
+    # Bit by bit: the factors are |x|, |x|^2, |x|^4, ...
+    rest, factor, product = c.op("where", few, steps, zero), size, one
+    for place in range(WHOLE_EXPONENTS.bit_length()):
+        lower = c.op("floor", c.op("mul", half, rest))
+        taken = c.op("lt", c.op("mul", two, lower), rest)
+        product = c.op("mul", product, c.op("where", taken, factor, one))
+        rest = lower
+        if place + 1 < WHOLE_EXPONENTS.bit_length():
+            # A square that no bit asks for could overflow.
+            factor = c.op("where", c.op("lt", zero, rest), factor, one)
+            factor = c.op("mul", factor, factor)
+    is_zero = c.op("eq", x, zero)
+    upright = c.op("where", c.op("logical_and", few, below), product, one)
+    product = c.op("where", below, c.op("div", one, upright), product)
+    # Zero to a positive power is zero; to a negative one it is what the division above, or the logarithm, makes of it.
+    nothing = c.op("logical_and", is_zero, c.op("lt", zero, exponent))
+    negative = c.op("lt", x, zero)
+    # Of a negative number only whole powers are there: its own logarithm says so.
+    argument = c.op("where", c.op("logical_and", negative, whole), size, x)
+    # One to any power is one, to an infinite one too.
+    sure = c.op("logical_or", c.op("logical_or", few, nothing), c.op("eq", argument, one))
+    power = _by_logarithm(c, c.op("where", sure, one, argument), c.op("where", sure, one, exponent), None)
+    power = c.op("where", few, product, c.op("where", nothing, zero, power))
+    odd = c.op("logical_and", whole, c.op("lt", c.op("mul", two, c.op("floor", c.op("mul", half, exponent))), exponent))
+    return c.op("where", c.op("logical_and", negative, odd), c.op("neg", power), power)
+
+
+def same_number(c: Context, x: Value) -> float | None:
+    """The number that every element of an FP32 value is known to be at capture, if there is one."""
+    node = c.builder.nodes[x]
+    if node.op in ("expand", "reshape"):
+        return same_number(c, node.inputs[0])
+    if node.op == "constant":
+        bits: Any = node.attributes["bits"]
+        if len(set(bits)) > 1:
+            return None
+        return float(np.uint32(bits[0]).view(np.float32)) if node.type.dtype == DType.F32 else float(bits[0])
+    if node.op not in ("add", "sub", "mul", "neg", "to_f32"):
+        return None
+    numbers = [same_number(c, value) for value in node.inputs]
+    known = [np.float32(number) for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return None
+    if node.op in ("neg", "to_f32"):
+        return float(-known[0] if node.op == "neg" else known[0])
+    a, b = known
+    return float(a + b if node.op == "add" else a - b if node.op == "sub" else a * b)
 
 
 @rule("pow.Scalar")
 def pow_of_scalar(c: Context, base: Scalar, x: Value) -> Value:
+    """e^(x * log base), with a relative error of at most 2^-23 (1 + |x * log base|); powers of two as exp2."""
     if base <= 0:
         raise CaptureError(f"raises {base} to variable powers: only a positive base is supported")
     _need_floats(c, isinstance(base, int), x)
-    return c.op("exp", c.op("mul", c.builder.convert(x, DType.F32), c.f32(log(base))))
+    x = c.builder.convert(x, DType.F32)
+    if base == 2:
+        return _power_of_two(c, x)
+    return c.op("exp", c.op("mul", x, c.f32(log(base))))
 
 
 @rule("exp2")
 def exp2(c: Context, x: Value) -> Value:
-    return pow_of_scalar(c, 2.0, x)
+    """2^k e^((x - k) log 2), k the integer next to x: exact for integers."""
+    return _power_of_two(c, c.builder.convert(x, DType.F32))
+
+
+def _power_of_two(c: Context, x: Value) -> Value:
+    # Beyond, the power is zero, or infinite: what is left of x says so.
+    inside = c.op("minimum", c.op("maximum", x, c.f32(-160.0)), c.f32(130.0))
+    k = c.op("floor", c.op("add", inside, c.f32(0.5)))
+    fraction = c.op("exp", c.op("mul", c.op("sub", inside, k), c.f32(log(2))))
+    result = _scaled_by_power(c, fraction, k)
+    return c.op("where", c.op("eq", x, x), result, x)
+
+
+def _scaled_by_power(c: Context, x: Value, k: Value) -> Value:
+    """x 2^k, rounded once, for an integer k (as FP32) between -200 and 200, and x such that the first half of the way
+    leaves it a normal number."""
+    half = c.op("floor", c.op("mul", c.f32(0.5), k))
+    return c.op("mul", c.op("mul", x, _whole_power(c, half)), _whole_power(c, c.op("sub", k, half)))
+
+
+def _whole_power(c: Context, k: Value) -> Value:
+    """2^k exactly, for an integer k (as FP32) between -100 and 100: e^(k log 2) errs by less than 2^-16 relatively, and
+    the nearest number of 12 bits (Veltkamp 1968) is the power itself."""
+    near = c.op("exp", c.op("mul", k, c.f32(log(2))))
+    wide = c.op("mul", near, c.f32(2.0**12 + 1))
+    return c.op("sub", wide, c.op("sub", wide, near))
 
 
 @rule("log2", "log10")
 def log_to_base(c: Context, x: Value) -> Value:
-    base = 2 if "log2" in str(c.node.target) else 10
-    return c.op("div", c.op("log", c.builder.convert(x, DType.F32)), c.f32(log2(base) * log(2)))
+    """k + log2(x 2^-k), k the integer next to log2(x), to the base asked for: exact for powers of two, or of ten."""
+    decimal = "log10" in str(c.node.target)
+    x = c.builder.convert(x, DType.F32)
+    ordinary = c.op("logical_and", c.op("lt", c.f32(0.0), x), c.op("lt", x, c.f32(inf)))
+    near = c.op("where", ordinary, x, c.f32(1.0))
+    k = c.op("mul", c.op("log", near), c.f32(1 / log(2)))
+    k = c.op("floor", c.op("add", k, c.f32(0.5)))
+    rest = c.op("log", _scaled_by_power(c, near, c.op("neg", k)))
+    if decimal:
+        # k * high is exact: high has 14 bits.
+        high = round(log10(2) * 2**15) / 2**15
+        low = c.op("mul", k, c.f32(log10(2) - high))
+        rest = c.op("add", low, c.op("mul", rest, c.f32(1 / log(10))))
+        k = c.op("mul", k, c.f32(high))
+    else:
+        rest = c.op("mul", rest, c.f32(1 / log(2)))
+    # Of what is no number above zero, the logarithm says what it is.
+    return c.op("where", ordinary, c.op("add", k, rest), c.op("log", c.op("where", ordinary, c.f32(1.0), x)))
 
 
 @rule("tan")
@@ -144,11 +248,16 @@ def trunc(c: Context, x: Value) -> Value:
     return c.op("where", c.op("lt", x, c.f32(0.0)), ceil(c, x), c.op("floor", x))
 
 
-@rule("round")
-def round_(c: Context, x: Value) -> Value:
-    """To nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like that."""
+@rule("round", "round.decimals")
+def round_(c: Context, x: Value, *, decimals: int = 0) -> Value:
+    """To nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like that. To
+    decimals as PyTorch does it: round(x 10^decimals) / 10^decimals, three roundings."""
     if c.dtype(x) == DType.I64:
         return x
+    if decimals:
+        scale = c.f32(10.0 ** abs(decimals))
+        there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+        return c.op(back, round_(c, c.op(there, x, scale)), scale)
     size, large = c.op("abs", x), c.f32(2.0**23)
     whole = c.op("sub", c.op("add", size, large), large)
     signed = c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", whole), whole)

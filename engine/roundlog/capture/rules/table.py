@@ -82,7 +82,9 @@ class Context(ABC):
         return dim % rank if rank else 0
 
     def dims(self, dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
-        """Ascending axes; none given means all."""
+        """Ascending axes; none given means all. A number has none, though PyTorch lets one name its axis 0."""
+        if not rank:
+            return ()
         if dims is None or (not isinstance(dims, int) and len(dims) == 0):
             return tuple(range(rank))
         return tuple(sorted(self.dim(d, rank) for d in ([dims] if isinstance(dims, int) else dims)))

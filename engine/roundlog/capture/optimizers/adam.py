@@ -1,0 +1,161 @@
+"""Adam and what has been made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from roundlog.capture.optimizers.update import Column, Stepped, Tensors, Update, zeros
+from roundlog.capture.schedule import Rate
+
+
+class Moments(Update):
+    """Two running means: of the gradient, and of its square. Weights decay by way of the gradient, or by themselves
+    (`decoupled_weight_decay`; Loshchilov and Hutter 2019)."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return zeros(p, "exp_avg", "exp_avg_sq")
+
+    def columns(self) -> dict[str, Column]:
+        decay = float(self.group["weight_decay"])
+        columns: dict[str, Column] = {"decay": lambda step: 1.0 - self.rate(step) * decay} if self._decays_alone else {}
+        if self.changes("betas"):
+            for number in (0, 1):
+                columns[f"beta{number + 1}"] = lambda step, n=number: self.beta(n, step)  # type: ignore[misc]
+                columns[f"rest{number + 1}"] = lambda step, n=number: 1.0 - self.beta(n, step)  # type: ignore[misc]
+        return columns
+
+    def beta(self, number: int, step: int) -> float:
+        return float(self.option("betas", step)[number])
+
+    def bias(self, number: int, step: int) -> float:
+        """What a running mean's weights add up to after a step."""
+        return float(1.0 - self.beta(number, step) ** (step + 1))
+
+    def weights(self, number: int, row: Tensors) -> tuple[Any, Any]:
+        """Of a running mean and of its next item."""
+        if self.changes("betas"):
+            return row[f"beta{number + 1}"], row[f"rest{number + 1}"]
+        beta = float(self.group["betas"][number])
+        return beta, 1 - beta
+
+    def moments(self, g: torch.Tensor, slots: Tensors, row: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        keep, add = self.weights(0, row)
+        m = keep * slots["exp_avg"] + add * g
+        keep, add = self.weights(1, row)
+        return m, keep * slots["exp_avg_sq"] + add * (g * g)
+
+    @property
+    def _decays_alone(self) -> bool:
+        """Whether weights decay, and not by way of the gradient."""
+        return bool(self.group["weight_decay"] and self.group.get("decoupled_weight_decay"))
+
+    def gradient(self, p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return g if self._decays_alone else self.decayed(p, g)
+
+    def shrunk(self, p: torch.Tensor, row: Tensors) -> torch.Tensor:
+        return p * row["decay"] if self._decays_alone else p
+
+
+class Adam(Moments):
+    """torch.optim.Adam (Kingma and Ba 2015) and torch.optim.AdamW, with amsgrad (Reddi, Kale and Kumar 2018)."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {**super().slots(p), **(zeros(p, "max_exp_avg_sq") if self.group["amsgrad"] else {})}
+
+    def columns(self) -> dict[str, Column]:
+        return {
+            **super().columns(),
+            "step_size": lambda step: self.rate(step) / self.bias(0, step),
+            "bias2_sqrt": lambda step: self.bias(1, step) ** 0.5,
+        }
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        m, v = self.moments(self.gradient(p, g), slots, row)
+        following = {"exp_avg": m, "exp_avg_sq": v}
+        if self.group["amsgrad"]:
+            v = following["max_exp_avg_sq"] = torch.maximum(slots["max_exp_avg_sq"], v)
+        denominator = torch.sqrt(v) / row["bias2_sqrt"] + self.group["eps"]
+        return self.shrunk(p, row) - row["step_size"] * (m / denominator), following
+
+
+class NAdam(Moments):
+    """torch.optim.NAdam (Dozat 2016): Nesterov momentum, whose weight grows from step to step."""
+
+    def __init__(self, group: Mapping[str, Any], rate: Rate) -> None:
+        super().__init__(group, rate)
+        self._products = [1.0]
+
+    def _weight(self, step: int, ahead: int = 0) -> float:
+        power = (step + 1 + ahead) * self.group["momentum_decay"]
+        return self.beta(0, step) * (1.0 - 0.5 * float(0.96**power))
+
+    def _product(self, step: int) -> float:
+        """Of the weights of all steps so far."""
+        while len(self._products) <= step + 1:
+            self._products.append(self._products[-1] * self._weight(len(self._products) - 1))
+        return self._products[step + 1]
+
+    def columns(self) -> dict[str, Column]:
+        def of_mean(step: int) -> float:
+            ahead = self._weight(step, 1)
+            return self.rate(step) * ahead / (1.0 - self._product(step) * ahead)
+
+        return {
+            **super().columns(),
+            "bias2": lambda step: self.bias(1, step),
+            "of_gradient": lambda step: self.rate(step) * (1.0 - self._weight(step)) / (1.0 - self._product(step)),
+            "of_mean": of_mean,
+        }
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        g = self.gradient(p, g)
+        m, v = self.moments(g, slots, row)
+        denominator = torch.sqrt(v / row["bias2"]) + self.group["eps"]
+        p = self.shrunk(p, row) - row["of_gradient"] * (g / denominator)
+        return p - row["of_mean"] * (m / denominator), {"exp_avg": m, "exp_avg_sq": v}
+
+
+class RAdam(Moments):
+    """torch.optim.RAdam (Liu et al. 2020): in the first steps, whose variance is not known well, plain momentum."""
+
+    def _rectified(self, step: int) -> float:
+        """The factor of the steps that are scaled; 0 in the first ones."""
+        beta, bias = self.beta(1, step), self.bias(1, step)
+        whole = 2 / (1 - beta) - 1
+        length = whole - 2 * (step + 1) * beta ** (step + 1) / bias
+        if length <= 5:
+            return 0.0
+        ratio = (length - 4) * (length - 2) * whole / ((whole - 4) * (whole - 2) * length)
+        return float((ratio * bias) ** 0.5)
+
+    def columns(self) -> dict[str, Column]:
+        return {
+            **super().columns(),
+            "scaled": lambda step: self._rectified(step) * self.rate(step) / self.bias(0, step),
+            "plain": lambda step: 0.0 if self._rectified(step) else self.rate(step) / self.bias(0, step),
+        }
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        m, v = self.moments(self.gradient(p, g), slots, row)
+        p = self.shrunk(p, row) - row["plain"] * m
+        return p - row["scaled"] * (m / (torch.sqrt(v) + self.group["eps"])), {"exp_avg": m, "exp_avg_sq": v}
+
+
+class Adamax(Moments):
+    """torch.optim.Adamax (Kingma and Ba 2015): scaled by the largest gradient, which fades."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return zeros(p, "exp_avg", "exp_inf")
+
+    def columns(self) -> dict[str, Column]:
+        return {**super().columns(), "step_size": lambda step: self.rate(step) / self.bias(0, step)}
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        g = self.decayed(p, g)
+        keep, add = self.weights(0, row)
+        m = keep * slots["exp_avg"] + add * g
+        largest = torch.maximum(self.weights(1, row)[0] * slots["exp_inf"], g.abs() + self.group["eps"])
+        return p - row["step_size"] * (m / largest), {"exp_avg": m, "exp_inf": largest}

@@ -1,0 +1,170 @@
+"""Functions of the gamma family, of the error function and others, as plain tensor arithmetic in FP32.
+
+Polynomials go through the function's values at Chebyshev points (computed in 50 digits), rounded to FP32. What they
+leave out is below a unit in the last place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log, pi
+from typing import Any
+
+import torch
+
+from roundlog.capture.errors import unsupported
+
+_aten = torch.ops.aten
+
+_LOG_GAMMA = (
+    *(0.42278432846069336, -0.10031727701425552, 0.03296498954296112, -0.012384943664073944, 0.0049989959225058556),
+    *(-0.0021022423170506954, 0.000912594492547214, -0.00042515413952060044, 0.00019173968757968396),
+    *(-5.2839735872112215e-05, 2.3881606466602534e-05, -3.858047421090305e-05, 1.8091512174578384e-05),
+)
+"""log gamma(x) / ((x - 1) (x - 2)) in x - 2, 1 <= x <= 3."""
+
+_LOG_GAMMA_FAR = (0.0833333358168602, -0.0027777638752013445, 0.0007926112739369273, -0.0005671813851222396)
+"""What Stirling's formula leaves out, times x, in x^-2, 3 <= x."""
+
+_DIGAMMA = (
+    *(0.7853075265884399, -0.26073864102363586, 0.10899975150823593, -0.04956010356545448, 0.02345184236764908),
+    *(-0.01126748975366354, 0.005516797304153442, -0.0029728510417044163, 0.0014747317181900144),
+    *(-0.0003152554272674024, 0.00015648386033717543, -0.00041253643576055765, 0.0002060768019873649),
+)
+"""digamma(x) / (x - x0) in x - 2, 1 <= x <= 3, x0 = 1.4616... its zero."""
+
+_ZERO_HIGH, _ZERO_LOW = 1.4616321325302124, 1.2438149938918909e-08
+
+_DIGAMMA_FAR = (0.0833333358168602, -0.008333195000886917, 0.003957962617278099, -0.0038856694009155035)
+"""x^2 (log x - 1 / (2 x) - digamma(x)) in x^-2, 3 <= x."""
+
+_TRIGAMMA_FAR = (
+    *(0.1666666716337204, -0.03333315998315811, 0.023790812119841576, -0.03255971148610115),
+    *(0.06023131310939789, -0.08311092108488083),
+)
+"""x^3 (trigamma(x) - 1 / x - 1 / (2 x^2)) in x^-2, 3 <= x."""
+
+_ERFINV_NEAR = (
+    *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164),
+    *(0.246640727, 1.50140941),
+)
+_ERFINV_FAR = (
+    *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047),
+    *(1.00167406, 2.83297682),
+)
+"""Both of Giles 2012, highest power first."""
+
+
+def decompositions() -> dict[Any, Any]:
+    """For `make_fx`: ATen operator -> function."""
+    return {
+        _aten.lgamma.default: log_gamma,
+        _aten.digamma.default: digamma,
+        _aten.digamma_.default: lambda x: x.copy_(digamma(x)),
+        _aten.lgamma_.default: lambda x: x.copy_(log_gamma(x)),
+        _aten.polygamma.default: polygamma,
+        _aten.erfinv.default: erfinv,
+        _aten.hypot.default: hypot,
+        _aten.logcumsumexp.default: logcumsumexp,
+    }
+
+
+def _polynomial(coefficients: Sequence[float], x: torch.Tensor) -> torch.Tensor:
+    """Lowest power first."""
+    result = torch.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        result = result * x + coefficient
+    return result
+
+
+def _floating(x: torch.Tensor) -> torch.Tensor:
+    return x if x.is_floating_point() else x.float()
+
+
+def log_gamma(x: torch.Tensor) -> torch.Tensor:
+    """Below 1 by one step of the recurrence, from 3 on Stirling's formula, of negative numbers by reflection."""
+    x = _floating(x)
+    negative = x < 0
+    positive = torch.where(negative, 1 - x, x)
+    small, large = positive < 1, positive >= 3
+    # How far from 2 the argument of the polynomial is; exactly near the zeros at 1 and 2.
+    apart = torch.where(large, 0.0, torch.where(small, positive - 1, positive - 2))
+    other = torch.where(small, positive, positive - 1)
+    near = other * apart * _polynomial(_LOG_GAMMA, apart)
+    near = near - torch.where(small, torch.log(torch.where(small, positive, 1.0)), 0.0)
+    y = torch.where(large, positive, 3.0)
+    one_by = 1 / y
+    rest = 0.5 * log(2 * pi) - 0.5 + _polynomial(_LOG_GAMMA_FAR, one_by * one_by) * one_by
+    value = torch.where(large, (y - 0.5) * (torch.log(y) - 1) + rest, near)
+    sine = torch.sin(pi * (x - torch.round(x))).abs()
+    return torch.where(negative, log(pi) - torch.log(torch.where(negative, sine, 1.0)) - value, value)
+
+
+def digamma(x: torch.Tensor) -> torch.Tensor:
+    """Below 1 by one step of the recurrence, from 3 on the asymptotic series, of negative numbers by reflection."""
+    x = _floating(x)
+    negative = x < 0
+    positive = torch.where(negative, 1 - x, x)
+    small, large = positive < 1, positive >= 3
+    apart = torch.where(large, 0.0, torch.where(small, positive - 1, positive - 2))
+    from_zero = (torch.where(large, 2.0, positive) - torch.where(small, _ZERO_HIGH - 1, _ZERO_HIGH)) - _ZERO_LOW
+    near = from_zero * _polynomial(_DIGAMMA, apart)
+    near = near - torch.where(small, 1 / torch.where(small, positive, 1.0), 0.0)
+    y = torch.where(large, positive, 3.0)
+    one_by = 1 / y
+    square = one_by * one_by
+    far = torch.log(y) - 0.5 * one_by - square * _polynomial(_DIGAMMA_FAR, square)
+    value = torch.where(large, far, near)
+    turn = pi * (x - torch.round(x))
+    slope = pi * torch.cos(turn) / torch.where(negative, torch.sin(turn), 1.0)
+    return torch.where(negative, value - slope, value)
+
+
+def polygamma(order: int, x: torch.Tensor) -> torch.Tensor:
+    """Order 1, the gradient of digamma: three steps of the recurrence, then the asymptotic series; of negative numbers
+    by reflection. Order 0 is digamma; others are not supported."""
+    if order == 0:
+        return digamma(x)
+    if order != 1:
+        raise unsupported("polygamma", f"derivative {order} of digamma: only the first is supported")
+    x = _floating(x)
+    negative = x < 0
+    y = torch.where(negative, 1 - x, x)
+    # From 3 on no step is needed, but harmless.
+    steps = 1 / (y * y) + 1 / ((y + 1) * (y + 1)) + 1 / ((y + 2) * (y + 2))
+    one_by = 1 / (y + 3)
+    square = one_by * one_by
+    value = steps + (one_by + 0.5 * square + square * one_by * _polynomial(_TRIGAMMA_FAR, square))
+    sine = torch.where(negative, torch.sin(pi * (x - torch.round(x))), 1.0)
+    return torch.where(negative, (pi / sine) * (pi / sine) - value, value)
+
+
+def erfinv(x: torch.Tensor) -> torch.Tensor:
+    """Two polynomials in the logarithm of 1 - x^2 (Giles 2012), within some units in the last place; infinite at 1."""
+    x = _floating(x)
+    w = -torch.log((1 - x) * (1 + x))
+    near = w < 5
+    p = _polynomial(_ERFINV_NEAR[::-1], torch.where(near, w, 2.5) - 2.5)
+    q = _polynomial(_ERFINV_FAR[::-1], torch.sqrt(torch.where(near, 5.0, w)) - 3)
+    # Infinite where the logarithm is.
+    value = torch.where(near, p, q) * x
+    return torch.where(w == torch.inf, w * x, value)
+
+
+def hypot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The longer leg times sqrt(1 + the square of the quotient), which does not overflow."""
+    a, b = torch.broadcast_tensors(a.abs(), b.abs())
+    longer, shorter = torch.maximum(a, b), torch.minimum(a, b)
+    ratio = shorter / torch.where(longer == 0, 1.0, longer)
+    return longer * torch.sqrt(1 + ratio * ratio)
+
+
+def logcumsumexp(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """By doubling: log2(n) rounds of log(e^a + e^b)."""
+    if x.ndim == 0:
+        return x.clone()
+    step, size = 1, x.shape[dim]
+    while step < size:
+        rest = size - step
+        x = torch.cat([x.narrow(dim, 0, step), torch.logaddexp(x.narrow(dim, step, rest), x.narrow(dim, 0, rest))], dim)
+        step *= 2
+    return x.clone()

@@ -1,0 +1,45 @@
+"""Why PyTorch cannot trace a step, in a sentence for whoever wrote the model."""
+
+from __future__ import annotations
+
+import re
+from types import TracebackType
+
+_HIGHER_ORDER = re.compile(r"HigherOrderOperator (\w+)")
+_BUILD_PATH = re.compile(
+    r',? ?(?:at|from|in)? ?"?/[\w./+-]+\.(?:cpp|h|cu|cuh|py)"?(?::\d+|, line \d+)?'
+    r"(?:, please report a bug to PyTorch\.)?"
+)
+_NAME = re.compile(r"aten\.[\w.]+")
+_ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
+
+
+def reason(error: BaseException) -> str:
+    """One line, without paths and addresses of the machine that it was built or run on."""
+    text = str(error).strip()
+    found = _HIGHER_ORDER.search(text)
+    if found:
+        name = found.group(1).removesuffix("_impl").removesuffix("_stack_output")
+        return (
+            f"torch.{name} chooses or repeats functions while a step runs, and programs are straight lines: decide by "
+            "torch.where, or repeat with a loop of Python"
+        )
+    if _is_packed(error.__traceback__) or text.startswith("'lengths' argument should be"):
+        return "packed sequences have a shape that depends on values: pad the sequences and mask what is padding"
+    line = text.splitlines()[0] if text else type(error).__name__
+    if _NAME.fullmatch(line):
+        return f"the operator {line} is not supported"
+    return _ADDRESS.sub("", _BUILD_PATH.sub("", line)).strip() or type(error).__name__
+
+
+def _is_packed(traceback: TracebackType | None) -> bool:
+    """Whether an error passed through what torch.nn.utils.rnn does with packed sequences."""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        path = code.co_filename.replace("\\", "/")
+        if path.endswith("torch/nn/utils/rnn.py") and "pack" in code.co_name:
+            return True
+        if path.endswith("torch/nn/modules/rnn.py") and traceback.tb_frame.f_locals.get("batch_sizes") is not None:
+            return True
+        traceback = traceback.tb_next
+    return False

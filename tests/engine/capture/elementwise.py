@@ -1,0 +1,64 @@
+"""What a function of tensors gives as a captured program, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from roundlog.capture import Task, capture
+from roundlog.executor import Executor
+from roundlog.operators import StepInputs
+from roundlog.rounding import Recorder
+from torch import Tensor, nn
+
+
+class _Evaluated(nn.Module):
+    """A function of parameters, whose value stays in a buffer."""
+
+    def __init__(self, function: Callable[..., Tensor], xs: tuple[Tensor, ...], differentiates: bool) -> None:
+        super().__init__()
+        self.function = function
+        self.differentiates = differentiates
+        self.xs = nn.ParameterList(xs)
+        with torch.no_grad():
+            self.register_buffer("value", torch.zeros_like(function(*xs)))
+
+    def forward(self) -> Tensor:
+        y = self.function(*self.xs)
+        self.value.copy_(y.detach())
+        return y.sum() if self.differentiates else (self.xs[0] * 0).sum()
+
+
+def value_of(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
+    """By one step of a program."""
+    return _evaluated(_Evaluated(function, xs, False))["buffer/value"]
+
+
+def evaluated(function: Callable[..., Tensor], *xs: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """(value, gradient of the value's sum by every x) by one step of a program."""
+    states = _evaluated(_Evaluated(function, xs, True))
+    return states["buffer/value"], [states[f"slot/xs.{i}/momentum"] for i in range(len(xs))]
+
+
+def _evaluated(model: nn.Module) -> dict[str, Tensor]:
+    task = Task(
+        model=model,
+        loss=lambda m, b: m(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
+        dataset={"x": torch.zeros(1, 1)},
+        batch_size=1,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    captured = capture(task)
+    inputs = StepInputs(
+        states=list(captured.states.values()),
+        data=[task.dataset["x"]],
+        schedule=captured.schedule[0],
+        seed=0,
+        step=0,
+        device=torch.device("cpu"),
+    )
+    result = Executor(captured.program).run(inputs, Recorder(4))
+    return dict(zip(captured.program.state_names, result.states, strict=True))

@@ -1,0 +1,214 @@
+"""Every optimizer with every option, six steps, against PyTorch's own in FP64 and in FP32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from calls import refused
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.job import Job
+from tasks import classify
+from torch import nn, optim
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from trainings import train_by_program, train_by_pytorch
+
+STEPS = 6
+
+Options = dict[str, Any]
+
+DECAY: Options = {"weight_decay": 0.1}
+UP: Options = {"maximize": True}
+
+OPTIMIZERS: dict[str, tuple[type[optim.Optimizer], Options]] = {
+    "SGD, dampening": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.4, **DECAY}),
+    "SGD, Nesterov": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, **UP}),
+    "SGD, maximize": (optim.SGD, {"lr": 0.1, **DECAY, **UP}),
+    "Adam, amsgrad": (optim.Adam, {"amsgrad": True, **DECAY}),
+    "Adam, maximize": (optim.Adam, {**UP, **DECAY}),
+    "AdamW, amsgrad": (optim.AdamW, {"amsgrad": True, "betas": (0.5, 0.6), **DECAY, **UP}),
+    "NAdam": (optim.NAdam, {}),
+    "NAdam, options": (optim.NAdam, {**DECAY, "momentum_decay": 0.1, "decoupled_weight_decay": True, **UP}),
+    "NAdam, decay": (optim.NAdam, DECAY),
+    "RAdam": (optim.RAdam, {"betas": (0.9, 0.8)}),
+    "RAdam, options": (optim.RAdam, {**DECAY, "decoupled_weight_decay": True, **UP}),
+    "RAdam, decay": (optim.RAdam, {**DECAY, "betas": (0.8, 0.9)}),
+    "Adamax": (optim.Adamax, {}),
+    "Adamax, options": (optim.Adamax, {**DECAY, **UP, "betas": (0.5, 0.6)}),
+    "RMSprop": (optim.RMSprop, {}),
+    "RMSprop, centered": (optim.RMSprop, {"centered": True, "alpha": 0.8}),
+    "RMSprop, momentum": (optim.RMSprop, {"momentum": 0.8, **DECAY}),
+    "RMSprop, all": (optim.RMSprop, {"momentum": 0.8, "centered": True, "alpha": 0.7, **DECAY, **UP}),
+    "Adagrad": (optim.Adagrad, {}),
+    "Adagrad, options": (optim.Adagrad, {"initial_accumulator_value": 0.3, "lr_decay": 0.2, **DECAY, **UP}),
+    "Adadelta": (optim.Adadelta, {}),
+    "Adadelta, options": (optim.Adadelta, {"rho": 0.7, **DECAY, **UP}),
+    "Adafactor": (optim.Adafactor, {"eps": (1e-4, 1e-3)}),
+    "Adafactor, options": (
+        optim.Adafactor,
+        {"lr": 0.5, "eps": (1e-4, 1e-3), "d": 1.1, "beta2_decay": -0.6, **DECAY, **UP},
+    ),
+    "ASGD": (optim.ASGD, {"lr": 0.1}),
+    "ASGD, averaging": (optim.ASGD, {"lr": 0.1, "lambd": 0.2, "alpha": 0.5, "t0": 2, **DECAY, **UP}),
+    "Rprop": (optim.Rprop, {}),
+    "Rprop, options": (optim.Rprop, {"etas": (0.4, 1.5), "step_sizes": (1e-3, 0.02), **UP}),
+    "Muon": (optim.Muon, {"lr": 0.05}),
+    "Muon, options": (
+        optim.Muon,
+        {"lr": 0.05, "nesterov": False, "weight_decay": 0.0, "ns_steps": 3, "adjust_lr_fn": "match_rms_adamw"},
+    ),
+}
+
+
+class Net(nn.Module):
+    """Parameters of every rank from 0 to 4, wide and tall matrices; without vectors if only matrices are trained."""
+
+    def __init__(self, only_matrices: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 16, bias=not only_matrices)
+        self.last = nn.Linear(4, 3, bias=not only_matrices)
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        if only_matrices:
+            self.conv.requires_grad_(False)
+            self.scale.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = torch.tanh(self.conv(torch.tanh(self.first(x)).reshape(-1, 1, 4, 4)))
+        return self.last(image.sum(2)[:, 0]) * self.scale
+
+
+def task_of(kind: type[optim.Optimizer], options: Options) -> Task:
+    torch.manual_seed(8)
+    model = Net(kind is optim.Muon)
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=kind([p for p in model.parameters() if p.requires_grad], **options),
+        dataset={"x": torch.randn(24, 8), "y": torch.randint(0, 3, (24,))},
+        batch_size=8,
+        steps=STEPS,
+        interval=STEPS,
+        seed=2,
+    )
+
+
+def assert_trains_as(task: Task, make: Callable[[], Task]) -> None:
+    ours = train_by_program(Job.from_task(task), STEPS)
+    exact = train_by_pytorch(make(), STEPS, torch.float64)
+    plain = train_by_pytorch(make(), STEPS, torch.float32)
+    moved = 0.0
+    for name, tensor in exact.items():
+        start = dict(task.model.named_parameters())[name.removeprefix("parameter/")].detach()
+        moved += float((tensor - start).abs().sum())
+        size = float((tensor - start).abs().max()) + float(start.abs().max()) * 1e-2
+        error = float((ours[name] - tensor).abs().max())
+        # Not much worse than PyTorch in FP32, whose error an optimizer may blow up as well.
+        assert error <= 1e-4 * size + 4 * float((plain[name] - tensor).abs().max()), (name, error, size)
+    assert moved > 1e-2
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_trains_as_pytorchs(name: str, monkeypatch) -> None:
+    kind, options = OPTIMIZERS[name]
+    # Muon's iteration is in bfloat16 there, and in the precision of the training here.
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    assert_trains_as(task_of(kind, options), lambda: task_of(kind, options))
+
+
+def with_schedule(kind: type[optim.Optimizer], options: Options, schedule: Callable[..., Any]) -> Task:
+    task = task_of(kind, options)
+    return Task(
+        **{
+            **{name: getattr(task, name) for name in Task.__dataclass_fields__},
+            "schedule": schedule(task.optimizer),
+        }
+    )
+
+
+CYCLES: dict[str, Callable[[optim.Optimizer], lr_scheduler.LRScheduler]] = {
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.05, total_steps=STEPS),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.05, 2),
+}
+
+CYCLED: dict[str, tuple[type[optim.Optimizer], Options]] = {
+    "SGD": (optim.SGD, {"momentum": 0.9, "dampening": 0.1}),
+    "SGD, Nesterov": (optim.SGD, {"momentum": 0.9, "nesterov": True, **DECAY}),
+    "RMSprop": (optim.RMSprop, {"momentum": 0.9}),
+    "Adam": (optim.Adam, DECAY),
+    "AdamW": (optim.AdamW, {"amsgrad": True}),
+    "NAdam": (optim.NAdam, {}),
+    "RAdam": (optim.RAdam, {}),
+    "Adamax": (optim.Adamax, {}),
+}
+
+
+@pytest.mark.parametrize("schedule", CYCLES)
+@pytest.mark.parametrize("name", CYCLED)
+def test_momenta_that_a_schedule_changes_are_columns(name: str, schedule: str) -> None:
+    kind, options = CYCLED[name]
+    make = lambda: with_schedule(kind, options, CYCLES[schedule])  # noqa: E731
+    task = make()
+    columns = capture(task).program.schedule_names
+    assert any(column in ("0/momentum", "0/beta1") for column in columns), columns
+    assert_trains_as(task, make)
+
+
+def test_an_accumulator_starts_where_the_optimizer_says() -> None:
+    states = capture(task_of(optim.Adagrad, {"initial_accumulator_value": 0.25})).states
+    slots = [tensor for name, tensor in states.items() if name.startswith("slot/")]
+    assert slots and all(bool((slot == 0.25).all()) for slot in slots)
+
+
+def noted(*args: object) -> None:
+    """A hook."""
+
+
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_hooks_of_optimizers_are_refused_by_name(when: str) -> None:
+    task = task_of(optim.SGD, {"lr": 0.1})
+    handle = getattr(task.optimizer, f"register_step_{when}_hook")(noted)
+    with pytest.raises(CaptureError, match=rf"^the hook noted of SGD.register_step_{when}_hook .*remove it by its"):
+        capture(task)
+    handle.remove()
+    capture(task)
+    register = {"pre": register_optimizer_step_pre_hook, "post": register_optimizer_step_post_hook}[when]
+    shared = register(noted)
+    try:
+        with pytest.raises(CaptureError, match=rf"^the hook noted of register_optimizer_step_{when}_hook "):
+            capture(task)
+    finally:
+        shared.remove()
+
+
+class Own(optim.Adam):
+    """Adam, or nearly so: who knows."""
+
+
+class Wrapper:
+    """What libraries put around an optimizer."""
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda p: Own(p), "Own"),
+        (lambda p: Wrapper(optim.SGD(p, lr=0.1)), "Wrapper"),
+        (lambda p: optim.LBFGS(p), "LBFGS"),
+        (lambda p: optim.SparseAdam(p), "SparseAdam"),
+    ],
+)
+def test_other_optimizers_are_refused_by_name(make, name: str) -> None:
+    model = nn.Linear(6, 2)
+    refused(
+        model,
+        f"^the optimizer {name} is not supported: use one of torch.optim.SGD, ",
+        optimizer=make(model.parameters()),
+    )
