@@ -56,8 +56,9 @@ here; where that is not obvious:
 
 DECOMPOSED = """## What PyTorch takes apart first
 
-These ATen operators are decomposed by PyTorch (its core table) before any rule sees them. They can be captured as far
-as what they consist of can.
+These ATen operators are decomposed before any rule sees them: by PyTorch's core table, or by functions of ours
+(`roundlog.capture.decompositions`), which write complex numbers, Fourier transforms, CTC and bags of embeddings in real
+operators. They can be captured as far as what they consist of can.
 """
 
 

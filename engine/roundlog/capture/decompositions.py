@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from roundlog.capture import ctc, embedding_bags
+from roundlog.capture.complex_numbers import with_pairs
+
 _aten = torch.ops.aten
 
 _BEYOND_CORE = (
@@ -43,7 +46,8 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.binary_cross_entropy.default] = _binary_cross_entropy
     table[_aten._grouped_mm.default] = _grouped_mm
-    return table
+    table[_aten.div.out] = _div_out
+    return with_pairs({**table, **ctc.decompositions(), **embedding_bags.decompositions()})
 
 
 def _base(op: Any) -> str:
@@ -54,6 +58,11 @@ def _split_with_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[t
     """As slices: PyTorch's decomposition looks at the memory itself, by as_strided."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def _div_out(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Spectral norm normalises its vectors so."""
+    return out.copy_(a / b)
 
 
 def _binary_cross_entropy(
