@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
+from roundlog.capture import fourier
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.pairs import axis_of, join, pair_of
 
 _aten = torch.ops.aten
-
-MAX_TRANSFORMED = 1 << 11
-"""The longest axis of a discrete Fourier transform: it is a product with a matrix of its square."""
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -44,59 +43,39 @@ def _is_complex(arg: Any) -> bool:
     return isinstance(arg, complex) or (isinstance(arg, torch.Tensor) and arg.is_complex())
 
 
-def _pair(x: Any) -> tuple[Any, Any]:
-    """Real and imaginary part, of a number or a tensor, complex or not."""
-    if isinstance(x, torch.Tensor) and x.is_complex():
-        real = torch.view_as_real(x)
-        return real.select(-1, 0), real.select(-1, 1)
-    if isinstance(x, complex):
-        return x.real, x.imag
-    return x, None
-
-
-def _join(real: Any, imaginary: Any) -> torch.Tensor:
-    """The complex tensor of two parts, one of which may be a number; no imaginary part is zero."""
-    if not isinstance(imaginary, torch.Tensor):
-        imaginary = torch.full_like(real, imaginary or 0.0)
-    elif not isinstance(real, torch.Tensor):
-        real = torch.full_like(imaginary, real)
-    real, imaginary = torch.broadcast_tensors(real, imaginary)
-    return torch.view_as_complex(torch.stack([real, imaginary], dim=-1))
-
-
 def _mul(a: Any, b: Any) -> torch.Tensor:
-    (p, q), (r, s) = _pair(a), _pair(b)
+    (p, q), (r, s) = pair_of(a), pair_of(b)
     if q is None or s is None:
-        return _join(p * r, q * r if q is not None else p * s)
-    return _join(p * r - q * s, p * s + q * r)
+        return join(p * r, q * r if q is not None else p * s)
+    return join(p * r - q * s, p * s + q * r)
 
 
 def _div(a: Any, b: Any) -> torch.Tensor:
-    r, s = _pair(b)
+    r, s = pair_of(b)
     if s is None:
-        p, q = _pair(a)
-        return _join(p / r, q / r)
+        p, q = pair_of(a)
+        return join(p / r, q / r)
     size = r * r + s * s
-    p, q = _pair(_mul(a, _conj(b)))
-    return _join(p / size, q / size)
+    p, q = pair_of(_mul(a, _conj(b)))
+    return join(p / size, q / size)
 
 
 def _added(sign: int) -> Callable[..., torch.Tensor]:
     def add(a: Any, b: Any, alpha: Any = 1) -> torch.Tensor:
-        (p, q), (r, s) = _pair(a), _pair(b)
+        (p, q), (r, s) = pair_of(a), pair_of(b)
         factor = sign * alpha
         if isinstance(factor, complex):
-            r, s = _pair(_mul(b, factor))
+            r, s = pair_of(_mul(b, factor))
             factor = 1
         r, s = (x if x is None or factor == 1 else x * factor for x in (r, s))
         imaginary = s if q is None else q if s is None else q + s
-        return _join(p + r, imaginary)
+        return join(p + r, imaginary)
 
     return add
 
 
 def _equal(a: Any, b: Any) -> torch.Tensor:
-    (p, q), (r, s) = _pair(a), _pair(b)
+    (p, q), (r, s) = pair_of(a), pair_of(b)
     return (p == r) & ((0 if q is None else q) == (0 if s is None else s))
 
 
@@ -107,17 +86,17 @@ def _neg(x: torch.Tensor) -> torch.Tensor:
 def _conj(x: torch.Tensor | complex) -> torch.Tensor:
     if isinstance(x, complex):
         return _full((), x.conjugate())
-    real, imaginary = _pair(x)
-    return _join(real, -imaginary)
+    real, imaginary = pair_of(x)
+    return join(real, -imaginary)
 
 
 def _abs(x: torch.Tensor) -> torch.Tensor:
-    real, imaginary = _pair(x)
+    real, imaginary = pair_of(x)
     return torch.sqrt(real * real + imaginary * imaginary)
 
 
 def _angle(x: torch.Tensor) -> torch.Tensor:
-    real, imaginary = _pair(x)
+    real, imaginary = pair_of(x)
     return torch.atan2(imaginary, real)
 
 
@@ -125,17 +104,17 @@ def _sgn(x: torch.Tensor) -> torch.Tensor:
     """x / |x|, zero where x is: the gradient of the absolute value."""
     size = _abs(x)
     nothing = size == 0
-    real, imaginary = _pair(x)
+    real, imaginary = pair_of(x)
     divisor = torch.where(nothing, torch.ones_like(size), size)
-    return _join(real / divisor, imaginary / divisor)
+    return join(real / divisor, imaginary / divisor)
 
 
 def _polar(size: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    return _join(size * angle.cos(), size * angle.sin())
+    return join(size * angle.cos(), size * angle.sin())
 
 
 def _exp(x: torch.Tensor) -> torch.Tensor:
-    real, imaginary = _pair(x)
+    real, imaginary = pair_of(x)
     return _polar(real.exp(), imaginary)
 
 
@@ -143,22 +122,22 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> 
     wanted = dtype or x.dtype
     if wanted not in (torch.complex64, torch.float32):
         raise CaptureError(f"computes in {wanted}: programs are FP32, use complex64")
-    real, imaginary = _pair(x)
+    real, imaginary = pair_of(x)
     if wanted == torch.float32:
         return real.clone()
-    return _join(real.to(torch.float32), imaginary)
+    return join(real.to(torch.float32), imaginary)
 
 
 def _fill(x: torch.Tensor, value: Any) -> torch.Tensor:
-    real, imaginary = _pair(value)
-    like = _pair(x)[0]
-    return _join(torch.full_like(like, float(real)), torch.full_like(like, float(imaginary or 0)))
+    real, imaginary = pair_of(value)
+    like = pair_of(x)[0]
+    return join(torch.full_like(like, float(real)), torch.full_like(like, float(imaginary or 0)))
 
 
 def _full(size: Sequence[int], value: Any = 0, **options: Any) -> torch.Tensor:
-    real, imaginary = _pair(value)
+    real, imaginary = pair_of(value)
     options = {**options, "dtype": torch.float32}
-    return _join(torch.full(size, float(real), **options), torch.full(size, float(imaginary or 0), **options))
+    return join(torch.full(size, float(real), **options), torch.full(size, float(imaginary or 0), **options))
 
 
 def _new(x: torch.Tensor, size: Sequence[int], value: Any = 0, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
@@ -168,8 +147,8 @@ def _new(x: torch.Tensor, size: Sequence[int], value: Any = 0, *, dtype: torch.d
 
 
 def _where(condition: torch.Tensor, a: Any, b: Any) -> torch.Tensor:
-    parts = [[0.0 if part is None else part for part in _pair(x)] for x in (a, b)]
-    return _join(*(torch.where(condition, x, y) for x, y in zip(*parts, strict=True)))
+    parts = [[0.0 if part is None else part for part in pair_of(x)] for x in (a, b)]
+    return join(*(torch.where(condition, x, y) for x, y in zip(*parts, strict=True)))
 
 
 def _power(x: torch.Tensor, exponent: Any) -> torch.Tensor:
@@ -186,8 +165,8 @@ def _on_parts(op: Any, *, dims: bool = False) -> Callable[..., torch.Tensor]:
     """An operator that does the same to both parts. dims: its second argument names axes, perhaps from the end."""
 
     def apply(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        real, imaginary = _pair(x)
-        return _join(op(real, *args, **kwargs), op(imaginary, *args, **kwargs))
+        real, imaginary = pair_of(x)
+        return join(op(real, *args, **kwargs), op(imaginary, *args, **kwargs))
 
     return apply
 
@@ -201,17 +180,13 @@ def _on_view(change: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return apply
 
 
-def _axis(dim: int, rank: int) -> int:
-    return dim % rank if rank else 0
-
-
 def _view(x: torch.Tensor, rank: int, shape: Sequence[int]) -> torch.Tensor:
     total, known = x.numel() // 2, math.prod(size for size in shape if size != -1)
     return x.reshape([*(total // known if size == -1 else size for size in shape), 2])
 
 
 def _squeeze(x: torch.Tensor, rank: int, dims: Sequence[int] | int | None = None) -> torch.Tensor:
-    axes = range(rank) if dims is None else [_axis(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
+    axes = range(rank) if dims is None else [axis_of(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
     return x.reshape([size for d, size in enumerate(x.shape) if d == rank or d not in axes or size != 1])
 
 
@@ -220,25 +195,25 @@ def _expand(x: torch.Tensor, rank: int, shape: Sequence[int], implicit: bool = F
 
 
 def _transpose(x: torch.Tensor, rank: int, a: int, b: int) -> torch.Tensor:
-    return x.transpose(_axis(a, rank), _axis(b, rank))
+    return x.transpose(axis_of(a, rank), axis_of(b, rank))
 
 
 def _permute(x: torch.Tensor, rank: int, dims: Sequence[int]) -> torch.Tensor:
-    return x.permute([*(_axis(d, rank) for d in dims), rank])
+    return x.permute([*(axis_of(d, rank) for d in dims), rank])
 
 
 def _slice(
     x: torch.Tensor, rank: int, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> torch.Tensor:
-    return _aten.slice.Tensor(x, _axis(dim, rank), start, end, step)
+    return _aten.slice.Tensor(x, axis_of(dim, rank), start, end, step)
 
 
 def _select(x: torch.Tensor, rank: int, dim: int, index: int) -> torch.Tensor:
-    return x.select(_axis(dim, rank), index)
+    return x.select(axis_of(dim, rank), index)
 
 
 def _unsqueeze(x: torch.Tensor, rank: int, dim: int) -> torch.Tensor:
-    return x.unsqueeze(_axis(dim, rank + 1))
+    return x.unsqueeze(axis_of(dim, rank + 1))
 
 
 def _clone(x: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -246,17 +221,17 @@ def _clone(x: torch.Tensor, **_: Any) -> torch.Tensor:
 
 
 def _cat(xs: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
-    pairs = [_pair(x) for x in xs]
+    pairs = [pair_of(x) for x in xs]
     parts = [torch.cat([real for real, _ in pairs], dim)]
     parts.append(torch.cat([torch.zeros_like(p) if q is None else q for p, q in pairs], dim))
-    return _join(*parts)
+    return join(*parts)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    (p, q), (r, s) = _pair(a), _pair(b)
+    (p, q), (r, s) = pair_of(a), pair_of(b)
     if q is None or s is None:
-        return _join(p @ r, q @ r if q is not None else p @ s)
-    return _join(p @ r - q @ s, p @ s + q @ r)
+        return join(p @ r, q @ r if q is not None else p @ s)
+    return join(p @ r - q @ s, p @ s + q @ r)
 
 
 def _write(op: Any) -> Callable[..., torch.Tensor]:
@@ -271,82 +246,6 @@ def _write(op: Any) -> Callable[..., torch.Tensor]:
         return x
 
     return apply
-
-
-def _factors(length: int, like: torch.Tensor, *, forward: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The matrices of cosines and sines, f32[length, length], each number rounded once from FP64."""
-    if length > MAX_TRANSFORMED:
-        raise CaptureError(
-            f"takes the Fourier transform of an axis of {length}, which is a matrix here: use at most {MAX_TRANSFORMED}"
-        )
-    turn = (-1 if forward else 1) * 2 * math.pi / length
-    # Angles are reduced while they are integers, so that they are exact.
-    places = torch.arange(length, dtype=torch.int64, device=like.device)
-    angles = (torch.outer(places, places) % length).double() * turn
-    return angles.cos().float(), angles.sin().float()
-
-
-def _along(x: torch.Tensor, matrix: torch.Tensor, dim: int) -> torch.Tensor:
-    return (x.movedim(dim, -1) @ matrix).movedim(-1, dim)
-
-
-def _transformed(
-    pair: tuple[torch.Tensor, torch.Tensor | None], dim: int, *, forward: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    real, imaginary = pair
-    cos, sin = _factors(real.shape[dim], real, forward=forward)
-    if imaginary is None:
-        return _along(real, cos, dim), _along(real, sin, dim)
-    return (
-        _along(real, cos, dim) - _along(imaginary, sin, dim),
-        _along(real, sin, dim) + _along(imaginary, cos, dim),
-    )
-
-
-def _scale(sizes: Sequence[int], normalization: int) -> float:
-    """PyTorch's three ways: 0 as it is, 1 by the root of the size, 2 by the size."""
-    total = math.prod(sizes)
-    return 1.0 if normalization == 0 else 1 / math.sqrt(total) if normalization == 1 else 1 / total
-
-
-def _scaled(pair: tuple[torch.Tensor, torch.Tensor], factor: float) -> torch.Tensor:
-    return _join(*pair) if factor == 1 else _join(pair[0] * factor, pair[1] * factor)
-
-
-def _c2c(x: torch.Tensor, dims: Sequence[int], normalization: int, forward: bool) -> torch.Tensor:
-    pair = _pair(x)
-    for dim in dims:
-        pair = _transformed(pair, _axis(dim, x.ndim), forward=forward)
-    return _scaled(pair, _scale([x.shape[d] for d in dims], normalization))
-
-
-def _r2c(x: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> torch.Tensor:
-    last = _axis(dims[-1], x.ndim)
-    pair: tuple[torch.Tensor, torch.Tensor | None] = (x, None)
-    for dim in reversed(dims):
-        pair = _transformed(pair, _axis(dim, x.ndim), forward=True)
-        if onesided and dim == dims[-1]:
-            pair = tuple(part.narrow(last, 0, x.shape[last] // 2 + 1) for part in pair if part is not None)  # type: ignore[assignment]
-    assert pair[1] is not None
-    return _scaled((pair[0], pair[1]), _scale([x.shape[d] for d in dims], normalization))
-
-
-def _c2r(x: torch.Tensor, dims: Sequence[int], normalization: int, last_dim_size: int) -> torch.Tensor:
-    """The second half of the last axis is the first one, conjugate and reversed."""
-    last = _axis(dims[-1], x.ndim)
-    pair = _pair(x)
-    for dim in dims[:-1]:
-        pair = _transformed(pair, _axis(dim, x.ndim), forward=False)
-    real, imaginary = pair
-    half, n = last_dim_size // 2 + 1, last_dim_size
-    real, imaginary = real.narrow(last, 0, half), imaginary.narrow(last, 0, half)
-    cos, sin = _factors(n, real, forward=False)
-    # What is not its own mirror image counts twice; imaginary parts of what is count nothing.
-    twice = torch.tensor([1.0 if k in (0, n - k) else 2.0 for k in range(half)], device=real.device)
-    found = _along(real, twice[:, None] * cos[:half], last) - _along(imaginary, twice[:, None] * sin[:half], last)
-    sizes = [x.shape[d] for d in dims[:-1]] + [n]
-    factor = _scale(sizes, normalization)
-    return found if factor == 1 else found * factor
 
 
 _OPERATORS: Table = {
@@ -382,10 +281,10 @@ _OPERATORS: Table = {
     _aten.where.self: _where,
     _aten.pow.Tensor_Scalar: _power,
     _aten.index.Tensor: _on_parts(_aten.index.Tensor),
-    _aten.index_put.default: lambda x, at, values, accumulate=False: _join(
+    _aten.index_put.default: lambda x, at, values, accumulate=False: join(
         *(
             _aten.index_put.default(part, at, value, accumulate)
-            for part, value in zip(_pair(x), _pair(values), strict=True)
+            for part, value in zip(pair_of(x), pair_of(values), strict=True)
         )
     ),
     _aten.zeros_like.default: lambda x, **_: _fill(x, 0),
@@ -423,15 +322,15 @@ _OPERATORS: Table = {
     _aten.mul_.Scalar: _write(_aten.mul_.Scalar),
     _aten.div_.Tensor: _write(_aten.div_.Tensor),
     _aten.copy_.default: _write(_aten.copy_.default),
-    _aten._fft_c2c.default: _c2c,
-    _aten._fft_c2r.default: _c2r,
+    _aten._fft_c2c.default: fourier.c2c,
+    _aten._fft_c2r.default: fourier.c2r,
 }
 """ATen operator -> what it is where an operand, or the dtype that is asked for, is complex. Those that take real
 operands, and give complex numbers, are in `_GIVING`."""
 
 _GIVING: Table = {
-    _aten.complex.default: _join,
+    _aten.complex.default: join,
     _aten.polar.default: _polar,
-    _aten._fft_r2c.default: _r2c,
+    _aten._fft_r2c.default: fourier.r2c,
 }
 """ATen operator of real operands -> the complex numbers that it gives."""
