@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
 from roundlog.capture import ctc, embedding_bags
 from roundlog.capture.complex_numbers import with_pairs
+from roundlog.capture.known import with_known_values
 
 _aten = torch.ops.aten
 
@@ -48,8 +48,7 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.binary_cross_entropy.default] = _binary_cross_entropy
     table[_aten._grouped_mm.default] = _grouped_mm
     table[_aten.div.out] = _div_out
-    table[_aten.lt.Scalar] = _below(table.get(_aten.lt.Scalar))
-    return with_pairs({**table, **ctc.decompositions(), **embedding_bags.decompositions()})
+    return with_known_values(with_pairs({**table, **ctc.decompositions(), **embedding_bags.decompositions()}))
 
 
 def _base(op: Any) -> str:
@@ -60,27 +59,6 @@ def _split_with_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[t
     """As slices: PyTorch's decomposition looks at the memory itself, by as_strided."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
-
-
-def _below(otherwise: Any) -> Any:
-    """x < limit. Random numbers of [0, 1) are never below 0: layer drop that is switched off asks that, and must get an
-    answer while the step is traced."""
-
-    def below(x: torch.Tensor, limit: float) -> torch.Tensor:
-        if limit <= 0 and x.ndim == 0 and _is_drawn(x):
-            return torch.tensor(False, device=x.device)
-        return NotImplemented if otherwise is None else otherwise(x, limit)
-
-    return below
-
-
-def _is_drawn(x: torch.Tensor) -> bool:
-    """Whether a tensor comes from `torch.rand`."""
-    mode = get_proxy_mode()
-    if mode is None:
-        return False
-    slot = get_proxy_slot(x, mode.tracer, None)
-    return slot is not None and slot.proxy.node.target in (_aten.rand.default, _aten.rand_like.default)
 
 
 def _div_out(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
