@@ -146,6 +146,8 @@ def _places(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]
 _OPERATORS: Table = {
     _aten._local_scalar_dense.default: _item,
     _aten.lt.Scalar: _below,
+    # Writes nothing; as an operator it would make what follows look written to.
+    _aten.detach_.default: lambda x: x,
     _aten.repeat_interleave.Tensor: _repeat_interleave,
     _aten.nonzero.default: _nonzero,
     **{op: _without_masks(op) for op in (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)},
