@@ -109,7 +109,9 @@ def main() -> int:
     captured, tried = page.counts(rows.values())
     print(f"captured {captured} of {tried}; {len(rows) - tried} not tried")
     if options.write is not None:
-        options.write.write_text(page.markdown(rows.values(), (FIRST, SECOND)))
+        from models.kinds import discover
+
+        options.write.write_text(page.markdown(rows.values(), (FIRST, SECOND), len(discover())))
     return 0
 
 

@@ -112,6 +112,8 @@ def candidates(kind: Kind, model: nn.Module, config: PreTrainedConfig) -> Iterat
     """Inputs that may fit, the likeliest first: with labels and without, and with sound in several layouts."""
     names = set(inspect.signature(model.forward).parameters)
     fixed: dict[str, Any] = {"use_cache": False} if "use_cache" in names else {}
+    if "lengths" in names:
+        fixed["lengths"] = [TOKENS] * BATCH
     if {"grid_thw", "image_grid_thw"} & names:
         yield from _gridded(kind, names, model, config, fixed)
     for fields in _fields(names, model, config):
@@ -145,10 +147,11 @@ def _gridded(
         before, after = (find(config, f"vision_{end}_token_id") for end in ("start", "end"))
         around = [torch.full((ROWS, 1), word) if type(word) is int else words(1) for word in (before, after)]
         text = {"input_ids": torch.cat([words(2), around[0], marks, around[1], words(3)], 1)}
-        if "mm_token_type_ids" in names:
-            text["mm_token_type_ids"] = (text["input_ids"] == image_word).long()
         fields = {**text, "pixel_values": pixels}
         beside = {**fixed, "image_grid_thw": grid}
+        if "mm_token_type_ids" in names:
+            # Where images stand is asked by Python; here it is the same in every row.
+            beside["mm_token_type_ids"] = (text["input_ids"][:BATCH] == image_word).long().tolist()
         for labels in _labels(kind, names, config, fields):
             yield Inputs(fields | labels, beside, joined=("pixel_values",))
         yield Inputs(fields, beside, "mean of squares", ("pixel_values",))

@@ -50,8 +50,8 @@ def _cell(text: object) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def markdown(rows: Iterable[Row], machines: tuple[str, str]) -> str:
-    """The whole page."""
+def markdown(rows: Iterable[Row], machines: tuple[str, str], known: int) -> str:
+    """The whole page. known: how many kinds there are."""
     rows = sorted(rows, key=lambda row: (str(row["family"]), str(row["name"])))
     captured, tried = counts(rows)
     versions = {name: ", ".join(sorted({row[name] for row in rows})) for name in ("transformers", "torch")}
@@ -66,7 +66,8 @@ def markdown(rows: Iterable[Row], machines: tuple[str, str]) -> str:
         "",
         "A kind is a model type of `transformers` with the head that comes first in `scripts/models/kinds.py`. It is "
         "built from a small configuration, without weights, and trained for two steps by AdamW, on random data. It "
-        f"counts if plain PyTorch {versions['torch']} trains it to the same bits twice.",
+        f"counts if plain PyTorch {versions['torch']} trains it to the same bits twice. `transformers` has {known} kinds; "
+        f"{len(rows)} of them have been tried.",
         "",
         "It is *captured* if `Job.from_task` makes a job of it, and the job ends at one root under the hardware "
         f"profiles *{machines[0]}* and *{machines[1]}*. What is refused in training mode is tried again in evaluation "

@@ -26,10 +26,13 @@ def page(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_page_is_made_of_the_rows(page) -> None:
     from models.hosts import FIRST, SECOND
+    from models.kinds import discover
 
     rows = page.read(ROOT / "docs" / "models.jsonl")
     text = (ROOT / "docs" / "models.md").read_text()
-    assert text == page.markdown(rows.values(), (FIRST, SECOND)), "run scripts/try_models.py --write docs/models.md"
+    assert text == page.markdown(rows.values(), (FIRST, SECOND), len(discover())), (
+        "run scripts/try_models.py --write docs/models.md"
+    )
     captured, tried = page.counts(rows.values())
     assert text.startswith(f"captured {captured} of {tried} kinds of models")
     assert tried >= 171 and captured >= 150
