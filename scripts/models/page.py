@@ -14,7 +14,8 @@ _CLOSE = 1e-4
 
 APART = {
     "afmoe": "Its routers begin with zeros, so that all experts have one score: `topk` takes the first of them here, "
-    "and in PyTorch whichever its kernel finds."
+    "and in PyTorch whichever its kernel finds.",
+    "levit": "Its batch norms see few numbers and magnify roundings: PyTorch in FP64 has 0.579528.",
 }
 """Kind -> why its first loss is another than PyTorch's."""
 
@@ -66,8 +67,8 @@ def markdown(rows: Iterable[Row], machines: tuple[str, str], known: int) -> str:
         "",
         "A kind is a model type of `transformers` with the head that comes first in `scripts/models/kinds.py`. It is "
         "built from a small configuration, without weights, and trained for two steps by AdamW, on random data. It "
-        f"counts if plain PyTorch {versions['torch']} trains it to the same bits twice. `transformers` has {known} kinds; "
-        f"{len(rows)} of them have been tried.",
+        f"counts if plain PyTorch {versions['torch']} trains it to the same bits twice. `transformers` has {known} "
+        f"kinds; {len(rows)} of them have been tried.",
         "",
         "It is *captured* if `Job.from_task` makes a job of it, and the job ends at one root under the hardware "
         f"profiles *{machines[0]}* and *{machines[1]}*. What is refused in training mode is tried again in evaluation "
