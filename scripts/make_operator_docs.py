@@ -60,8 +60,9 @@ contract know; anything else is refused.
 
 Values are f32, int64 or bool, and so are a job's data and state: parameters and buffers of other types are refused, and
 small integers in datasets become int64. What a model computes in int32 on its way
-(`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is held as int64: the same numbers, except that where int32
-would overflow and wrap around, a program goes on with the number itself; a step in which that happens while it is compared with yours is refused.
+(`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is held as int64: the same numbers, except that where
+int32 would overflow and wrap around, a program goes on with the number itself; a step in which that happens while it is
+compared with yours is refused.
 """
 
 LOWERED = """## What PyTorch operators become
@@ -78,8 +79,9 @@ here; where that is not obvious:
 
 DECOMPOSED = """## What PyTorch takes apart first
 
-These ATen operators are decomposed by PyTorch (its core table) before any rule sees them. They can be captured as far
-as what they consist of can.
+These ATen operators are decomposed before any rule sees them: by PyTorch's core table, or by functions of ours
+(`roundlog.capture.decompositions`), which write complex numbers, Fourier transforms, CTC and bags of embeddings in real
+operators. They can be captured as far as what they consist of can.
 """
 
 

@@ -8,7 +8,18 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from roundlog.capture import adaptive_pooling, drawing, linear_algebra, losses, scattering, special_functions
+from roundlog.capture import (
+    adaptive_pooling,
+    ctc,
+    drawing,
+    embedding_bags,
+    linear_algebra,
+    losses,
+    scattering,
+    special_functions,
+)
+from roundlog.capture.complex_numbers import with_pairs
+from roundlog.capture.known import with_known_values
 
 _aten = torch.ops.aten
 
@@ -47,7 +58,7 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
-    return {**table, **own_decompositions()}
+    return with_known_values(with_pairs({**table, **own_decompositions()}))
 
 
 def own_decompositions() -> dict[Any, Any]:
@@ -59,6 +70,8 @@ def own_decompositions() -> dict[Any, Any]:
         **drawing.decompositions(),
         **losses.decompositions(),
         **adaptive_pooling.decompositions(),
+        **ctc.decompositions(),
+        **embedding_bags.decompositions(),
     }
 
 

@@ -49,7 +49,8 @@ class Storages:
             node = self._base[node]
         if node.op == "get_attr":
             raise CaptureError(
-                f"the operator {writer}{self._where()} writes into a tensor that is no part of the state: make it a buffer"
+                f"the operator {writer}{self._where()} writes into a tensor that is no part of the state: make it a "
+                "buffer of the model"
             )
         self._values[node] = value
         # Views come after their bases in the graph, and were added in that order.

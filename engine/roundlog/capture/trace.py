@@ -16,11 +16,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
-from roundlog.capture.control_flow import KnownValues, hint_of
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws
 from roundlog.capture.eager import plain_model, plainly
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.hints import control_flow
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error
 from roundlog.capture.optimizer import Update, clip_factor, updates
 from roundlog.capture.substitution import Substitution, tied
@@ -102,13 +102,11 @@ class Tracer:
         except CaptureError:
             raise
         except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
-            advice = hint_of(error) or "decide by torch.where, or switch off the option of the model that asks for this"
-            raise CaptureError(
-                f"the step's control flow depends on values that it computes{place_of_error(error)}: {advice}"
-            ) from error
+            raise CaptureError(control_flow(error)) from error
         except Exception as error:
-            what = hint_of(error) or reason(error)
-            raise CaptureError(f"PyTorch cannot trace this step: {what}{place_of_error(error)}") from error
+            if "data is not allocated yet" in str(error):  # .tolist() and .numpy() of a traced tensor
+                raise CaptureError(control_flow(error)) from error
+            raise CaptureError(f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}") from error
         return Trace(
             graph=graph,
             states=self.states,
@@ -121,7 +119,7 @@ class Tracer:
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         draws = Draws()
-        with KnownValues(), self._substitution, draws, _NoNewMemory():
+        with self._substitution, draws, _NoNewMemory():
             loss = self._accumulate(batch)
             gradients = {
                 name: self._parameters[f"parameter/{name}"].grad

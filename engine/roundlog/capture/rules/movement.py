@@ -20,6 +20,17 @@ def same(c: Context, x: Value, **_: Any) -> Value:
     return x
 
 
+@rule("view_as_complex", "view_as_real", view=True, complex_numbers=True)
+def real_view(c: Context, x: Value) -> Value:
+    """Complex numbers are held as the real pairs that they are views of; `roundlog.capture.complex_numbers` leaves no
+    other operator on them."""
+    if "complex" in str(c.node.target):
+        # The type that a program gives it: what is held against the traced one.
+        c.node.meta["val"] = c.node.args[0].meta["val"]  # type: ignore[union-attr]
+        c.node.meta["pairs"] = True
+    return x
+
+
 @rule("_to_copy")
 def to_copy(c: Context, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
     """FP32 numbers lose their fraction on the way to integers; what int64 does not hold stops the run."""

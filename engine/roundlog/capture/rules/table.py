@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -27,14 +28,18 @@ AT_CAPTURE: set[str] = set()
 """ATen names whose rules take many operators: of constants, PyTorch computes them at capture."""
 
 
-def rule(*names: str, view: bool = False, at_capture: bool = False) -> Callable[[_R], _R]:
-    """Register a rule under ATen names ("add", or "add.Tensor" for one overload)."""
+def rule(
+    *names: str, view: bool = False, at_capture: bool = False, complex_numbers: bool = False
+) -> Callable[[_R], _R]:
+    """Register a rule under ATen names ("add", or "add.Tensor" for one overload). complex_numbers: whether it knows
+    what to do with them; other rules refuse them."""
 
     def add(function: _R) -> _R:
+        kept = function if complex_numbers else _of_real_numbers(function)
         for name in names:
             if name in RULES:
                 raise ValueError(f"two rules for aten.{name}")
-            RULES[name] = function
+            RULES[name] = kept
             if view:
                 VIEWS.add(name)
             if at_capture:
@@ -42,6 +47,25 @@ def rule(*names: str, view: bool = False, at_capture: bool = False) -> Callable[
         return function
 
     return add
+
+
+def _of_real_numbers(function: Rule) -> Rule:
+    @wraps(function)
+    def apply(c: Context, *args: Any, **kwargs: Any) -> Any:
+        if any(is_complex(node) for node in (c.node, *c.node.all_input_nodes)):
+            raise CaptureError(
+                "computes with complex numbers in a way that has no counterpart: write it with their real and "
+                "imaginary parts (torch.view_as_real)"
+            )
+        return function(c, *args, **kwargs)
+
+    return apply
+
+
+def is_complex(node: fx.Node) -> bool:
+    """Whether a graph node stands for complex numbers, which are held as pairs of real ones."""
+    traced = node.meta.get("val")
+    return "pairs" in node.meta or (isinstance(traced, torch.Tensor) and traced.is_complex())
 
 
 class Context(ABC):

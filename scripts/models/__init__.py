@@ -1,0 +1,1 @@
+"""Every kind of model that `transformers` knows, in a small configuration, tried as a task."""

@@ -1,0 +1,117 @@
+"""Where control flow depends on values, the model's line is named, and the option that switches it off."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from calls import Calls
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture.hints import control_flow
+from torch import nn
+from torch.distributions import Normal
+
+CAUSAL = nn.Transformer.generate_square_subsequent_mask(4)
+
+
+class Dropping(nn.Module):
+    """Layer drop as it is usually written."""
+
+    def __init__(self, encoder_layerdrop: float) -> None:
+        super().__init__()
+        self.encoder_layerdrop = encoder_layerdrop
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.rand([]) < self.encoder_layerdrop:
+            return x
+        return 2 * x
+
+
+class Asking(nn.Module):
+    """A model that leaves a decision to a library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names: dict[str, Any] = {}
+        library = Path(sysconfig.get_paths()["purelib"]) / "a_library" / "helper.py"
+        exec(compile("def is_positive(x):\n    return bool(x.sum() > 0)", library, "exec"), names)
+        self.is_positive = names["is_positive"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.is_positive(x) else -x
+
+
+def task_of(function: Callable[[torch.Tensor], torch.Tensor], inner: nn.Module | None = None) -> Task:
+    torch.manual_seed(0)
+    model = Calls(function)
+    model.inner = inner
+    return Task(
+        model=model,
+        loss=lambda m, b: m(b["x"]).sum(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(4, 6)},
+        batch_size=4,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+
+
+def said(task: Task) -> str:
+    """About what PyTorch raised while the task was traced."""
+    with pytest.raises(CaptureError) as caught:
+        capture(task)
+    assert caught.value.__cause__ is not None
+    return control_flow(caught.value.__cause__)
+
+
+LAYER = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+ENCODER = nn.TransformerEncoder(LAYER, 1)
+DROPPING, ASKING = Dropping(0.5), Asking()
+
+
+@pytest.mark.parametrize(
+    ("function", "inner", "sentence"),
+    [
+        (
+            DROPPING,
+            DROPPING,
+            r"\(at test_hints\.py:\d+\): layer drop .*: set encoder_layerdrop=0 in the model's config$",
+        ),
+        (
+            lambda x: Normal(x, x.exp()).log_prob(x.detach()),
+            None,
+            r"\(at test_hints\.py:\d+\): .*make it with validate_args=False$",
+        ),
+        (
+            lambda x: ENCODER(x.expand(4, 4, 6), mask=CAUSAL + x[0, 0]),
+            ENCODER,
+            r"\(at test_hints\.py:\d+\): .*: pass is_causal=True with a causal mask",
+        ),
+        (ASKING, ASKING, r"\(at test_hints\.py:\d+\): decide by torch\.where, or switch off the option"),
+    ],
+)
+def test_the_line_and_the_option_are_named(function, inner, sentence: str) -> None:
+    message = said(task_of(function, inner))
+    assert re.search(r"^the step's control flow depends on values that it computes " + sentence, message), message
+
+
+def test_the_line_is_the_models_and_not_a_librarys() -> None:
+    line = Asking.forward.__code__.co_firstlineno + 1
+    assert f"(at test_hints.py:{line})" in said(task_of(ASKING, ASKING))
+
+
+def test_layer_drop_that_is_switched_off_is_captured() -> None:
+    dropping = Dropping(0.0)
+    program = capture(task_of(dropping, dropping)).program
+    assert not any(node.op == "uniform" for node in program.nodes)
+
+
+def test_what_the_hints_say_helps() -> None:
+    capture(task_of(lambda x: Normal(x, x.exp(), validate_args=False).log_prob(x.detach())))
+    capture(task_of(lambda x: ENCODER(x.expand(4, 4, 6), mask=CAUSAL + 0 * x[0, 0], is_causal=True), ENCODER))

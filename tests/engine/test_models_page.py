@@ -1,0 +1,83 @@
+"""The page about Hugging Face's models is made of the rows, and a row of what is measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "try_models.py"
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    from models import page
+
+    return page
+
+
+def test_the_page_is_made_of_the_rows(page) -> None:
+    from models.hosts import FIRST, SECOND
+    from models.kinds import discover
+
+    rows = page.read(ROOT / "docs" / "models.jsonl")
+    text = (ROOT / "docs" / "models.md").read_text()
+    assert text == page.markdown(rows.values(), (FIRST, SECOND), len(discover())), (
+        "run scripts/try_models.py --write docs/models.md"
+    )
+    captured, tried = page.counts(rows.values())
+    assert text.startswith(f"captured {captured} of {tried} kinds of models")
+    assert tried >= 171 and captured >= 150
+    for row in rows.values():
+        assert row["outcome"] == "captured" or row["why"], row
+        assert row.get("root") == row.get("other root") or row["outcome"] != "captured", row
+
+
+def test_a_row_that_was_cut_off_is_left_out(page, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"name": "a", "outcome": "refused"}\n{"name": "b", "outc')
+    assert list(page.read(file)) == ["a"]
+
+
+def test_roots_that_differ_do_not_count_as_captured(page) -> None:
+    row = {"name": "a", "outcome": "captured", "root": "01", "other root": "02"}
+    assert page.counts([row, {**row, "other root": "01"}, {"outcome": "not tried"}]) == (1, 2)
+
+
+def tried(tmp_path: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--rows",
+        str(tmp_path / "rows.jsonl"),
+        "--write",
+        str(tmp_path / "page.md"),
+    ]
+    for name in names:
+        command += ["--only", name]
+    paths = os.pathsep.join([str(ROOT / "engine"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def test_small_models_are_tried_and_captured(tmp_path: Path) -> None:
+    done = tried(tmp_path, "gpt_neox", "resnet")
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())}
+    assert {row["outcome"] for row in rows.values()} == {"captured"} and len(rows) == 2
+    assert all(row["root"] == row["other root"] for row in rows.values())
+    assert (tmp_path / "page.md").read_text().startswith("captured 2 of 2 kinds of models")
+
+
+def test_a_kind_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    done = tried(tmp_path, "no_such_kind")
+    assert done.returncode and "there is no kind no_such_kind" in done.stderr and "Traceback" not in done.stderr
