@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from roundlog.capture import Task
-from roundlog.capture.eager import EagerTraining
+from roundlog.capture.tracing.eager import EagerTraining
 
 
 class PlainTraining:

@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.draws import Replay
-from roundlog.capture.eager import EagerTraining, plainly
 from roundlog.capture.lowering import Origin
-from roundlog.capture.rehearsal import surroundings
-from roundlog.capture.surroundings import Surroundings
 from roundlog.capture.task import widened
+from roundlog.capture.tracing.eager import EagerTraining, plainly
+from roundlog.capture.tracing.rehearsal import surroundings
+from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.executor import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
-from roundlog.capture.eager import EagerTraining, plainly
+from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.executor import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows

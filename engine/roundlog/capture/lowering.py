@@ -12,15 +12,15 @@ from torch.utils._pytree import tree_leaves
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
-from roundlog.capture.eager import plain_model
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
-from roundlog.capture.rehearsal import surroundings, traced
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.table import storage
 from roundlog.capture.storage import Storages
 from roundlog.capture.task import Task
-from roundlog.capture.trace import Trace
+from roundlog.capture.tracing.eager import plain_model
+from roundlog.capture.tracing.rehearsal import surroundings, traced
+from roundlog.capture.tracing.trace import Trace
 from roundlog.program import DType, Program, ProgramError, TensorType
 
 

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.schedule import Factor
+from roundlog.capture.optimizers.schedule import Factor
 
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from roundlog.auditor import Auditor
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.schedule import rates
+from roundlog.capture.optimizers.schedule import rates
 from roundlog.fusion import peak_bytes
 from roundlog.job import Job
 from roundlog.plain import PlainTraining

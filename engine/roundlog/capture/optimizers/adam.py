@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from roundlog.capture.optimizers.schedule import Rate
 from roundlog.capture.optimizers.update import Column, Stepped, Tensors, Update, zeros
-from roundlog.capture.schedule import Rate
 
 
 class Moments(Update):

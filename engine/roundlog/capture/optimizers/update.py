@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from roundlog.capture.schedule import Rate
+from roundlog.capture.optimizers.schedule import Rate
 
 Tensors = Mapping[str, torch.Tensor]
 Column = Callable[[int], float]

@@ -22,8 +22,7 @@ def same(c: Context, x: Value, **_: Any) -> Value:
 
 @rule("view_as_complex", "view_as_real", view=True, complex_numbers=True)
 def real_view(c: Context, x: Value) -> Value:
-    """Complex numbers are held as the real pairs that they are views of; `roundlog.capture.complex_numbers` leaves no
-    other operator on them."""
+    """Complex numbers are held as the real pairs that they are views of; no other operator on them is left by now."""
     if "complex" in str(c.node.target):
         # The type that a program gives it: what is held against the traced one.
         c.node.meta["val"] = c.node.args[0].meta["val"]  # type: ignore[union-attr]

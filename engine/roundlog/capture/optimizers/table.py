@@ -13,10 +13,16 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from roundlog.capture import optimizers
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.optimizers import Update
-from roundlog.capture.schedule import Factor, rates
+from roundlog.capture.optimizers.adam import Adam, Adamax, NAdam, RAdam
+from roundlog.capture.optimizers.averaging import ASGD
+from roundlog.capture.optimizers.factored import Adafactor
+from roundlog.capture.optimizers.orthogonal import Muon
+from roundlog.capture.optimizers.scaled import Adadelta, Adagrad, RMSprop
+from roundlog.capture.optimizers.schedule import Factor, rates
+from roundlog.capture.optimizers.sgd import SGD
+from roundlog.capture.optimizers.signs import Rprop
+from roundlog.capture.optimizers.update import Update
 
 
 def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
@@ -27,19 +33,19 @@ def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Ten
 
 
 _UPDATES: dict[type, type[Update]] = {
-    torch.optim.SGD: optimizers.SGD,
-    torch.optim.Adam: optimizers.Adam,
-    torch.optim.AdamW: optimizers.Adam,
-    torch.optim.NAdam: optimizers.NAdam,
-    torch.optim.RAdam: optimizers.RAdam,
-    torch.optim.Adamax: optimizers.Adamax,
-    torch.optim.RMSprop: optimizers.RMSprop,
-    torch.optim.Adagrad: optimizers.Adagrad,
-    torch.optim.Adadelta: optimizers.Adadelta,
-    torch.optim.Adafactor: optimizers.Adafactor,
-    torch.optim.Muon: optimizers.Muon,
-    torch.optim.ASGD: optimizers.ASGD,
-    torch.optim.Rprop: optimizers.Rprop,
+    torch.optim.SGD: SGD,
+    torch.optim.Adam: Adam,
+    torch.optim.AdamW: Adam,
+    torch.optim.NAdam: NAdam,
+    torch.optim.RAdam: RAdam,
+    torch.optim.Adamax: Adamax,
+    torch.optim.RMSprop: RMSprop,
+    torch.optim.Adagrad: Adagrad,
+    torch.optim.Adadelta: Adadelta,
+    torch.optim.Adafactor: Adafactor,
+    torch.optim.Muon: Muon,
+    torch.optim.ASGD: ASGD,
+    torch.optim.Rprop: Rprop,
 }
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from roundlog.capture.decompositions.pairs import axis_of, join, pair_of
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.pairs import axis_of, join, pair_of
 
 MAX_TRANSFORMED = 1 << 11
 """The longest axis of a discrete Fourier transform: it is a product with a matrix of its square."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from roundlog.capture import fourier
+from roundlog.capture.decompositions import fourier
+from roundlog.capture.decompositions.pairs import axis_of, join, pair_of
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.pairs import axis_of, join, pair_of
 
 _aten = torch.ops.aten
 

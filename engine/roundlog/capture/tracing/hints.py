@@ -14,7 +14,7 @@ from torch import nn
 
 from roundlog.capture.lines import LIBRARIES
 
-_CAPTURE = str(Path(__file__).parent)
+_CAPTURE = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 
 _DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent)

@@ -13,13 +13,13 @@ from torch import fx
 
 from roundlog.capture.constants import Constants, written
 from roundlog.capture.draws import draw_of
-from roundlog.capture.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_error, source_of
-from roundlog.capture.surroundings import Surroundings
 from roundlog.capture.task import STORED, Task
-from roundlog.capture.trace import Trace, Tracer
-from roundlog.capture.untraceable import reason
+from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
+from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.trace import Trace, Tracer
+from roundlog.capture.tracing.untraceable import reason
 
 _OWN = ("optimizer", "schedule")
 """Roots whose changes are known: they are followed by other means."""

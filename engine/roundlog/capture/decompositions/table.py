@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from roundlog.capture import (
+from roundlog.capture.decompositions import (
     adaptive_pooling,
     ctc,
     drawing,
@@ -18,8 +18,8 @@ from roundlog.capture import (
     scattering,
     special_functions,
 )
-from roundlog.capture.complex_numbers import with_pairs
-from roundlog.capture.known import with_known_values
+from roundlog.capture.decompositions.complex_numbers import with_pairs
+from roundlog.capture.decompositions.known import with_known_values
 
 _aten = torch.ops.aten
 

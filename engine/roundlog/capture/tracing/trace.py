@@ -18,15 +18,15 @@ from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws
-from roundlog.capture.eager import plain_model, plainly
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.hints import control_flow
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error
-from roundlog.capture.optimizer import Update, clip_factor, updates
-from roundlog.capture.substitution import Substitution, tied
-from roundlog.capture.surroundings import Surroundings
+from roundlog.capture.optimizers import Update, clip_factor, updates
 from roundlog.capture.task import Task, micro_batches
-from roundlog.capture.untraceable import reason
+from roundlog.capture.tracing.eager import plain_model, plainly
+from roundlog.capture.tracing.hints import control_flow
+from roundlog.capture.tracing.substitution import Substitution, tied
+from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.untraceable import reason
 
 Named = dict[str, torch.Tensor]
 
