@@ -40,6 +40,8 @@ class Builder:
         self._streams: dict[object, int] = {}
         self._drawn: dict[Draw, int] = {}
         """How many streams a call has taken."""
+        self.places: dict[Value, int] = {}
+        """Where values are in the program that was finished."""
 
     def type(self, value: Value) -> TensorType:
         return self.nodes[value].type
@@ -179,9 +181,9 @@ class Builder:
         schedule: Sequence[str],
         batch_size: int,
         keep: Sequence[Value] = (),
-    ) -> tuple[Program, dict[Value, int]]:
-        """The program that computes these values, and those to keep, and where every value is in it: unreachable nodes
-        go, except where state and data come in."""
+    ) -> Program:
+        """The program that computes these values, and those to keep: unreachable nodes go, except where state and data
+        come in. Where the others are in it stands in `places`."""
         marks = [self.op("loss", loss)]
         alive = {index for index, node in enumerate(self.nodes) if node.op in ("state", "data")}
         todo = [*marks, *stores, *keep]
@@ -198,11 +200,11 @@ class Builder:
         ]
         for slot, value in enumerate(stores):
             nodes.append(Node("store", (place[value],), {"slot": slot}, self.type(value)))
-        program = Program(
+        self.places = {Value(old): new for old, new in place.items()}
+        return Program(
             nodes=tuple(nodes),
             state_names=tuple(states),
             data_names=tuple(data),
             schedule_names=tuple(schedule),
             batch_size=batch_size,
         )
-        return program, {Value(old): new for old, new in place.items()}

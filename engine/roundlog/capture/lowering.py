@@ -57,7 +57,7 @@ def capture(task: Task) -> Captured:
     with surroundings(task) as around:
         trace, attributes = traced(task, around)
         lowering = _Lowering(task, trace)
-        program, places = lowering.run()
+        program, places = lowering.run(), lowering.builder.places
     states = {name: tensor.detach().clone().contiguous() for name, tensor in lowering.states.items()}
     model = plain_model(task.model)
     own = {
@@ -93,8 +93,7 @@ class _Lowering(Context):
         self._known_states: dict[object, Value] = {}
         self.storages = Storages(self, self.values)
 
-    def run(self) -> tuple[Program, dict[Value, int]]:
-        """The program, and where in it the values are that were lowered."""
+    def run(self) -> Program:
         graph = self.traced.graph.graph
         self._bind_placeholders([node for node in graph.nodes if node.op == "placeholder"])
         outputs: Any = None

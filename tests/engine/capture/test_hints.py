@@ -84,7 +84,7 @@ DROPPING, ASKING = Dropping(0.5), Asking()
             r"\(at test_hints\.py:\d+\): layer drop .*: set encoder_layerdrop=0 in the model's config$",
         ),
         (
-            lambda x: Normal(x, x.exp()).log_prob(x.detach()),
+            lambda x: Normal(x, x.exp(), validate_args=True).log_prob(x.detach()),
             None,
             r"\(at test_hints\.py:\d+\): .*make it with validate_args=False$",
         ),
@@ -113,5 +113,5 @@ def test_layer_drop_that_is_switched_off_is_captured() -> None:
 
 
 def test_what_the_hints_say_helps() -> None:
-    capture(task_of(lambda x: Normal(x, x.exp(), validate_args=False).log_prob(x.detach())))
+    capture(task_of(lambda x: Normal(x, x.exp()).log_prob(x.detach())))
     capture(task_of(lambda x: ENCODER(x.expand(4, 4, 6), mask=CAUSAL + 0 * x[0, 0], is_causal=True), ENCODER))
