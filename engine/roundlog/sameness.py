@@ -144,7 +144,8 @@ class _Comparison:
         apart, size = _apart(ours, truth), _largest(truth)
         # States are rounded to FP32 once a step, however little they move.
         state = self._start.get(name.removeprefix(_CHANGE))
-        allowed = _FLOOR * size + (0.0 if state is None else 2.0**-22 * _largest(state.double()))
+        rounding = 0.0 if state is None else 2.0**-24 * _largest(state.double())
+        allowed = _FLOOR * size + 4 * rounding
         own = _apart(self._single.steps[step][name], truth)
         allowed += _ROOM * own
         if apart > allowed:
@@ -156,7 +157,7 @@ class _Comparison:
                 "write this part with ordinary operators on parameters and buffers"
             )
         # Where FP32 leaves next to nothing of a tensor, its difference says nothing.
-        return apart / size if own < _BLURRED * size else 0.0
+        return max(0.0, apart - rounding) / size if own < _BLURRED * size else 0.0
 
     def _noise_of(self, step: int, name: str) -> float:
         """How far from the truth PyTorch's FP32 gets when the initial state is changed by a unit in the last place, in

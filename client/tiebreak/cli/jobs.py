@@ -170,7 +170,7 @@ def create(
     if not json:
         output.show_facts(f"Job in {where}", _facts(job))
         if sameness is not None:
-            output.show_line(f"{str(sameness).capitalize()}.")
+            output.show_line(f"{str(sameness)[0].upper()}{str(sameness)[1:]}.")
     if reward is not None and judge is not None:
         from tiebreak.chain.records import ANYONE, Terms
         from tiebreak.cli.notices import Teller
