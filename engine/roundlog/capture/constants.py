@@ -55,7 +55,8 @@ class Constants:
         for leaf in tree_leaves(self.evaluate(node)):
             if isinstance(leaf, torch.Tensor):
                 digest.update(f"{leaf.dtype} {list(leaf.shape)}".encode())
-                digest.update(leaf.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b"")
+                dense = torch.empty(leaf.shape, dtype=leaf.dtype).copy_(leaf)
+                digest.update(dense.view(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b"")
             else:
                 digest.update(repr(leaf).encode())
         return digest.hexdigest()

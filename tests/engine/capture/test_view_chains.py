@@ -104,7 +104,7 @@ def test_a_write_through_as_strided_reaches_the_elements_that_it_shows() -> None
     linear_through(write)
 
 
-def test_a_write_into_elements_that_are_one_place_is_refused_by_operator_and_line() -> None:
+def test_a_write_into_elements_that_are_one_place_is_refused_by_its_line() -> None:
     def overlapping(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()
         torch.as_strided(y, (3, 3), (2, 1)).mul_(2.0)
@@ -116,11 +116,13 @@ def test_a_write_into_elements_that_are_one_place_is_refused_by_operator_and_lin
         return y
 
     for function in (overlapping, expanded):
-        refused(Calls(function), r"^the operator aten\.(mul|add)_\S* \(at test_view_chains\.py:\d+\).*\.clone\(\)$")
+        refused(
+            Calls(function), r"^the step fails in PyTorch itself: .* single memory location.*\(at test_view_chains\.py"
+        )
 
 
 def test_memory_outside_of_a_tensor_is_not_looked_at() -> None:
     refused(
         Calls(lambda x: torch.as_strided(x.clone()[1:3], (5,), (6,), 0)),
-        r"aten\.as_strided\S* \(at test_view_chains\.py:\d+\).*outside of the tensor",
+        r"^the step fails in PyTorch itself: .* out of bounds for storage.*\(at test_view_chains\.py",
     )

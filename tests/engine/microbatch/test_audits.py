@@ -145,7 +145,8 @@ def test_a_value_that_is_not_finite_is_named_as_for_the_whole_batch(tmp_path: Pa
 
     def loss(m: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         squares = batch["x"] * batch["x"]
-        return (m(squares.minimum(torch.tensor(1.0))) + batch["x"].exp().sum(1, keepdim=True)).sum()
+        both = batch["x"].exp() + squares
+        return (m(squares.minimum(torch.tensor(1.0))) + both.sum(1, keepdim=True)).sum()
 
     task = Task(
         model=model,

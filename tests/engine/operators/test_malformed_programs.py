@@ -139,7 +139,11 @@ MALFORMED: list[tuple[str, Callable[[Document], None], str]] = [
     ("there are two losses", _insert(7, ["loss", [5], {}, "f32", []]), "loss"),
     ("the loss is no scalar", _set("nodes", 6, to=["loss", [4], {}, "f32", [1, 1]]), "loss"),
     ("the loss is an integer", _set("nodes", 6, to=["loss", [2], {}, "i64", []]), "loss"),
-    ("a constant is NaN", _insert(3, ["constant", [], {"bits": [0x7FC00000]}, "f32", []]), "operator 3 (constant"),
+    (
+        "a constant is another NaN",
+        _insert(3, ["constant", [], {"bits": [0x7FC00001]}, "f32", []]),
+        "operator 3 (constant",
+    ),
     ("a constant does not fit", _insert(3, ["constant", [], {"bits": [2**32]}, "f32", []]), "operator 3 (constant"),
     ("a truth value is 2", _insert(3, ["constant", [], {"bits": [2]}, "bool", []]), "operator 3 (constant"),
     ("a constant has too few items", _insert(3, ["constant", [], {"bits": [1, 2]}, "f32", [3]]), "operator 3"),

@@ -57,17 +57,25 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
-    """Without what computes several operators as one (compiled functions, fused attention, oneDNN, whose recurrent
-    layers are one operator), and without checks of `torch.distributions`, which look at values and change nothing."""
-    checks = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
+def without_onednn() -> Iterator[None]:
+    """Without oneDNN, whose recurrent layers are one operator."""
     was_enabled = torch._C._get_mkldnn_enabled()
     # torch.backends.mkldnn.flags would set other options too, and warn of them.
     torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was_enabled)
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Without what computes several operators as one (compiled functions, fused attention), and without checks of
+    `torch.distributions`, which look at values and change nothing."""
+    checks = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
     try:
         with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         Distribution.set_default_validate_args(checks)
-        torch._C._set_mkldnn_enabled(was_enabled)

@@ -22,7 +22,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error
 from roundlog.capture.optimizers import Update, clip_factor, updates
 from roundlog.capture.task import Task, micro_batches
-from roundlog.capture.tracing.eager import plain_model, plainly
+from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.hints import control_flow
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -94,7 +94,7 @@ class Tracer:
             return self._step(states, row, batch)
 
         try:
-            with preserve_node_meta(), plainly(), _quietly():
+            with preserve_node_meta(), plainly(), without_onednn(), _quietly():
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
                 graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
                     self.states, row, batch
