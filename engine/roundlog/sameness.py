@@ -25,6 +25,7 @@ from roundlog.capture.task import widened
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.capture.tracing.rehearsal import surroundings
 from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.untraceable import reason
 from roundlog.executor import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
@@ -61,7 +62,7 @@ class Sameness:
     """What the comparison has found."""
 
     steps: int
-    """Steps that were compared from each state."""
+    """Steps that were compared from each state; 0 if PyTorch gives nothing finite at the first."""
     largest: float
     """Largest difference, in units of the largest element of its tensor."""
     name: str
@@ -70,6 +71,8 @@ class Sameness:
     """Whether PyTorch could run the step in FP64."""
 
     def __str__(self) -> str:
+        if not self.steps:
+            return "captured step could not be compared: yours gives numbers that are not finite at the first step"
         with_what = "in FP64" if self.in_fp64 else "in FP32, since the model does not run in FP64"
         return (
             f"captured step equals yours: {self.steps} steps from two states, largest difference {self.largest:.0e} of "
@@ -95,7 +98,12 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
     with surroundings(task) as around:
         for start in (captured.states, _moved(captured.states)):
             comparison = _Comparison(task, captured, around, start, steps)
-            found = max([found, *comparison.differences()])
+            differences = list(comparison.differences())
+            if not differences and start is captured.states:
+                if comparison.failure:
+                    raise CaptureError(f"your own step fails on the first batch: {comparison.failure}")
+                return Sameness(steps=0, largest=0.0, name="", in_fp64=comparison.in_fp64)
+            found = max([found, *differences])
             in_fp64 &= comparison.in_fp64
     return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64)
 
@@ -113,10 +121,21 @@ class _Comparison:
         self._gradients: list[_Values] = []
         self._ours = self._by_engine(captured)
         self._single = self._by_pytorch(torch.float32)
+        self._require_repeatable(self._by_pytorch(torch.float32))
         double = self._by_pytorch(torch.float64)
         self.in_fp64 = bool(double.steps)
         self._truth = double if self.in_fp64 else self._single
         self._nudged: list[_Run] = []
+
+    def _require_repeatable(self, again: _Run) -> None:
+        """Raises CaptureError if PyTorch comes to other numbers the second time."""
+        for one, two in zip(self._single.steps, again.steps, strict=False):
+            for name in one.keys() & two.keys():
+                if not torch.equal(one[name].nan_to_num(), two[name].nan_to_num()):
+                    raise CaptureError(
+                        f"your own step gives another result every time: {name} changes though it starts from the same "
+                        "state and draws the same numbers, so something outside of the model's tensors changes it"
+                    )
 
     def differences(self) -> Iterator[tuple[float, str]]:
         """(difference in units of the largest element, name) of everything that is compared. Raises CaptureError."""
@@ -131,6 +150,11 @@ class _Comparison:
                 raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}")
             for name in truth:
                 yield self._compare(step, name), name
+
+    @property
+    def failure(self) -> str:
+        """What the user's own step raises; empty if nothing."""
+        return self._single.stopped
 
     def _breaks_down(self, step: int) -> bool:
         """Whether PyTorch has no numbers there either."""
@@ -230,7 +254,7 @@ class _Comparison:
         except CaptureError:
             raise
         except Exception as error:
-            run.stopped = str(error)
+            run.stopped = reason(error)
         finally:
             torch.set_default_dtype(default)
             around.restore()
@@ -268,7 +292,11 @@ def _found(loss: float, gradients: _Values, before: _Values, after: _Values) -> 
     return {
         "the loss": torch.tensor(loss, dtype=torch.float64),
         **{f"the gradient of {name}": gradient for name, gradient in gradients.items()},
-        **{f"{_CHANGE}{name}": after[name] - before[name] for name in before},
+        # What stays infinite, as in a mask, has not moved.
+        **{
+            f"{_CHANGE}{name}": torch.where(after[name] == before[name], 0.0, after[name] - before[name])
+            for name in before
+        },
     }
 
 

@@ -243,8 +243,8 @@ def _begins_with_nothing(net: Net, x: Tensor) -> Tensor:
     ("forward", "sentences"),
     [
         (_counts, ["mul.Tensor (at test_scripts.py:", "a step changes model.n"]),
-        (lambda n, x: n.a(x) * random.random(), ["given other arguments every time", "the state of Python's random"]),
-        (lambda n, x: n.a(x) + np.random.rand(), ["given other arguments every time", "the state of numpy.random"]),
+        (lambda n, x: n.a(x) * random.random(), ["the step draws from Python's random"]),
+        (lambda n, x: n.a(x) + np.random.rand(), ["the step draws from numpy.random"]),
         (
             _begins_with_nothing,
             ["model.h (nothing at first, then a Tensor)", "buffers that hold tensors from the start"],

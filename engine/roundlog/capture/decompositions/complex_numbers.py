@@ -76,7 +76,8 @@ def _added(sign: int) -> Callable[..., torch.Tensor]:
 
 def _equal(a: Any, b: Any) -> torch.Tensor:
     (p, q), (r, s) = pair_of(a), pair_of(b)
-    return (p == r) & ((0 if q is None else q) == (0 if s is None else s))
+    equal: torch.Tensor = (p == r) & ((0 if q is None else q) == (0 if s is None else s))
+    return equal
 
 
 def _neg(x: torch.Tensor) -> torch.Tensor:
@@ -124,7 +125,8 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> 
         raise CaptureError(f"computes in {wanted}: programs are FP32, use complex64")
     real, imaginary = pair_of(x)
     if wanted == torch.float32:
-        return real.clone()
+        copied: torch.Tensor = real.clone()
+        return copied
     return join(real.to(torch.float32), imaginary)
 
 
@@ -205,7 +207,8 @@ def _permute(x: torch.Tensor, rank: int, dims: Sequence[int]) -> torch.Tensor:
 def _slice(
     x: torch.Tensor, rank: int, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> torch.Tensor:
-    return _aten.slice.Tensor(x, axis_of(dim, rank), start, end, step)
+    part: torch.Tensor = _aten.slice.Tensor(x, axis_of(dim, rank), start, end, step)
+    return part
 
 
 def _select(x: torch.Tensor, rank: int, dim: int, index: int) -> torch.Tensor:

@@ -68,7 +68,7 @@ class _Batch:
             skipped = torch.where(skips, _shifted(after, -2), _NEVER)
             moved = _log_of_sum(after, _shifted(after, -1), skipped)
             last = torch.where(self.ends, 0.0, _NEVER)
-            inner = torch.where((step == self.inputs - 1)[:, None], last, moved)
+            inner = torch.where(self.inputs.eq(step + 1)[:, None], last, moved)
             found.append(torch.where((step < self.inputs)[:, None], inner + self.log_probs[step], _NEVER))
         return found[::-1]
 

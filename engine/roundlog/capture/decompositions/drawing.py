@@ -69,4 +69,5 @@ def normal(mean: Any, deviation: Any = 1.0, *, generator: torch.Generator | None
     """mean + deviation * a standard normal number."""
     given = mean if isinstance(mean, torch.Tensor) else deviation
     shape = torch.broadcast_shapes(*(x.shape for x in (mean, deviation) if isinstance(x, torch.Tensor)))
-    return mean + deviation * torch.randn(shape, device=given.device)
+    drawn: torch.Tensor = mean + deviation * torch.randn(shape, device=given.device)
+    return drawn

@@ -35,14 +35,16 @@ def known(x: Any) -> torch.Tensor | None:
     constant = getattr(x, "constant", None)
     if constant is not None:
         with _disable_current_modes():
-            return constant.detach().cpu()
+            held: torch.Tensor = constant.detach().cpu()
+            return held
     node, mode = node_of(x), get_proxy_mode()
     if not isinstance(x, FakeTensor) and node is None:
         with _disable_current_modes():
             return x.detach().cpu()  # a tensor of the user's
     if node is None or mode is None:
         return None
-    constants = Constants(mode.tracer.root, node.graph)
+    root: torch.nn.Module = mode.tracer.root  # type: ignore[union-attr]
+    constants = Constants(root, node.graph)
     if node not in constants:
         return None
     with _disable_current_modes():

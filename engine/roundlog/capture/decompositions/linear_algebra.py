@@ -125,7 +125,8 @@ def lu_solve(
         y = solved(factors.mH, y, upper=True, unitriangular=True)
         return _taken(y, _order(pivots, rows, back=True))
     y = solved(factors, _taken(b, _order(pivots, rows)), upper=False, unitriangular=True)
-    return solved(factors, y, upper=True)
+    found: torch.Tensor = solved(factors, y, upper=True)
+    return found
 
 
 def lu_unpack(
@@ -193,7 +194,8 @@ def cholesky_solve(b: torch.Tensor, factor: torch.Tensor, upper: bool = False) -
     """Two triangular systems."""
     lower = factor.mH if upper else factor
     y = torch.linalg.solve_triangular(lower, b, upper=False)
-    return torch.linalg.solve_triangular(lower.mH, y, upper=True)
+    found: torch.Tensor = torch.linalg.solve_triangular(lower.mH, y, upper=True)
+    return found
 
 
 def cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> torch.Tensor:

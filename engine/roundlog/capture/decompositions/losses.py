@@ -117,7 +117,8 @@ def _pairs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def pdist(x: torch.Tensor, p: float = 2.0) -> torch.Tensor:
     """The p-norms of the differences of all pairs of rows, each as linalg_vector_norm."""
     first, second = _pairs(x)
-    return torch.linalg.vector_norm(x[first] - x[second], p, dim=-1)
+    norms: torch.Tensor = torch.linalg.vector_norm(x[first] - x[second], p, dim=-1)
+    return norms
 
 
 def pdist_backward(g: torch.Tensor, x: torch.Tensor, p: float, distance: torch.Tensor) -> torch.Tensor:

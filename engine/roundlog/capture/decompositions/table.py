@@ -87,7 +87,8 @@ def _split_with_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[t
 
 def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
     """As elu, whose exponential does not overflow."""
-    return _aten.elu(x, alpha, 1.0, 1.0 / alpha)
+    result: torch.Tensor = _aten.elu(x, alpha, 1.0, 1.0 / alpha)
+    return result
 
 
 def _grouped_mm(

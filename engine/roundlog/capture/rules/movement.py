@@ -280,12 +280,14 @@ def places_in_base(view: fx.Node, shape: Sequence[int]) -> torch.Tensor:
     """i64, of the view's shape: which element of its base, of this shape, each one is, counted in row-major order."""
     base: Any = view.args[0]
     numbers = torch.arange(prod(shape)).reshape(list(shape))
+    if "view_as_" in str(view.target):
+        return numbers  # complex numbers are held as real pairs
     if not str(view.target).startswith("aten.as_strided"):
         return view.target(numbers, *view.args[1:], **view.kwargs)  # type: ignore[operator, no-any-return]
-    size, stride, offset = [*view.args[1:], None][:3]
-    traced = base.meta["val"]
-    size, stride = list(size), list(stride)  # type: ignore[arg-type]
-    start = int(traced.storage_offset() if offset is None else offset)  # type: ignore[call-overload]
+    given: list[Any] = [*view.args[1:], None]
+    traced: torch.Tensor = base.meta["val"]
+    size, stride = list(given[0]), list(given[1])
+    start = int(traced.storage_offset() if given[2] is None else given[2])
     # What memory holds of the base, from its first byte on; elsewhere -1.
     reach = [
         o + sum((n - 1) * s for n, s in zip(ns, ss, strict=True)) for o, ns, ss in _spans(traced, start, size, stride)
@@ -304,7 +306,7 @@ def _spans(
     traced: torch.Tensor, start: int, size: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, Sequence[int], Sequence[int]]]:
     """(offset, sizes, strides) of a tensor and of a view of its memory; of those without elements, nothing."""
-    both = [(traced.storage_offset(), tuple(traced.shape), traced.stride()), (start, size, stride)]
+    both = [(int(traced.storage_offset()), tuple(traced.shape), traced.stride()), (start, size, stride)]
     return [item for item in both if all(item[1])] or [(0, (), ())]
 
 

@@ -103,7 +103,7 @@ def same_number(c: Context, x: Value) -> float | None:
     """The number that every element of an FP32 value is known to be at capture, if there is one."""
     node = c.builder.nodes[x]
     if node.op in ("expand", "reshape"):
-        return same_number(c, node.inputs[0])
+        return same_number(c, Value(node.inputs[0]))
     if node.op == "constant":
         bits: Any = node.attributes["bits"]
         if len(set(bits)) > 1:
@@ -111,7 +111,7 @@ def same_number(c: Context, x: Value) -> float | None:
         return float(np.uint32(bits[0]).view(np.float32)) if node.type.dtype == DType.F32 else float(bits[0])
     if node.op not in ("add", "sub", "mul", "neg", "to_f32"):
         return None
-    numbers = [same_number(c, value) for value in node.inputs]
+    numbers = [same_number(c, Value(value)) for value in node.inputs]
     known = [np.float32(number) for number in numbers if number is not None]
     if len(known) < len(numbers):
         return None

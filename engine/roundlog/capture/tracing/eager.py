@@ -36,7 +36,7 @@ class EagerTraining:
         total = 0.0
         for part in micro_batches(batch, task.micro_batches):
             loss = task.loss(self._model, part) / task.micro_batches
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += float(loss.detach())
         if after_backward is not None:
             after_backward()
@@ -70,12 +70,17 @@ def without_onednn() -> Iterator[None]:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Without what computes several operators as one (compiled functions, fused attention), and without checks of
-    `torch.distributions`, which look at values and change nothing."""
+    """Without what computes several operators as one (compiled and scripted functions, fused attention), and without
+    checks of `torch.distributions`, which look at values and change nothing."""
     checks = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
-        with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH):
+        with (
+            torch.compiler.set_stance("force_eager"),
+            torch._dynamo.config.patch(error_on_nested_fx_trace=False),
+            torch.jit.optimized_execution(False),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
             yield
     finally:
         Distribution.set_default_validate_args(checks)

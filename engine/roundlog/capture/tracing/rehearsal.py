@@ -3,11 +3,9 @@ buffers, and whether the step after it does the same."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import fx
 
@@ -38,7 +36,7 @@ class _Left:
     attributes: dict[str, torch.Tensor]
     """Tensors that are neither parameters nor buffers, by name."""
     others: list[str]
-    """What else, in words: counters, caches, generators of random numbers."""
+    """What else, in words: counters and caches."""
 
     def add(self, name: str, before: object, after: object) -> None:
         """Something that a step has changed."""
@@ -54,6 +52,7 @@ class _Left:
 def traced(task: Task, around: Surroundings) -> tuple[Trace, dict[str, torch.Tensor]]:
     """A step of the task, traced twice: as the task stands, and after a step of the user's own. Also the tensors beside
     parameters and buffers that are part of the state. Raises CaptureError if the two are not the same step."""
+    around.move()  # whatever escapes the trace writes into copies
     tracer = Tracer(task, around, {})
     first = tracer.trace()
     written = _written(first.graph, around)
@@ -91,7 +90,6 @@ def _written(graph: fx.GraphModule, around: Surroundings) -> dict[str, torch.Ten
 
 def _rehearse(task: Task, around: Surroundings) -> _Left:
     """Take a step of the user's own, on memory of its own, and see what has changed."""
-    before = random.getstate(), np.random.get_state()
     around.move()
     torch.manual_seed(task.seed % 2**63 + 1)
     batch = {name: field[: task.batch_size].clone() for name, field in task.dataset.items()}
@@ -111,10 +109,8 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
         own = id(tensor) in known or tensor.untyped_storage()._cdata in memory
         if not name.startswith(_OWN) and not own:
             left.add(name, tensor, tensor)
-    if random.getstate() != before[0]:
-        left.others.insert(0, "the state of Python's random")
-    if str(np.random.get_state()) != str(before[1]):
-        left.others.insert(0, "the state of numpy.random")
+    if moved := around.moved_generators():
+        raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
     return left
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import LIBRARIES
 
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -56,6 +57,22 @@ class Change:
         return self.container.name_of(self.key)
 
 
+class _Generator:
+    """A generator of random numbers, as it was when it was first looked at."""
+
+    def __init__(self, name: str, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
+        """name: in messages; empty for those of torch, whose numbers become the program's own."""
+        self.name = name
+        self._read, self._write = read, write
+        self._saved = read()
+
+    def put_back(self) -> None:
+        self._write(self._saved)
+
+    def has_moved(self) -> bool:
+        return str(self._read()) != str(self._saved)
+
+
 class Surroundings:
     """What can be reached from some roots, as it was when this was made. As a context manager it puts everything back
     at the end: containers, the memory that tensors have, their gradients, and the states of generators."""
@@ -65,12 +82,13 @@ class Surroundings:
         self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
         """id -> (name, tensor)."""
         self._containers: list[Container] = []
-        self._generators: list[Callable[[], None]] = []
+        self._generators: list[_Generator] = []
         self._seen: dict[int, object] = {}
         self._add_generators()
         for name, root in roots.items():
             self._walk(name, root)
         self._memory = {id(t): (t, t.data, _gradient(t)) for _, t in self.tensors.values()}
+        self._trained = {id(t): t.requires_grad for _, t in self.tensors.values() if t.is_leaf}
 
     def __enter__(self) -> Surroundings:
         return self
@@ -79,17 +97,27 @@ class Surroundings:
         self.restore()
 
     def restore(self) -> None:
-        """Put everything back."""
-        for container in self._containers:
-            now = container.read()
-            if not _same_items(now, container.saved):
-                container.restore(container.saved)
+        """Put everything back: memory first, since a container's own methods may fail. Raises what they raise."""
         for tensor, data, gradient in self._memory.values():
             tensor.data = data
             if tensor.is_leaf:
                 tensor.grad = gradient
-        for put_back in self._generators:
-            put_back()
+                tensor.requires_grad_(self._trained.get(id(tensor), tensor.requires_grad))
+        for generator in self._generators:
+            generator.put_back()
+        failed: list[Exception] = []
+        for container in self._containers:
+            try:
+                if not _same_items(container.read(), container.saved):
+                    container.restore(container.saved)
+            except Exception as error:  # whatever a class of the user's does
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def moved_generators(self) -> list[str]:
+        """Generators of random numbers, but for torch's, that are in another state than before."""
+        return [generator.name for generator in self._generators if generator.name and generator.has_moved()]
 
     def move(self, dtype: torch.dtype | None = None, values: Mapping[int, torch.Tensor] | None = None) -> None:
         """Give every tensor memory of its own, so that what is written from now on can be undone. Tensors that share
@@ -100,7 +128,7 @@ class Surroundings:
             kind = dtype if dtype is not None and data.dtype == torch.float32 else data.dtype
             storage = data.untyped_storage()
             if storage._cdata not in copies:
-                whole = torch.empty(0, dtype=data.dtype, device=data.device).set_(storage)  # type: ignore[call-overload]
+                whole = torch.empty(0, dtype=data.dtype, device=data.device).set_(storage)
                 copies[storage._cdata] = whole.to(kind, copy=True)
             own = copies[storage._cdata]
             if own.dtype == kind:
@@ -149,12 +177,9 @@ class Surroundings:
         ]
 
     def _add_generators(self) -> None:
-        for save, put_back in (
-            (torch.get_rng_state, torch.set_rng_state),
-            (random.getstate, random.setstate),
-            (np.random.get_state, np.random.set_state),
-        ):
-            self._generators.append(functools.partial(put_back, save()))  # type: ignore[operator]
+        self._generators.append(_Generator("", torch.get_rng_state, torch.set_rng_state))
+        self._generators.append(_Generator("Python's random", random.getstate, random.setstate))
+        self._generators.append(_Generator("numpy.random", np.random.get_state, np.random.set_state))
 
     def _walk(self, name: str, root: object) -> None:
         todo: list[tuple[str, object]] = [(name, root)]
@@ -174,11 +199,16 @@ class Surroundings:
         elif isinstance(thing, nn.Module):
             yield from self._inside_module(path, thing)
         elif isinstance(thing, torch.Generator):
-            self._generators.append(functools.partial(thing.set_state, thing.get_state()))
+            self._generators.append(_Generator("", thing.get_state, thing.set_state))
+        elif isinstance(thing, random.SystemRandom):
+            raise CaptureError(f"{path} draws from the operating system, which nobody can repeat: draw by torch")
         elif isinstance(thing, random.Random):
-            self._generators.append(functools.partial(thing.setstate, thing.getstate()))
+            self._generators.append(_Generator(path, thing.getstate, thing.setstate))
+        elif isinstance(thing, np.random.RandomState):
+            self._generators.append(_Generator(path, thing.get_state, thing.set_state))
         elif isinstance(thing, np.random.Generator):
-            self._generators.append(functools.partial(setattr, thing.bit_generator, "state", thing.bit_generator.state))
+            bits = thing.bit_generator
+            self._generators.append(_Generator(path, lambda: bits.state, functools.partial(setattr, bits, "state")))
         elif isinstance(thing, dict):
             yield from self._held(path, lambda: dict(thing), functools.partial(_refill, thing))
         elif isinstance(thing, (list, deque)):
@@ -295,7 +325,8 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _same_items(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
-    return list(a) == list(b) and all(a[key] is b[key] for key in a)
+    same_keys = len(a) == len(b) and all(one is two or _equal_numbers(one, two) for one, two in zip(a, b, strict=True))
+    return same_keys and all(one is two for one, two in zip(a.values(), b.values(), strict=True))
 
 
 def _equal_numbers(a: object, b: object) -> bool:

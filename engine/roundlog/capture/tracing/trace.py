@@ -121,11 +121,8 @@ class Tracer:
         draws = Draws()
         with self._substitution, draws, _NoNewMemory():
             loss = self._accumulate(batch)
-            gradients = {
-                name: self._parameters[f"parameter/{name}"].grad
-                for name in self._trainable
-                if self._parameters[f"parameter/{name}"].grad is not None
-            }
+            found = {name: self._parameters[f"parameter/{name}"].grad for name in self._trainable}
+            gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
             kept = [gradient.clone() for gradient in gradients.values()]
             following = self._following(states)
             self._update(states, following, gradients, row)
@@ -145,7 +142,7 @@ class Tracer:
             with lines, lines.all_from("micro_batches"):
                 loss = loss if len(parts) == 1 else loss / len(parts)
             with lines, lines.backward_of(loss):
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             losses.append(loss.detach())
         with lines, lines.all_from("micro_batches"):
             return sum(losses[1:], losses[0])
