@@ -64,6 +64,7 @@ class Constants:
     def _compute(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
             return getattr(self._module, str(node.target)).detach().cpu()
+        args: Any
         args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self._values[n])
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu")}

@@ -3,6 +3,7 @@ captured as PyTorch trains it, or refused in a sentence that names it."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections.abc import Callable
@@ -374,3 +375,72 @@ def test_small_integers_are_data(dtype: torch.dtype) -> None:
         seed=3,
     )
     assert same(task).dataset["i"].dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [random.Random(1), np.random.default_rng(1), np.random.RandomState(1)],
+    ids=["Random", "Generator", "State"],
+)
+def test_generators_of_python_and_numpy_are_refused_even_if_little_depends_on_them(generator: random.Random) -> None:
+    model = Net(lambda n, x: n.a(x) if generator.random() >= 0.0 else x)
+    refused(task_of(model), "the step draws from generator", "by torch")
+
+
+def test_the_operating_systems_randomness_is_refused() -> None:
+    generator = random.SystemRandom()
+    refused(task_of(Net(lambda n, x: n.a(x) * generator.random())), "draws from the operating system")
+
+
+def test_what_changes_outside_of_tensors_is_refused() -> None:
+    factors = np.ones(6, dtype=np.float32)
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        factors[:] *= 0.9
+        return net.a(x) + torch.from_numpy(factors)
+
+    refused(task_of(Net(forward)), "your own step gives another result every time")
+
+
+def test_a_mask_of_infinities_does_not_hide_what_differs() -> None:
+    def task() -> Task:
+        model = Net(lambda n, x: n.a(x) + torch.where(n.mask[:1, :1] < 0, n.mask[1, 0], 0.0))
+        model.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(4))
+        return task_of(model)
+
+    same(task())
+    changed = task()
+    own_step = changed.optimizer.step
+
+    def step(*arguments: object) -> None:
+        own_step(*arguments)
+        for parameter in changed.model.parameters():
+            parameter.data.clamp_(-0.1, 0.1)
+
+    changed.optimizer.step = step  # type: ignore[method-assign, assignment]
+    refused(changed, "the captured step is not yours")
+
+
+def test_what_requires_a_gradient_does_so_afterwards() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        net.b.bias.requires_grad_(False)
+        return net.b(net.a(x))
+
+    model = Net(forward)
+    with contextlib.suppress(CaptureError):
+        Job.from_task(task_of(model))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_compiled_and_scripted_parts_are_captured_as_what_they_do() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
+    compiled = torch.compile(lambda y: torch.sin(y) * 2.0)
+    model = Net(lambda n, x: compiled(n.b(n.part(n.a(x)))))
+    model.part = scripted
+    model.a.compile()
+    same(task_of(model))
+
+
+def test_a_step_that_fails_on_the_first_batch_is_refused() -> None:
+    left = iter([1.0] * 3)
+    refused(task_of(Net(lambda n, x: n.a(x) * next(left))), "fail")

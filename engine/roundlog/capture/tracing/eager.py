@@ -78,7 +78,7 @@ def plainly() -> Iterator[None]:
         with (
             torch.compiler.set_stance("force_eager"),
             torch._dynamo.config.patch(error_on_nested_fx_trace=False),
-            torch.jit.optimized_execution(False),
+            torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
             sdpa_kernel(SDPBackend.MATH),
         ):
             yield
