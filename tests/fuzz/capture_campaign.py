@@ -9,13 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from pathlib import Path
 
 import torch
 from random_trainings import Training, random_training
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
-
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
 from roundlog.capture.tracing.eager import EagerTraining, plainly

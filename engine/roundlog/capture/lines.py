@@ -92,10 +92,15 @@ def _announced(place: str) -> Iterator[None]:
             metadata["stack_trace"] = before
 
 
+def is_internal(path: str) -> bool:
+    """Whether a file of Python is capture's or PyTorch's own."""
+    return path.startswith((_CAPTURE, _TORCH, "<"))
+
+
 def _user_place(frame: FrameType | None) -> str:
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith((_CAPTURE, _TORCH, "<")):
+        if not is_internal(path):
             return f"{Path(path).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -112,7 +117,7 @@ def place_of_error(error: BaseException) -> str:
     traceback, place, own = error.__traceback__, "", ""
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
-        if not path.startswith((_CAPTURE, _TORCH, "<")):
+        if not is_internal(path):
             place = f"{Path(path).name}:{traceback.tb_lineno}"
             own = own if path.startswith(LIBRARIES) else place
         traceback = traceback.tb_next

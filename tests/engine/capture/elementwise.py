@@ -31,16 +31,17 @@ class _Evaluated(nn.Module):
 
 def value_of(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     """By one step of a program."""
-    return _evaluated(_Evaluated(function, xs, False))["buffer/value"]
+    return states_after_a_step(_Evaluated(function, xs, False))["buffer/value"]
 
 
 def evaluated(function: Callable[..., Tensor], *xs: Tensor) -> tuple[Tensor, list[Tensor]]:
     """(value, gradient of the value's sum by every x) by one step of a program."""
-    states = _evaluated(_Evaluated(function, xs, True))
+    states = states_after_a_step(_Evaluated(function, xs, True))
     return states["buffer/value"], [states[f"slot/xs.{i}/momentum"] for i in range(len(xs))]
 
 
-def _evaluated(model: nn.Module) -> dict[str, Tensor]:
+def states_after_a_step(model: nn.Module) -> dict[str, Tensor]:
+    """Every state of a module without inputs, one step on; `slot/.../momentum` is a gradient."""
     task = Task(
         model=model,
         loss=lambda m, b: m(),

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from roundlog.capture import CaptureError, Task, capture
-from roundlog.executor import Executor, StoppedError
-from roundlog.operators import StepInputs
-from roundlog.rounding import Recorder
+from elementwise import states_after_a_step
+from roundlog.capture import CaptureError
+from roundlog.executor import StoppedError
 from torch import Tensor, nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
@@ -99,27 +98,7 @@ def reference(op: Any, sample: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 
 def one_step(model: OneOperator) -> tuple[Tensor, Tensor]:
     """(values, gradient) by a program."""
-    task = Task(
-        model=model,
-        loss=lambda m, b: m(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
-        dataset={"x": torch.zeros(1, 1)},
-        batch_size=1,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
-    captured = capture(task)
-    inputs = StepInputs(
-        states=list(captured.states.values()),
-        data=[task.dataset["x"]],
-        schedule=captured.schedule[0],
-        seed=0,
-        step=0,
-        device=torch.device("cpu"),
-    )
-    result = Executor(captured.program).run(inputs, Recorder(4))
-    states = dict(zip(captured.program.state_names, result.states, strict=True))
+    states = states_after_a_step(model)
     return states["buffer/value"], states["slot/weight/momentum"]
 
 

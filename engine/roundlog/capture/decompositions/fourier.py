@@ -82,7 +82,7 @@ def c2r(x: torch.Tensor, dims: Sequence[int], normalization: int, last_dim_size:
     half, n = last_dim_size // 2 + 1, last_dim_size
     real, imaginary = real.narrow(last, 0, half), imaginary.narrow(last, 0, half)
     cos, sin = _factors(n, real, forward=False)
-    # What is not its own mirror image counts twice; imaginary parts of what is count nothing.
+    # A frequency counts twice unless it is its own mirror image, whose imaginary part counts nothing.
     twice = torch.tensor([1.0 if k in (0, n - k) else 2.0 for k in range(half)], device=real.device)
     found = _along(real, twice[:, None] * cos[:half], last) - _along(imaginary, twice[:, None] * sin[:half], last)
     sizes = [x.shape[d] for d in dims[:-1]] + [n]

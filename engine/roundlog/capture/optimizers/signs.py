@@ -20,7 +20,7 @@ class Rprop(Update):
     def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
         shorter, longer = (float(eta) for eta in self.group["etas"])
         least, most = (float(size) for size in self.group["step_sizes"])
-        # Of signs, since a product of small gradients underflows: PyTorch's does.
+        # Signs are multiplied, since a product of small gradients underflows, as it does in PyTorch.
         turned = g.sign() * slots["prev"].sign()
         factor = torch.where(turned > 0, longer, torch.where(turned < 0, shorter, 1.0))
         size = (slots["step_size"] * factor).clamp(least, most)

@@ -213,7 +213,7 @@ for _name in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"):
 
 @rule("logaddexp")
 def logaddexp(c: Context, a: Value, b: Value) -> Value:
-    # Of two equal infinities the difference is NaN.
+    # The difference of two equal infinities is NaN.
     apart = c.op("where", c.op("eq", a, b), c.f32(0.0), c.op("sub", a, b))
     e = c.op("exp", c.op("neg", c.op("abs", apart)))
     return c.op("add", c.op("maximum", a, b), c.op("log1p", e))

@@ -288,7 +288,7 @@ def places_in_base(view: fx.Node, shape: Sequence[int]) -> torch.Tensor:
     traced: torch.Tensor = base.meta["val"]
     size, stride = list(given[0]), list(given[1])
     start = int(traced.storage_offset() if given[2] is None else given[2])
-    # What memory holds of the base, from its first byte on; elsewhere -1.
+    # Every place in memory gets the number of the base's element that it holds, or -1.
     reach = [
         o + sum((n - 1) * s for n, s in zip(ns, ss, strict=True)) for o, ns, ss in _spans(traced, start, size, stride)
     ]

@@ -89,7 +89,7 @@ def pow_tensor(c: Context, x: Value, exponent: Value) -> Value:
     # Zero to a positive power is zero; to a negative one it is what the division above, or the logarithm, makes of it.
     nothing = c.op("logical_and", is_zero, c.op("lt", zero, exponent))
     negative = c.op("lt", x, zero)
-    # Of a negative number only whole powers are there: its own logarithm says so.
+    # Negative numbers have whole powers only: for others their own logarithm gives NaN.
     argument = c.op("where", c.op("logical_and", negative, whole), size, x)
     # One to any power is one, to an infinite one too.
     sure = c.op("logical_or", c.op("logical_or", few, nothing), c.op("eq", argument, one))

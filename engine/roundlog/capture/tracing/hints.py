@@ -12,10 +12,7 @@ from types import FrameType
 import torch
 from torch import nn
 
-from roundlog.capture.lines import LIBRARIES
-
-_CAPTURE = str(Path(__file__).parents[1])
-_TORCH = str(Path(torch.__file__).parent)
+from roundlog.capture.lines import LIBRARIES, is_internal
 
 _DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent)
 _AT_ALL = "decide by torch.where, or switch off the option of the model that asks for this"
@@ -34,7 +31,7 @@ class _Place:
     @property
     def is_users(self) -> bool:
         """Whether it is a line of a model, or of any code that is not installed: no helper of a library."""
-        return not _is_internal(self.path) and (self.in_model or not self.path.startswith(LIBRARIES))
+        return not is_internal(self.path) and (self.in_model or not self.path.startswith(LIBRARIES))
 
     @property
     def text(self) -> str:
@@ -64,11 +61,7 @@ def _places(error: BaseException) -> Iterator[_Place]:
 
 def _is_in_model(frame: FrameType) -> bool:
     owner = frame.f_locals.get("self")
-    return isinstance(owner, nn.Module) and not _is_internal(frame.f_code.co_filename)
-
-
-def _is_internal(path: str) -> bool:
-    return path.startswith((_CAPTURE, _TORCH, "<"))
+    return isinstance(owner, nn.Module) and not is_internal(frame.f_code.co_filename)
 
 
 def _whose(places: list[_Place]) -> _Place | None:
@@ -77,7 +70,7 @@ def _whose(places: list[_Place]) -> _Place | None:
 
 
 def _hint(places: list[_Place]) -> str:
-    texts = [place.text for place in places if not _is_internal(place.path)]
+    texts = [place.text for place in places if not is_internal(place.path)]
     names = [re.search(r"\w*layer_?drop\w*", text) for text in texts]
     option = next((name[0] for name in reversed(names) if name), "")
     if option or any("dropout_probability" in text for text in texts):
