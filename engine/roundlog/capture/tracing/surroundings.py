@@ -33,6 +33,8 @@ class Container:
     """Its items now."""
     restore: Callable[[dict[Any, Any]], None]
     saved: dict[Any, Any]
+    list: object = None
+    """The list itself, if it is one."""
 
     def name_of(self, key: Any) -> str:
         """`model.layer.h`: an item in the user's words."""
@@ -69,6 +71,9 @@ class _Generator:
     def put_back(self) -> None:
         self._write(self._saved)
 
+    def state(self) -> Any:
+        return self._read()
+
     def has_moved(self) -> bool:
         return str(self._read()) != str(self._saved)
 
@@ -77,11 +82,12 @@ class Surroundings:
     """What can be reached from some roots, as it was when this was made. As a context manager it puts everything back
     at the end: containers, the memory that tensors have, their gradients, and the states of generators."""
 
-    def __init__(self, roots: Mapping[str, object]) -> None:
-        """roots: name in messages -> object."""
+    def __init__(self, roots: Mapping[str, object], names: Mapping[int, str] | None = None) -> None:
+        """roots: name in messages -> object. names: id of an object -> its name, wherever it is found first."""
         self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
         """id -> (name, tensor)."""
-        self._containers: list[Container] = []
+        self.containers: list[Container] = []
+        self._names = dict(names or {})
         self._generators: list[_Generator] = []
         self._seen: dict[int, object] = {}
         self._add_generators()
@@ -106,7 +112,7 @@ class Surroundings:
         for generator in self._generators:
             generator.put_back()
         failed: list[Exception] = []
-        for container in self._containers:
+        for container in self.containers:
             try:
                 if not _same_items(container.read(), container.saved):
                     container.restore(container.saved)
@@ -114,6 +120,15 @@ class Surroundings:
                 failed.append(error)
         if failed:
             raise failed[0]
+
+    def toggled(self) -> list[str]:
+        """Names of the tensors that require a gradient though they did not, or the other way round."""
+        leaves = [(name, tensor) for name, tensor in self.tensors.values() if tensor.is_leaf]
+        return [name for name, tensor in leaves if tensor.requires_grad != self._trained.get(id(tensor), False)]
+
+    def generator_states(self) -> list[torch.Tensor]:
+        """The states of torch's generators of random numbers."""
+        return [generator.state() for generator in self._generators if not generator.name]
 
     def moved_generators(self) -> list[str]:
         """Generators of random numbers, but for torch's, that are in another state than before."""
@@ -160,7 +175,7 @@ class Surroundings:
     def changes(self) -> list[Change]:
         """Items that are other objects than before."""
         found = []
-        for container in self._containers:
+        for container in self.containers:
             now = container.read()
             for key in [*container.saved, *(key for key in now if key not in container.saved)]:
                 before, after = container.saved.get(key), now.get(key)
@@ -188,7 +203,7 @@ class Surroundings:
             if id(thing) in self._seen or isinstance(thing, _ATOMS):
                 continue
             self._seen[id(thing)] = thing
-            todo.extend(reversed(list(self._inside(path, thing))))
+            todo.extend(reversed(list(self._inside(self._names.get(id(thing), path), thing))))
 
     def _inside(self, path: str, thing: Any) -> Iterator[tuple[str, object]]:
         """What an object holds, by name; the object itself is remembered."""
@@ -212,9 +227,9 @@ class Surroundings:
         elif isinstance(thing, dict):
             yield from self._held(path, lambda: dict(thing), functools.partial(_refill, thing))
         elif isinstance(thing, (list, deque)):
-            yield from self._held(path, lambda: dict(enumerate(thing)), functools.partial(_refill_list, thing))
+            yield from self._held(path, lambda: dict(enumerate(thing)), functools.partial(_refill_list, thing), thing)
         elif isinstance(thing, set):
-            yield from self._held(path, lambda: dict.fromkeys(thing), functools.partial(_refill_set, thing))
+            yield from self._held(path, lambda: {item: item for item in thing}, functools.partial(_refill_set, thing))
         elif isinstance(thing, (tuple, frozenset)):
             yield from ((f"{path}[{number}]", item) for number, item in enumerate(thing))
         elif isinstance(thing, types.MethodType):
@@ -234,10 +249,14 @@ class Surroundings:
         yield from self._methods(path, type(module))
 
     def _held(
-        self, path: str, read: Callable[[], dict[Any, Any]], restore: Callable[[dict[Any, Any]], None]
+        self,
+        path: str,
+        read: Callable[[], dict[Any, Any]],
+        restore: Callable[[dict[Any, Any]], None],
+        thing: object = None,
     ) -> Iterator[tuple[str, object]]:
-        container = Container(path, read, restore, read())
-        self._containers.append(container)
+        container = Container(path, read, restore, read(), thing)
+        self.containers.append(container)
         yield from ((container.name_of(key), item) for key, item in container.saved.items())
 
     def _inside_function(self, path: str, function: types.FunctionType) -> Iterator[tuple[str, object]]:
