@@ -20,15 +20,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import torch
-from roundlog.adjudication import describe
 from roundlog.adjudication.adjudicate import segments
-from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.commitments import state_root
+from roundlog.descriptors import describe
+from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.examples.gpt import gpt
-from roundlog.executor import Executor
-from roundlog.job import Job
-from roundlog.run import Run
+from roundlog.execution.executor import Executor
 from roundlog.storage import save_tensors
+from roundlog.training.job import Job
+from roundlog.training.run import Run
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame

@@ -23,23 +23,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from roundlog.batches import Batches
 from roundlog.capture import Task
 from roundlog.commitments import state_root
+from roundlog.examples.baseline import PlainTraining
 from roundlog.examples.digits import digits
 from roundlog.examples.gpt import Block
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
 from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
-from roundlog.executor import Executor
-from roundlog.job import Job
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
 from roundlog.kernels.cuda import works
 from roundlog.log import LogWriter
 from roundlog.operators import StepInputs
-from roundlog.plain import PlainTraining
 from roundlog.rounding import Follower, Recorder, Rounding
-from roundlog.trainer import log_header
+from roundlog.training.job import Job
+from roundlog.training.trainer import log_header
 from torch import nn
 from torch.nn import functional as F
 

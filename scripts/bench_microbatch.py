@@ -21,15 +21,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from roundlog.batches import Batches
 from roundlog.capture import Task
 from roundlog.examples.gpt import Block
 from roundlog.examples.logistic import logistic
-from roundlog.executor import Executor
-from roundlog.job import Job
-from roundlog.microbatch import MicrobatchExecutor, peak_bytes
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
+from roundlog.execution.microbatch import MicrobatchExecutor, peak_bytes
 from roundlog.operators import StepInputs
 from roundlog.rounding import Follower
+from roundlog.training.job import Job
 from torch import nn
 from torch.nn import functional as F
 

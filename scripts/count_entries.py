@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 from bench_engine import MODELS, Certified
-from roundlog.batches import Batches
-from roundlog.job import Job
+from roundlog.execution.batches import Batches
 from roundlog.log import LogWriter
 from roundlog.operators import Inexact, operator
 from roundlog.rounding import Recorder
-from roundlog.trainer import log_header
+from roundlog.training.job import Job
+from roundlog.training.trainer import log_header
 
 LENGTHS = (512, 4096, 1 << 16, 1 << 20)
 NUMBERS = 1 << 28

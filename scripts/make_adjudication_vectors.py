@@ -13,9 +13,9 @@ import json
 import sys
 from pathlib import Path
 
-from roundlog.adjudication import Descriptor, Family, Input, Row, encode_descriptor
-from roundlog.adjudication.descriptor import Extreme
 from roundlog.adjudication.partial import start
+from roundlog.descriptors import Descriptor, Family, Input, Row, encode_descriptor
+from roundlog.descriptors.descriptor import Extreme
 from roundlog.program import DType
 
 VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"

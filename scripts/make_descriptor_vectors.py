@@ -16,11 +16,11 @@ import sys
 from pathlib import Path
 from random import Random
 
-from roundlog.adjudication import Descriptor, Family, describe, encode_descriptor, program_root
-from roundlog.adjudication.encoding import flat_rows
 from roundlog.adjudication.reader import index_of, read
 from roundlog.capture.builder import Builder, Value
 from roundlog.commitments import leaf_hash
+from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor, program_root
+from roundlog.descriptors.encoding import flat_rows
 from roundlog.operators import check
 from roundlog.program import DType, Program, TensorType, to_json
 

@@ -31,7 +31,7 @@ import torch
 from machines.process import Outcome, be_a_machine
 from machines.profiles import MACHINES
 from machines.tasks import FULL, SMALL, SMALL_STEPS
-from roundlog.job import Job
+from roundlog.training.job import Job
 
 _PAGE = """# One root on every machine
 

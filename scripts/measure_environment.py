@@ -16,11 +16,11 @@ from time import perf_counter
 import torch
 from roundlog.arithmetic import undisturbed
 from roundlog.capture import Task
-from roundlog.job import Job
 from roundlog.kernels import threads
 from roundlog.kernels.environment import ENVIRONMENT
-from roundlog.policies import alone
-from roundlog.run import Run
+from roundlog.training.job import Job
+from roundlog.training.policies import alone
+from roundlog.training.run import Run
 from torch import nn
 
 LOOKS = 2000

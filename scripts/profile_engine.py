@@ -16,13 +16,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from bench_engine import MODELS, WARM_UP, Certified
-from roundlog.batches import Batches
-from roundlog.executor import RunningStep
-from roundlog.fusion import Group
-from roundlog.job import Job
-from roundlog.plain import PlainTraining
+from roundlog.examples.baseline import PlainTraining
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import RunningStep
+from roundlog.execution.fusion import Group
 from roundlog.program import Program
 from roundlog.rounding import Recorder
+from roundlog.training.job import Job
 from threadpoolctl import threadpool_limits
 
 FUSED = "fused chains"

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from eth_typing import ChecksumAddress
 from roundlog.capture import Task
-from roundlog.job import Job
-from roundlog.trainer import Trainer
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.game import VerificationGame

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
-from roundlog.job import Job
+from roundlog.training.job import Job
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.posted import find_chunk

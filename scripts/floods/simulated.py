@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import requests
-from roundlog.run import Run
+from roundlog.training.run import Run
 from tiebreak.chain.devnet import find_anvil
 from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
 from tiebreak.roles.agenda import Duty, order

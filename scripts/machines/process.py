@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from roundlog.auditor import Auditor
-from roundlog.batches import Batches
 from roundlog.capture import Task
-from roundlog.job import Job
-from roundlog.operators.products import sum_product
-from roundlog.plain import PlainTraining
-from roundlog.trainer import Trainer
+from roundlog.examples.baseline import PlainTraining
+from roundlog.execution.batches import Batches
+from roundlog.operators.cpu.gemm import sum_product
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 
 from machines.tasks import FULL, SMALL
 

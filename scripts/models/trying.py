@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import transformers
 from roundlog.capture import CaptureError, Task
-from roundlog.job import Job
-from roundlog.plain import PlainTraining
+from roundlog.examples.baseline import PlainTraining
 from roundlog.randomness import batch_rows
-from roundlog.trainer import Trainer
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from torch import nn
 
 from models.inputs import BATCH, Inputs, candidates, learn, loss_of

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 from roundlog.arithmetic import round_to_bits
-from roundlog.batches import Batches
 from roundlog.commitments import state_root
-from roundlog.executor import Executor
-from roundlog.job import Job
+from roundlog.examples.baseline import PlainTraining
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
 from roundlog.log import Entries, LogReader, LogWriter, Trits
 from roundlog.operators import Inexact, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.plain import PlainTraining
 from roundlog.rounding import Follower, Recorder, Rounding, ThresholdFollower, ThresholdRecorder, Thresholds
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.storage import save_tensors
-from roundlog.trainer import log_header
+from roundlog.training.job import Job
+from roundlog.training.trainer import log_header
 
 from papers.tasks import WARM_UP, make
 

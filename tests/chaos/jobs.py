@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
-from roundlog.job import Job
-from roundlog.trainer import Trainer
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from torch import nn
 
 KINDS = 3

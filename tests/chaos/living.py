@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from disks import obey
 from jobs import small_job
-from roundlog.auditor import Auditor
-from roundlog.trainer import Trainer
+from roundlog.training.auditor import Auditor
+from roundlog.training.trainer import Trainer
 from tiebreak.chain import devnet as _devnet  # noqa: F401
 from tiebreak.chain import sender as _sender  # noqa: F401
 from tiebreak.cli import app as command_line

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from roundlog.executor import Executor, RunningStep, StoppedError
-from roundlog.job import Job
+from roundlog.execution.executor import Executor, RunningStep, StoppedError
 from roundlog.program import Program
+from roundlog.training.job import Job
 from tiebreak.chain.records import Side
 from tiebreak.demo.tampering import CunningEvidence
 from tiebreak.roles.evidence import Evidence

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.examples.gpt import gpt
-from roundlog.job import Job
+from roundlog.training.job import Job
 
 ROOT = Path(__file__).parents[2]
 

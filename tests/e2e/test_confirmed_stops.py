@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.auditor import Auditor
-from roundlog.executor import Executor, NonFiniteError, RunningStep
-from roundlog.job import Job
+from roundlog.execution.executor import Executor, NonFiniteError, RunningStep
 from roundlog.program import Program
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
 from test_endless_claims import diverging_task
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.evidence import Evidence

@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 from hiding import HidingTrainer
-from roundlog.adjudication import Descriptor, Family, describe
 from roundlog.adjudication.adjudicate import segments
-from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.capture import Task
-from roundlog.dispute.trace import first_store
-from roundlog.executor import Executor
-from roundlog.job import Job
-from roundlog.program import Program
+from roundlog.descriptors import Descriptor, Family, describe
+from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.execution.executor import Executor
+from roundlog.program import Program, first_store
+from roundlog.training.job import Job
 from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
 from tiebreak.demo.dishonest import TamperingAuditor, TamperingTrainer, silenced
 from tiebreak.demo.tampering import Lie

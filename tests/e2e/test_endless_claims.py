@@ -9,8 +9,8 @@ import torch
 from hiding import HidingTrainer
 from roundlog.capture import Task
 from roundlog.dispute import MadeUp
-from roundlog.dispute.trace import first_store
-from roundlog.job import Job, run_bytes
+from roundlog.program import first_store
+from roundlog.training.job import Job, run_bytes
 from tiebreak.chain.records import JobStatus, Level, Outcome, Reason
 from tiebreak.demo.dishonest import PoisoningTrainer, TamperingAuditor, TamperingTrainer
 from tiebreak.demo.tampering import Lie

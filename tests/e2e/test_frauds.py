@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from roundlog.auditor import Auditor
 from roundlog.commitments import tensor_root
 from roundlog.dispute import MadeUp, StepTrace, trace_step
-from roundlog.dispute.trace import first_store
-from roundlog.executor import Executor
-from roundlog.job import Job
+from roundlog.execution.executor import Executor
 from roundlog.log import LogReader
-from roundlog.policies import alone
-from roundlog.replay import replay, replay_state
-from roundlog.run import Run
-from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
+from roundlog.program import first_store
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.policies import alone
+from roundlog.training.replay import replay, replay_state
+from roundlog.training.run import Run
+from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tiebreak.demo.frauds import Fraud, Kind
 from tiebreak.demo.places import all_frauds
 from tiebreak.demo.trainings import TRAININGS

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from roundlog.commitments import MerkleTree
-from roundlog.job import Job, JobError
 from roundlog.storage import save_tensors
+from roundlog.training.job import Job, JobError
 from tiebreak.chain.code import Code
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus

@@ -12,7 +12,7 @@ from threading import Timer
 from typing import NoReturn
 
 import pytest
-from roundlog.job import Job
+from roundlog.training.job import Job
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.node import Node, connect

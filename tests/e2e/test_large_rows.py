@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from roundlog.adjudication.size import row_bytes
-from roundlog.job import Job, JobError
+from roundlog.training.job import Job, JobError
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason
 from tiebreak.demo.dishonest import PoisoningTrainer, TamperingAuditor
 from tiebreak.demo.tampering import Lie

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from roundlog.job import Job
+from roundlog.training.job import Job
 from tiebreak.chain.errors import ContractError
 from tiebreak.chain.records import JobStatus, Outcome, Phase
 from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced

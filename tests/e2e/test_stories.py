@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import roundlog.auditor
-import roundlog.replay
+import roundlog.training.auditor
+import roundlog.training.replay
 import torch
 from roundlog.commitments import state_root
-from roundlog.job import Job
-from roundlog.microbatch import MicrobatchExecutor
+from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.rounding import Rounding
-from roundlog.run import Run
 from roundlog.storage import load_tensors
+from roundlog.training.job import Job
+from roundlog.training.run import Run
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.demo.dishonest import (
     FabricatingTrainer,
@@ -86,7 +86,7 @@ def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game
                 whole.append(self.directory)
             return super().step(step, states, rounding)
 
-    for module in (roundlog.auditor, roundlog.replay, evidence):
+    for module in (roundlog.training.auditor, roundlog.training.replay, evidence):
         monkeypatch.setattr(module, "Run", Watched)
     world = quick_world
     world.post()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from roundlog.commitments import MerkleTree
-from roundlog.job import Job
 from roundlog.spec import TrainingSpec
+from roundlog.training.job import Job
 from tiebreak.chain.records import JobStatus
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.trainer import TrainerRole

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from roundlog.capture import Task
-from roundlog.job import Job
 from roundlog.spec import TrainingSpec
+from roundlog.training.job import Job
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.game import VerificationGame

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from roundlog import trainer
-from roundlog.job import Job
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding import Recorder
 from roundlog.rounding.resolve import certify, ends, put
-from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
+from roundlog.training import trainer
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 
 Steps = dict[int, dict[int, Entries]]
 

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from roundlog.auditor import Auditor
-from roundlog.batches import Batches
 from roundlog.capture import Task
-from roundlog.executor import Executor
-from roundlog.job import Job
+from roundlog.examples.baseline import PlainTraining
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
 from roundlog.operators import StepInputs
-from roundlog.plain import PlainTraining
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
-from roundlog.run import StepEvent
-from roundlog.trainer import Trainer, TrainingResult
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.run import StepEvent
+from roundlog.training.trainer import Trainer, TrainingResult
 from torch import nn
 
 

@@ -18,20 +18,20 @@ import numpy as np
 import torch
 import zstandard
 from mutations import canonical, change_bytes, change_json, change_tensors
-from roundlog.auditor import Auditor
 from roundlog.capture import Task
 from roundlog.commitments import MerkleTree, leaf_hash, verify
-from roundlog.fusion import peak_bytes
-from roundlog.job import Job, JobError, Limits
+from roundlog.execution.fusion import peak_bytes
 from roundlog.log import Entries, LogError, LogHeader, LogReader, LogWriter, PayloadError, summarise
 from roundlog.log import payload as payloads
 from roundlog.log.layout import HEADER_SIZE, SEGMENT_HEADER_SIZE, SegmentHeader, pack_footer
 from roundlog.operators import check
 from roundlog.program import DType, ProgramError, TensorType, from_json, to_json
-from roundlog.run import RunError
 from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors, save_tensors
-from roundlog.trainer import Trainer, TrainingResult
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.run import RunError
+from roundlog.training.trainer import Trainer, TrainingResult
 from targets import Target
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roundlog.adjudication import Descriptor
 from roundlog.adjudication.adjudicate import Tree
 from roundlog.adjudication.openings import Opening
+from roundlog.descriptors import Descriptor
 
 from tiebreak.chain import records
 

@@ -14,8 +14,8 @@ from tiebreak.cli import terms as terms_of
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
-    from roundlog.job import Job
-    from roundlog.sameness import Sameness
+    from roundlog.training.job import Job
+    from roundlog.training.sameness import Sameness
 
 _CONTRACTS_BITS = 32
 
@@ -224,8 +224,8 @@ def _capture(
     from tiebreak.cli.source import load_task
 
     task = load_task(source, settings if data is None else [*settings, f"data={data}"])
-    from roundlog.job import Job
     from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
+    from roundlog.training.job import Job
 
     number = POLICY_THRESHOLD if policy == Policy.THRESHOLD else POLICY_CERTIFIED
     found: list[Sameness] = []
@@ -235,7 +235,7 @@ def _capture(
 
 
 def _files_of_a_job() -> set[str]:
-    from roundlog import job
+    from roundlog.training import job
 
     return {job.PROGRAM, job.SPEC, job.INITIAL, job.SCHEDULE, job.DATA}
 
@@ -320,7 +320,7 @@ def collect(
 def _plain(job: Job) -> dict[str, object]:
     from dataclasses import asdict
 
-    from roundlog.job import step_bytes
+    from roundlog.training.job import step_bytes
 
     return {
         "spec": asdict(job.spec),
@@ -336,8 +336,8 @@ def _plain(job: Job) -> dict[str, object]:
 def _facts(job: Job) -> dict[str, object]:
     from roundlog.adjudication.adjudicate import MAX_ROW
     from roundlog.adjudication.size import row_bytes
-    from roundlog.job import step_bytes
     from roundlog.spec import POLICY_THRESHOLD
+    from roundlog.training.job import step_bytes
 
     from tiebreak.cli.output import size
 

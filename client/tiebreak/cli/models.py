@@ -41,8 +41,8 @@ def verify_model(
 
     Exit code 0 if it does, 3 if it does not, 1 if that cannot be told.
     """
-    from roundlog.checkpoints import wrong_state
-    from roundlog.job import read_program
+    from roundlog.training.checkpoints import wrong_state
+    from roundlog.training.job import read_program
 
     from tiebreak.cli import output
 

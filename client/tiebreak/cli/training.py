@@ -14,9 +14,9 @@ from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
 if TYPE_CHECKING:
-    from roundlog.job import Job
     from roundlog.rounding import Thresholds
-    from roundlog.run import StepEvent
+    from roundlog.training.job import Job
+    from roundlog.training.run import StepEvent
 
 _MEND = "let `tiebreak train` end in the same directory, which mends it"
 
@@ -50,7 +50,7 @@ def train(
 
     A directory that holds a run of the job already is looked over: what is damaged in it is computed again.
     """
-    from roundlog.trainer import Trainer
+    from roundlog.training.trainer import Trainer
 
     from tiebreak.cli import output
 
@@ -140,7 +140,7 @@ def audit(
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
-    from roundlog import verdict as verdicts
+    from roundlog.training import verdict as verdicts
 
     from tiebreak.cli import output
 
@@ -178,7 +178,7 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1) -> Job:
     """A job directory, checked. Raises JobError, CommandError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
-    from roundlog.job import Job, Limits
+    from roundlog.training.job import Job, Limits
 
     return Job.read(directory, Limits(memory_bytes=max_memory, micro_batches=micro_batches))
 
@@ -201,7 +201,7 @@ def read_claim(text: str) -> bytes | list[bytes]:
 def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
     """Whether these are the roots that the run in this directory wrote down for the whole of the job: a damaged file
     accuses nobody. Raises CommandError."""
-    from roundlog.run import root_sum
+    from roundlog.training.run import root_sum
 
     if len(roots) != job.spec.intervals:
         raise CommandError(f"the run {directory} has {len(roots)} of {job.spec.intervals} checkpoints: {_MEND}.")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roundlog.job import Job
-    from roundlog.verdict import Verdict
+    from roundlog.training.job import Job
+    from roundlog.training.verdict import Verdict
 
 _SHOWN_FINDINGS = 20
 
@@ -25,7 +25,7 @@ class States:
 
 def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
     """Every state in a run directory, held against the state roots (one an interval) that it claims."""
-    from roundlog.checkpoints import checkpoint_path, wrong_checkpoints
+    from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoints
 
     wrong = [
         f"{path} is not the claimed state: {why} (copy the file again, or run `tiebreak train` in {directory}, which "
@@ -37,7 +37,7 @@ def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
 
 def is_no(verdict: Verdict, states: States | None) -> bool:
     """Whether something that was given is not right."""
-    from roundlog.verdict import LogStanding
+    from roundlog.training.verdict import LogStanding
 
     if states is not None and states.wrong:
         return True
@@ -115,7 +115,7 @@ def show_verdict(job: Job, verdict: Verdict, states: States | None, *, has_claim
 
 
 def _claim(verdict: Verdict) -> str:
-    from roundlog.verdict import LogStanding
+    from roundlog.training.verdict import LogStanding
 
     if verdict.right is None:
         return "undecided: under the policy threshold the log decides, and this one cannot be used in whole"
@@ -136,7 +136,7 @@ def _states(states: States) -> str:
 
 def _log(verdict: Verdict, share: float) -> str | None:
     """What the log is worth, in one clause."""
-    from roundlog.verdict import LogStanding
+    from roundlog.training.verdict import LogStanding
 
     match verdict.log:
         case LogStanding.NOT_GIVEN:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from roundlog import job as engine
-from roundlog.batches import Batches
 from roundlog.commitments import node_hash
-from roundlog.dispute.trace import first_store
-from roundlog.executor import Executor
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
 from roundlog.log import LogReader, LogWriter
 from roundlog.log.entries import Decision, Entries
 from roundlog.operators import Inexact, operator
-from roundlog.trainer import log_header, log_path
+from roundlog.program import first_store
+from roundlog.training import job as engine
+from roundlog.training.trainer import log_header, log_path
 
 from tiebreak.chain.game import Call
 from tiebreak.chain.records import Children, Side

@@ -10,13 +10,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from roundlog import job as engine
-from roundlog.adjudication import describe
 from roundlog.adjudication.adjudicate import segments
-from roundlog.auditor import Auditor
-from roundlog.dispute.trace import first_store, half_of
-from roundlog.run import Run
-from roundlog.trainer import Trainer
+from roundlog.descriptors import describe
+from roundlog.dispute.trace import half_of
+from roundlog.program import first_store
+from roundlog.training import job as engine
+from roundlog.training.auditor import Auditor
+from roundlog.training.run import Run
+from roundlog.training.trainer import Trainer
 
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Outcome, Phase, Reason, Side

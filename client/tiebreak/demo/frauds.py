@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
-from roundlog import job as engine
-from roundlog.batches import Batches, BatchSource
-from roundlog.executor import Executor, StepResult
+from roundlog.execution.batches import Batches, BatchSource
+from roundlog.execution.executor import Executor, StepResult
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding
+from roundlog.training import job as engine
 
 from tiebreak.chain.errors import ChainError, ContractError
 from tiebreak.chain.game import VerificationGame

@@ -8,18 +8,17 @@ from dataclasses import replace
 import torch
 from roundlog.arithmetic import adjacent, neighbour
 from roundlog.commitments import state_root, tensor_bytes
-from roundlog.dispute.trace import first_store
-from roundlog.executor import Executor
+from roundlog.execution.executor import Executor
 from roundlog.log.entries import Decision
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.policies import alone
-from roundlog.program import Node, Program
+from roundlog.program import Node, Program, first_store
 from roundlog.randomness import batch_rows
-from roundlog.replay import replay, replay_state
 from roundlog.rounding import Recorder
 from roundlog.rounding.resolve import certify, ends
-from roundlog.run import Run
+from roundlog.training.policies import alone
+from roundlog.training.replay import replay, replay_state
+from roundlog.training.run import Run
 
 from tiebreak.demo.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, Kind
 from tiebreak.demo.trainings import Training

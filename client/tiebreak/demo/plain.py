@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
+from roundlog.examples.baseline import PlainTraining
 from roundlog.examples.digits import digits
-from roundlog.job import Job
-from roundlog.plain import PlainTraining
 from roundlog.randomness import batch_rows
+from roundlog.training.job import Job
 from torch import nn
 
 

@@ -90,8 +90,8 @@ def _play_stories(scene: Scene, screen: Screen, report: Report, job_dir: Path) -
 
 def _right_root(scene: Scene, screen: Screen, job_dir: Path) -> bytes:
     """The checkpoint root that the first story would have shown."""
-    from roundlog.job import Job
-    from roundlog.trainer import Trainer
+    from roundlog.training.job import Job
+    from roundlog.training.trainer import Trainer
 
     with screen.bars():
         screen.waiting("everybody", "training once, honestly")
@@ -127,7 +127,7 @@ def _introduce(screen: Screen, steps: int) -> None:
 
 def _make_job(directory: Path, steps: int) -> Path:
     from roundlog.examples.digits import digits
-    from roundlog.job import Job
+    from roundlog.training.job import Job
 
     Job.from_task(digits(steps=steps, interval=INTERVAL)).write(directory)
     return directory

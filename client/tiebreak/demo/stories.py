@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree, state_root
-from roundlog.job import Job
 from roundlog.storage import load_tensors
+from roundlog.training.job import Job
 
 from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.chain.shares import Shares

@@ -13,7 +13,7 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum, IntegerSum, Partial
 from roundlog.adjudication.scalars import wrap
 from roundlog.dispute import RunningResults
-from roundlog.executor import Executor, RunningStep, StepResult
+from roundlog.execution.executor import Executor, RunningStep, StepResult
 from roundlog.log.entries import Decision, Entries
 from roundlog.operators import StepInputs
 from roundlog.program import Program

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from roundlog.adjudication import Descriptor
 from roundlog.commitments import MerkleTree
+from roundlog.descriptors import Descriptor
 from roundlog.dispute import ElementMaterial, RunningResults, StepTrace, operators_half
 from roundlog.dispute.trace import half_of
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from roundlog import job as engine
 from roundlog.adjudication.adjudicate import MAX_ROW
 from roundlog.adjudication.size import largest_proof, row_bytes
 from roundlog.arithmetic import FULL_BITS
 from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
+from roundlog.training import job as engine
 
 MOST_PROOF_BYTES = 120_000
 """A little less than the 128 KiB beyond which nodes do not pass a transaction on."""

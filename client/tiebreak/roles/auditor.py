@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from roundlog import job as engine
-from roundlog import verdict as verdicts
-from roundlog.batches import BatchSource
-from roundlog.executor import Executor
-from roundlog.microbatch import samples_of
-from roundlog.run import StepEvent
+from roundlog.execution.batches import BatchSource
+from roundlog.execution.executor import Executor
+from roundlog.execution.microbatch import samples_of
+from roundlog.training import job as engine
+from roundlog.training import verdict as verdicts
+from roundlog.training.run import StepEvent
 
 from tiebreak.chain.records import Game, Job, JobStatus, Outcome, Phase, Side
 from tiebreak.roles.agenda import Duty

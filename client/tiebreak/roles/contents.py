@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import torch
-from roundlog import job as engine
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.program import Program
 from roundlog.spec import SpecError
 from roundlog.storage import StorageError, load_tensors
+from roundlog.training import job as engine
 
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
-from roundlog import job as engine
 from roundlog.storage import read_record, write_record
+from roundlog.training import job as engine
 
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.events import JobPosted

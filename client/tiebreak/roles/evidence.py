@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 
 import torch
 from roundlog.adjudication.openings import needed
-from roundlog.batches import BatchSource
 from roundlog.dispute import DisputedOperator, MadeUp, StepTrace, trace_step
-from roundlog.executor import Executor
-from roundlog.job import Job
-from roundlog.policies import alone
-from roundlog.replay import replay, replay_interval, replay_state
-from roundlog.run import Run
+from roundlog.execution.batches import BatchSource
+from roundlog.execution.executor import Executor
+from roundlog.training.job import Job
+from roundlog.training.policies import alone
+from roundlog.training.replay import replay, replay_interval, replay_state
+from roundlog.training.run import Run
 
 from tiebreak.game import Leaves, Output, Place, Trace, Tree
 

@@ -4,12 +4,12 @@ does not decide, or of a row of data that does not fit a transaction."""
 from __future__ import annotations
 
 from eth_hash.auto import keccak
-from roundlog import job as engine
-from roundlog.adjudication import Descriptor, Family, Function, describe, encode_descriptor
 from roundlog.adjudication.adjudicate import Step
 from roundlog.adjudication.binary32 import is_finite
 from roundlog.adjudication.exactly import data_value, function_value
+from roundlog.descriptors import Descriptor, Family, Function, describe, encode_descriptor
 from roundlog.program import Program
+from roundlog.training import job as engine
 
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.posted import last_block_before

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TypeVar
 
-from roundlog import job as engine
 from roundlog.arithmetic import MachineError
-from roundlog.run import StepEvent
+from roundlog.training import job as engine
+from roundlog.training.run import StepEvent
 
 from tiebreak.chain.errors import AccountError, ChainError, ContractError, NotConfirmed
 from tiebreak.chain.game import Call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roundlog.adjudication.adjudicate import Outcome
 from roundlog.dispute import DisputedOperator
-from roundlog.dispute.stops import noted_stop
+from roundlog.training.stops import noted_stop
 
 from tiebreak.roles.evidence import Evidence
 

@@ -6,16 +6,16 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from roundlog.adjudication import describe
 from roundlog.adjudication.adjudicate import segments
-from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.commitments import depth_of
+from roundlog.descriptors import describe
+from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.dispute.trace import half_of
-from roundlog.job import Job
-from roundlog.policies import alone
 from roundlog.program import Program
-from roundlog.run import Run
 from roundlog.spec import TrainingSpec
+from roundlog.training.job import Job
+from roundlog.training.policies import alone
+from roundlog.training.run import Run
 
 BLOCKS_A_MOVE = 2
 """One in which the other side's move is seen, one that takes the answer."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from roundlog import job as engine
-from roundlog import trainer as training
-from roundlog.batches import BatchSource
-from roundlog.executor import Executor, StoppedError
+from roundlog.execution.batches import BatchSource
+from roundlog.execution.executor import Executor, StoppedError
+from roundlog.training import job as engine
+from roundlog.training import trainer as training
 
 from tiebreak.chain.records import ANYONE, Job, JobStatus, Phase, Side
 from tiebreak.game import Leaves

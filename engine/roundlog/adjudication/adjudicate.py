@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar
 from roundlog.adjudication.functions import evaluate
 from roundlog.adjudication.partial import Partial, start
 from roundlog.adjudication.reader import index_of, read
 from roundlog.adjudication.scalars import SCALARS
 from roundlog.commitments import CHUNK_SIZE
+from roundlog.descriptors.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar
 from roundlog.program import DType
 from roundlog.randomness import philox_word, row_of_position
 from roundlog.spec import TrainingSpec

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from roundlog.adjudication.adjudicate import Step
-from roundlog.adjudication.descriptor import Descriptor, Function
 from roundlog.arithmetic import round_function
 from roundlog.commitments import tensor_bytes
 from roundlog.commitments.tensors import Tensor
+from roundlog.descriptors.descriptor import Descriptor, Function
 from roundlog.randomness import row_of_position
 
 

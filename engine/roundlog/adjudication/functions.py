@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.descriptor import Function
+from roundlog.descriptors.descriptor import Function
 
 FRACTION_BITS = 124
 ONE = 1 << FRACTION_BITS

@@ -9,9 +9,7 @@ from typing import TypeVar
 import torch
 
 from roundlog.adjudication.adjudicate import Answer, Chunk, Chunks, Step, Tree, adjudicate, run_segment, segments
-from roundlog.adjudication.descriptor import REDUCTIONS, Descriptor
 from roundlog.adjudication.partial import Partial, start
-from roundlog.adjudication.rules_elementwise import literal_array
 from roundlog.commitments import (
     CHUNK_SIZE,
     MerkleTree,
@@ -23,6 +21,8 @@ from roundlog.commitments import (
     verify,
 )
 from roundlog.commitments.tensors import Tensor
+from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor
+from roundlog.descriptors.rules_elementwise import literal_array
 from roundlog.program import DType, Program
 
 _R = TypeVar("_R")

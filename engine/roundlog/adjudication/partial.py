@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.descriptor import Descriptor, DescriptorError, Extreme, Family
 from roundlog.adjudication.scalars import wrap
+from roundlog.descriptors.descriptor import Descriptor, DescriptorError, Extreme, Family
 
 PARTIAL_BYTES = 96
 """Three words of 256 bits, big-endian."""

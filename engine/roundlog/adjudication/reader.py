@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roundlog.adjudication.descriptor import Descriptor, Input
+from roundlog.descriptors.descriptor import Descriptor, Input
 
 
 def unravel(flat: int, sizes: Sequence[int]) -> tuple[int, ...]:

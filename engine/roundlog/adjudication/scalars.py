@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.descriptor import Scalar
+from roundlog.descriptors.descriptor import Scalar
 
 
 def wrap(number: int) -> int:

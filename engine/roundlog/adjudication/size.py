@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from roundlog.adjudication.adjudicate import MAX_ROW
-from roundlog.adjudication.describe import describe
-from roundlog.adjudication.descriptor import REDUCTIONS, Descriptor, Family
-from roundlog.adjudication.encoding import encode_descriptor
-from roundlog.adjudication.segments import chunks_read, leaves
 from roundlog.commitments import CHUNK_SIZE, depth_of
+from roundlog.descriptors.describe import describe
+from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Family
+from roundlog.descriptors.encoding import encode_descriptor
+from roundlog.descriptors.segments import chunks_read, leaves
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 

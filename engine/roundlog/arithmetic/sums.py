@@ -12,7 +12,7 @@ import torch
 
 from roundlog.arithmetic.bits import FULL_BITS, dropped, neighbour, round_to_bits
 from roundlog.arithmetic.interval import UNIT_F64
-from roundlog.kernels import deciding, superaccumulator
+from roundlog.kernels import rounding_loops, superaccumulator
 from roundlog.kernels.summing import sum_terms
 
 F64 = npt.NDArray[np.float64]
@@ -51,7 +51,7 @@ def round_sums_of(
     finite is that of FP64, and decided: sums of finite terms do not come near the end of FP64's range."""
     with np.errstate(invalid="ignore"):
         if bits == FULL_BITS:
-            rounded, undecided = deciding.round_sums(total, errors, magnitude, terms, UNIT_F64)
+            rounded, undecided = rounding_loops.round_sums(total, errors, magnitude, terms, UNIT_F64)
         else:
             rounded, undecided = round_double_double(*double_double(total, errors, magnitude, terms), bits)
     lost = ~np.isfinite(total)

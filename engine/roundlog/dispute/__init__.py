@@ -2,10 +2,10 @@
 the running results of one sum, and proofs of single elements (docs/protocol.md). Everything is executed again when it
 is asked for; nothing is kept but what an answer needs."""
 
-from roundlog.dispute.made_up import MadeUp
 from roundlog.dispute.operator import DisputedOperator, ElementMaterial
 from roundlog.dispute.running import RunningResults, running_results
 from roundlog.dispute.trace import StepTrace, operators_half, trace_step, trace_tree
+from roundlog.training.fabricated_values import MadeUp
 
 __all__ = [
     "DisputedOperator",

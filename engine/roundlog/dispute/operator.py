@@ -8,7 +8,6 @@ from functools import cached_property
 
 import torch
 
-from roundlog.adjudication import Family, describe, encode_descriptor, program_tree
 from roundlog.adjudication.adjudicate import (
     Answer,
     Step,
@@ -21,11 +20,13 @@ from roundlog.adjudication.adjudicate import (
 from roundlog.adjudication.openings import Material, Opening, Recorder, openings, prove
 from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tree
-from roundlog.dispute.made_up import MadeUp
+from roundlog.descriptors import Family, describe, encode_descriptor, program_tree
 from roundlog.dispute.running import RunningResults, running_results
 from roundlog.dispute.sums import running_sums
-from roundlog.dispute.trace import Stop, claimed_tree, right_bytes
-from roundlog.job import Job
+from roundlog.dispute.trace import claimed_tree, right_bytes
+from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.job import Job
+from roundlog.training.stops import Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from roundlog.adjudication import Descriptor
 from roundlog.adjudication.openings import Material, partial_tree
 from roundlog.adjudication.openings import running_results as by_reference
 from roundlog.adjudication.partial import Partial
 from roundlog.commitments import MerkleTree
+from roundlog.descriptors import Descriptor
 from roundlog.dispute.sums import running_sums
 
 

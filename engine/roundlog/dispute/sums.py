@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Tree
-from roundlog.adjudication.descriptor import Descriptor, Family, Input
 from roundlog.adjudication.openings import Material
 from roundlog.adjudication.partial import ExactSum
 from roundlog.adjudication.reader import unravel
+from roundlog.descriptors.descriptor import Descriptor, Family, Input
 
 _BLOCK = 1 << 18
 """Terms that are added up at once, in whole segments."""

@@ -9,7 +9,7 @@ the state's own tree, extended by PAD.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,11 +27,12 @@ from roundlog.commitments import (
     tensor_root,
     tensor_tree,
 )
-from roundlog.dispute.made_up import MadeUp
-from roundlog.executor import Executor, StepResult, StoppedError
+from roundlog.execution.executor import Executor, StepResult, StoppedError
 from roundlog.operators import StepInputs
-from roundlog.program import Program
+from roundlog.program import Program, first_store
 from roundlog.rounding import Rounding
+from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.stops import Stop, claimed_slot, fabricated_slot
 
 
 def half_of(operators: int, states: int) -> int:
@@ -48,14 +49,6 @@ def trace_tree(operators: Sequence[bytes], states: Sequence[bytes]) -> MerkleTre
 def operators_half(tree: MerkleTree) -> bytes:
     """The node over the operators' half: of a trace tree, all that does not follow from the state root."""
     return tree.node(tree.depth - 1, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Where a step has no value: the operator and its first such element."""
-
-    operator: int
-    element: int
 
 
 @dataclass(kw_only=True)
@@ -116,7 +109,7 @@ def _stopped(
             return claimed_tree(program, bits, step, stop, error.output, made_up).root
         if index < first:
             return made_up.data(32, "root", step, index)
-        return tensor_root(_slot(program, bits, step, index, made_up))
+        return tensor_root(fabricated_slot(program, bits, step, index, made_up))
 
     operators = [root(index) for index in range(len(program.nodes))]
     # What the stores keep has to be what the state holds: else an opponent with a copy of the operators' half would
@@ -129,25 +122,6 @@ def _stopped(
     )
 
 
-def state_after_stop(
-    program: Program, bits: int, step: int, stores: Mapping[int, torch.Tensor], error: StoppedError, made_up: MadeUp
-) -> list[torch.Tensor]:
-    """The state that a party claims after a step that stops. stores: outputs of the store operators before that."""
-    stop = Stop(error.operator, error.element)
-
-    def slot(index: int) -> torch.Tensor:
-        if index == stop.operator:
-            return _claimed_slot(program, bits, step, stop, error.output, made_up)
-        return stores[index] if index < stop.operator else _slot(program, bits, step, index, made_up)
-
-    return [slot(index) for index in range(first_store(program), len(program.nodes))]
-
-
-def first_store(program: Program) -> int:
-    """The operator that stores slot 0. A program ends with one store for each slot, in their order."""
-    return len(program.nodes) - len(program.state_names)
-
-
 def claimed_tree(
     program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, made_up: MadeUp
 ) -> MerkleTree:
@@ -156,7 +130,7 @@ def claimed_tree(
     in which it is wrong. Of a store it is a tensor's, which the next step loads; of any other operator nobody ever
     asks for the bytes below."""
     if stop.operator >= first_store(program):
-        return tensor_tree(_claimed_slot(program, bits, step, stop, output, made_up))
+        return tensor_tree(claimed_slot(program, bits, step, stop, output, made_up))
     kind = program.nodes[stop.operator].type
     first = stop.element * kind.dtype.itemsize // CHUNK_SIZE
     right = right_bytes(stop, output)
@@ -169,16 +143,3 @@ def claimed_tree(
 def right_bytes(stop: Stop, output: torch.Tensor) -> memoryview:
     """The output of the operator at which a step stops, up to the first element without a value."""
     return tensor_bytes(output.detach().reshape(-1)[: stop.element])
-
-
-def _claimed_slot(
-    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, made_up: MadeUp
-) -> torch.Tensor:
-    kind = program.nodes[stop.operator].type
-    first = stop.element * kind.dtype.itemsize // CHUNK_SIZE * CHUNK_SIZE // kind.dtype.itemsize
-    rest = _slot(program, bits, step, stop.operator, made_up)
-    return torch.cat([output.detach().cpu().reshape(-1)[:first], rest.reshape(-1)[first:]]).reshape(kind.shape)
-
-
-def _slot(program: Program, bits: int, step: int, store: int, made_up: MadeUp) -> torch.Tensor:
-    return made_up.tensor(program.nodes[store].type, bits, "state", step, store)

@@ -11,7 +11,7 @@ from roundlog.operators import (  # noqa: F401  (each registers its operators)
     source,
     transcendental,
 )
-from roundlog.operators.narrow import check_narrow, compute_narrow
+from roundlog.operators.reduced_precision import check_narrow, compute_narrow
 from roundlog.operators.registry import (
     REGISTRY,
     Direct,

@@ -23,11 +23,11 @@ from roundlog.kernels import exact_products
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
-from roundlog.kernels.widening import storage_of
+from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bound import Bound, ProductBound
+from roundlog.operators.cpu.gemm import certify_product, sum_product
+from roundlog.operators.cpu.gemm_blas import PANEL
 from roundlog.operators.marking import Marked
-from roundlog.operators.panels import PANEL
-from roundlog.operators.products import certify_product, sum_product
 from roundlog.operators.registry import (
     Attributes,
     Inexact,

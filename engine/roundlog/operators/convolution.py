@@ -14,10 +14,9 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from roundlog.kernels import patches
+from roundlog.kernels import im2col
+from roundlog.kernels.convolution_sums import sum_forward, sum_input, sum_weight
 from roundlog.kernels.exact_products import Runs
-from roundlog.kernels.patch_sums import sum_forward, sum_input, sum_weight
-from roundlog.operators import convolution_runs, convolving
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.contraction import (
     F64,
@@ -28,6 +27,7 @@ from roundlog.operators.contraction import (
     row_energies,
     row_norms,
 )
+from roundlog.operators.cpu import conv, convolution_runs
 from roundlog.operators.marking import Marked
 from roundlog.operators.registry import (
     Attributes,
@@ -122,12 +122,12 @@ class _Convolution(Contraction):
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
         return type(self).runs_of(*inputs, self._convolved(inputs, attributes), elements)
 
-    def _convolved(self, inputs: Tensors, attributes: Attributes) -> convolving.Shape:
+    def _convolved(self, inputs: Tensors, attributes: Attributes) -> conv.Shape:
         shapes = (tuple(inputs[0].shape), tuple(inputs[1].shape))
         x, w, g = self.roles(*shapes, self.output_shape(shapes, attributes))
         stride, padding, dilation, groups = self.options(attributes)
-        geometry = patches.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
-        return convolving.Shape(x[0], x[1], w[0], groups, geometry)
+        geometry = im2col.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
+        return conv.Shape(x[0], x[1], w[0], groups, geometry)
 
     @staticmethod
     def forward_axis(
@@ -199,7 +199,7 @@ class Conv2d(_Convolution):
         weights = row_norms(w.reshape(w.shape[0], -1)) * blocked_gamma(prod(w.shape[1:]))
         return ProductBound(weights.repeat(n), windows.reshape(n * groups, -1))
 
-    panels = staticmethod(convolving.forward)
+    panels = staticmethod(conv.forward)
     kernel = staticmethod(sum_forward)
     runs_of = staticmethod(convolution_runs.forward)
 
@@ -278,7 +278,7 @@ class Conv2dGradInput(_Convolution):
         weights = row_norms(by_channel.reshape(groups * w.shape[1], -1)) * blocked_gamma(outputs, taps)
         return ProductBound(weights.repeat(n), windows.clamp_(min=0).sqrt_().reshape(n * groups, -1))
 
-    panels = staticmethod(convolving.to_input)
+    panels = staticmethod(conv.to_input)
     kernel = staticmethod(sum_input)
     runs_of = staticmethod(convolution_runs.to_input)
 
@@ -358,7 +358,7 @@ class Conv2dGradWeight(_Convolution, Summation):
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         g, x = inputs
         if g.device.type == "cpu":
-            y = convolving.weight_sums(g, x, self._convolved(inputs, attributes))
+            y = conv.weight_sums(g, x, self._convolved(inputs, attributes))
         else:
             y = self.approximate(inputs, attributes)
         return y, self._measures(inputs, attributes)
@@ -370,7 +370,7 @@ class Conv2dGradWeight(_Convolution, Summation):
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         return parts_keep_chain(parts)
 
-    panels = staticmethod(convolving.to_weight)
+    panels = staticmethod(conv.to_weight)
     kernel = staticmethod(sum_weight)
     runs_of = staticmethod(convolution_runs.to_weight)
 

@@ -13,7 +13,7 @@ from roundlog.kernels import superaccumulator
 from roundlog.kernels.reducing import sum_columns, sum_rows
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_placed, sum_products
-from roundlog.kernels.widening import storage_of
+from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bound import Bound, FullBound
 from roundlog.operators.marking import Marked
 from roundlog.operators.movement import outside_of

@@ -1,4 +1,4 @@
-"""A training step as plain data: a straight line of tensor operators (design, section 1)."""
+"""A training step as plain data: a straight line of tensor operators."""
 
 from roundlog.program.model import (
     Attribute,
@@ -7,7 +7,8 @@ from roundlog.program.model import (
     Program,
     ProgramError,
     TensorType,
+    first_store,
 )
 from roundlog.program.text import from_json, to_json
 
-__all__ = ["Attribute", "DType", "Node", "Program", "ProgramError", "TensorType", "from_json", "to_json"]
+__all__ = ["Attribute", "DType", "Node", "Program", "ProgramError", "TensorType", "first_store", "from_json", "to_json"]

@@ -151,3 +151,8 @@ class Program:
             if self.nodes[value].op not in ("store", "loss"):
                 result.setdefault(user, []).append(value)
         return result
+
+
+def first_store(program: Program) -> int:
+    """The operator that stores slot 0. A program ends with one store for each slot, in their order."""
+    return len(program.nodes) - len(program.state_names)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.kernels.deciding import write_down
+from roundlog.kernels.rounding_loops import write_down
 from roundlog.log import Entries, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors

@@ -11,8 +11,8 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, adjacent, round_interval
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.deciding import ends as ends_by_kernel
-from roundlog.kernels.deciding import judge as judge_by_kernel
+from roundlog.kernels.rounding_loops import ends as ends_by_kernel
+from roundlog.kernels.rounding_loops import judge as judge_by_kernel
 from roundlog.operators import Inexact
 from roundlog.operators.bound import FullBound
 from roundlog.operators.marking import Marked, mark_by_reference, without_exact

@@ -11,7 +11,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, adjacent, in_format
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.weighing import weigh as weigh_by_kernel
+from roundlog.kernels.log_checking import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries
 from roundlog.log.errors import PayloadError
 from roundlog.operators.marking import Marked

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roundlog.adjudication import Descriptor, encode_descriptor
 from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import Answer, Chunk, Outcome, Step, Tree, finish, segments
-from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.adjudication.partial import Partial, start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree
+from roundlog.descriptors import Descriptor, encode_descriptor
+from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.program import DType
 
 VALUE, STOPS, UNDECIDED = range(3)

@@ -9,11 +9,11 @@ from math import prod
 from random import Random
 
 from contract_answers import STEPS, Memory, tree_of
-from roundlog.adjudication import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import MAX_ROW, Step, encode
-from roundlog.adjudication.check import SIGNATURES, check_descriptor
-from roundlog.adjudication.descriptor import REDUCTIONS
+from roundlog.descriptors import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
+from roundlog.descriptors.check import SIGNATURES, check_descriptor
+from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.program import DType
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL

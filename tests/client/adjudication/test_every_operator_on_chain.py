@@ -9,14 +9,14 @@ from typing import Any
 import make_descriptor_vectors
 import pytest
 import torch
-from roundlog.adjudication import Descriptor, Family, describe, encode_descriptor
 from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import Step, segments
-from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, data_tree, state_tree, tensor_bytes, tensor_root, tensor_tree
-from roundlog.executor import Executor
+from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
+from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.execution.executor import Executor
 from roundlog.operators.registry import StepInputs
 from roundlog.program import Program
 from roundlog.randomness import batch_rows

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from contract_answers import Memory, setting, tree_of, words
-from roundlog.adjudication import Descriptor, Family, Input, Row, describe, encode_descriptor
 from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import MAX_ROW, Step
-from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.adjudication.partial import start
-from roundlog.adjudication.segments import GAS_BUDGET, gas
 from roundlog.commitments import tensor_bytes
+from roundlog.descriptors import Descriptor, Family, Input, Row, describe, encode_descriptor
+from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.descriptors.segments import GAS_BUDGET, gas
 from roundlog.operators import operator
 from roundlog.program import DType, Node, Program, TensorType
 

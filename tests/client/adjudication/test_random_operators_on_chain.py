@@ -11,11 +11,11 @@ import pytest
 from contract_answers import compare
 from eth_abi.abi import encode
 from random_operators import case, sound
-from roundlog.adjudication import Descriptor, DescriptorError, Family
 from roundlog.adjudication.adjudicate import Outcome
-from roundlog.adjudication.check import check_descriptor
-from roundlog.adjudication.encoding import STRUCT, _plain
 from roundlog.commitments import CHUNK_SIZE
+from roundlog.descriptors import Descriptor, DescriptorError, Family
+from roundlog.descriptors.check import check_descriptor
+from roundlog.descriptors.encoding import STRUCT, _plain
 from roundlog.program import DType
 from web3.exceptions import Web3Exception
 

@@ -10,11 +10,11 @@ import pytest
 from adjudication_cases import Bits, descriptor_of
 from contract_answers import Memory, compare
 from hostile_numbers import INEXACT, hostile
-from roundlog.adjudication import Descriptor, Family, Input, Row, Scalar, encode_descriptor
 from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, encode
-from roundlog.adjudication.check import SIGNATURES
-from roundlog.adjudication.descriptor import Copy
 from roundlog.commitments import CHUNK_SIZE, leaf_hash
+from roundlog.descriptors import Descriptor, Family, Input, Row, Scalar, encode_descriptor
+from roundlog.descriptors.check import SIGNATURES
+from roundlog.descriptors.descriptor import Copy
 from roundlog.program import DType
 
 INFINITY, LARGEST, TINY, ONE, SIGN = 0x7F800000, 0x7F7FFFFF, 1, 0x3F800000, 0x80000000

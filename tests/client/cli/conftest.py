@@ -8,8 +8,8 @@ import pytest
 import torch
 from cli_world import Chain, Run, Trained
 from roundlog.examples.digits import digits
-from roundlog.job import Job
-from roundlog.trainer import Trainer
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame

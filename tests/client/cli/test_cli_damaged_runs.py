@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from cli_world import Run, Trained, refused
-from roundlog.checkpoints import wrong_state
 from roundlog.commitments import state_root
-from roundlog.job import Job
 from roundlog.storage import load_tensors
+from roundlog.training.checkpoints import wrong_state
+from roundlog.training.job import Job
 
 FILES = (
     "run.json",

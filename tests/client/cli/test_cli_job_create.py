@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_world import Run, refused
-from roundlog.job import Job
+from roundlog.training.job import Job
 
 TASK = """
 import torch

@@ -57,7 +57,7 @@ def test_help_loads_nothing_heavy() -> None:
         "import sys; sys.argv = ['tiebreak', '--help']\n"
         "from tiebreak.cli.app import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert end.code in (0, None)\n"
-        "heavy = {'torch', 'numpy', 'web3', 'eth_account', 'eth_abi', 'sklearn', 'requests', 'roundlog.job'}\n"
+        "heavy = {'torch', 'numpy', 'web3', 'eth_account', 'eth_abi', 'sklearn', 'requests', 'roundlog.training.job'}\n"
         "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy"
     )

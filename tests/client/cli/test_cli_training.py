@@ -15,10 +15,10 @@ import pytest
 import torch
 from cli_world import Run, Trained, refused
 from roundlog.examples.digits import digits
-from roundlog.job import Job
 from roundlog.log import Decision, Entries, LogReader, LogWriter
-from roundlog.run import root_sum
-from roundlog.trainer import Trainer, log_header, log_path
+from roundlog.training.job import Job
+from roundlog.training.run import root_sum
+from roundlog.training.trainer import Trainer, log_header, log_path
 
 
 def test_train_prints_the_checkpoint_root(run: Run, trained: Trained, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import roundlog.executor
+import roundlog.execution.executor
 
 for room in ("operators", "microbatch", "adjudication"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine" / room))
@@ -13,4 +13,4 @@ for room in ("operators", "microbatch", "adjudication"):
 @pytest.fixture(autouse=True)
 def _machine_checked_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every executor looks at its machine first, for most of a second."""
-    monkeypatch.setattr(roundlog.executor, "check_machine", lambda device: None)
+    monkeypatch.setattr(roundlog.execution.executor, "check_machine", lambda device: None)

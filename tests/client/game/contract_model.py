@@ -11,7 +11,6 @@ from hashlib import sha256
 
 from model_course import Course
 from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf, require
-from roundlog.adjudication import Descriptor, DescriptorError, Family, decode_descriptor
 from roundlog.adjudication.adjudicate import (
     Chunk,
     Step,
@@ -24,8 +23,9 @@ from roundlog.adjudication.adjudicate import (
     segments,
 )
 from roundlog.adjudication.adjudicate import Outcome as Answer
-from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.adjudication.partial import Partial, decode_partial, start
+from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
+from roundlog.descriptors.descriptor import REDUCTIONS
 from tiebreak.chain.records import (
     Children,
     ElementProof,

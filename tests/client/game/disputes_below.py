@@ -10,14 +10,14 @@ import torch
 from contract_model import ContractModel
 from model_trees import Refused
 from random_programs import make
-from roundlog.adjudication import program_root
-from roundlog.auditor import Auditor
 from roundlog.commitments import data_root, state_root, tensor_root
-from roundlog.executor import Executor, RunningStep, StoppedError
-from roundlog.job import Job
+from roundlog.descriptors import program_root
+from roundlog.execution.executor import Executor, RunningStep, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
 from tiebreak.chain.records import Game, Outcome, Phase, Side
 from tiebreak.game import (
     Bisect,

@@ -13,14 +13,13 @@ import torch
 from contract_model import ContractModel
 from disputes_below import HidingExecutor, Player, evidence_of, job_of, new_game, play, random_job, won
 from eth_hash.auto import keccak
-from roundlog.adjudication import Family, Function, describe
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum
+from roundlog.descriptors import Family, Function, describe
 from roundlog.dispute import RunningResults, StepTrace
-from roundlog.dispute.trace import first_store
-from roundlog.job import Job
 from roundlog.operators import StepInputs
-from roundlog.program import DType, Node, Program, TensorType
+from roundlog.program import DType, Node, Program, TensorType, first_store
+from roundlog.training.job import Job
 from test_stops import hostile
 from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
@@ -34,7 +33,7 @@ STEP = (0, 0)
 @pytest.fixture
 def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sum of more than two terms makes several segments."""
-    monkeypatch.setattr(sys.modules["roundlog.adjudication.describe"], "terms_per_segment", lambda descriptor: 2)
+    monkeypatch.setattr(sys.modules["roundlog.descriptors.describe"], "terms_per_segment", lambda descriptor: 2)
 
 
 def dispute(job: Job, room: Path, lies: list[Lie], liar: Side) -> tuple[ContractModel, list[object]] | None:

@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 
 import pytest
-from roundlog.job import Job
 from roundlog.spec import TrainingSpec
+from roundlog.training.job import Job
 from tiebreak.cli.notices import plain
 from tiebreak.roles.ending import LOOKS, Ending
 from tiebreak.roles.notices import Notice, Progress, Warnings, What, together

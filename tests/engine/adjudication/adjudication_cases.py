@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from oracle.array import from_torch
-from roundlog.adjudication import Descriptor, describe
 from roundlog.adjudication.adjudicate import Chunk, Tree, encode
 from roundlog.commitments import CHUNK_SIZE
+from roundlog.descriptors import Descriptor, describe
 from roundlog.operators import operator
 from roundlog.program import DType, Node, Program, TensorType
 

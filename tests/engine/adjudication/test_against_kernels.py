@@ -12,7 +12,7 @@ from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
 from oracle.array import Array, from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate
-from roundlog.adjudication.describe import RULES
+from roundlog.descriptors.describe import RULES
 from roundlog.operators import REGISTRY, Direct, Inexact, Kind, Source
 
 STEP = Step(step=3, seed=2**63 + 5, batch_size=2, data_rows=7)

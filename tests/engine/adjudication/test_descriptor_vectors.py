@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from roundlog.adjudication import decode_descriptor, describe, encode_descriptor, program_root, program_tree
 from roundlog.commitments import leaf_hash
+from roundlog.descriptors import decode_descriptor, describe, encode_descriptor, program_root, program_tree
 from roundlog.operators import REGISTRY, check
 from roundlog.program import from_json
 

@@ -15,7 +15,12 @@ from eth_abi.abi import encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_cases import CASES, Case
-from roundlog.adjudication import (
+from roundlog.adjudication.adjudicate import run_segment, segments
+from roundlog.adjudication.openings import Recorder
+from roundlog.adjudication.partial import start
+from roundlog.adjudication.reader import index_of, read
+from roundlog.capture.builder import Builder
+from roundlog.descriptors import (
     Descriptor,
     DescriptorError,
     Family,
@@ -24,15 +29,10 @@ from roundlog.adjudication import (
     decode_descriptor,
     encode_descriptor,
 )
-from roundlog.adjudication.adjudicate import run_segment, segments
-from roundlog.adjudication.check import MAX_ENCODED_BYTES, check_descriptor
-from roundlog.adjudication.describe import RULES, Subject
-from roundlog.adjudication.encoding import STRUCT
-from roundlog.adjudication.openings import Recorder
-from roundlog.adjudication.partial import start
-from roundlog.adjudication.reader import index_of, read
-from roundlog.adjudication.segments import GAS_BUDGET, chunks_read, gas
-from roundlog.capture.builder import Builder
+from roundlog.descriptors.check import MAX_ENCODED_BYTES, check_descriptor
+from roundlog.descriptors.describe import RULES, Subject
+from roundlog.descriptors.encoding import STRUCT
+from roundlog.descriptors.segments import GAS_BUDGET, chunks_read, gas
 from roundlog.program import DType, ProgramError
 
 NAMES = sorted(CASES)

@@ -7,13 +7,13 @@ from random import Random
 
 import numpy as np
 import torch
-from roundlog.adjudication import Family, Function, describe
 from roundlog.adjudication.adjudicate import MAX_ROW, Outcome, Step, adjudicate, encode
 from roundlog.adjudication.exactly import data_value, function_value
 from roundlog.adjudication.functions import evaluate
 from roundlog.adjudication.openings import Material, openings
 from roundlog.adjudication.size import largest_proof
-from roundlog.job import Job
+from roundlog.descriptors import Family, Function, describe
+from roundlog.training.job import Job
 from tasks import gpt_task, linear_task
 
 

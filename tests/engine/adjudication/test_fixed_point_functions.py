@@ -9,10 +9,10 @@ import mpmath
 import numpy as np
 import operands as of
 import pytest
-from roundlog.adjudication import Function
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication import functions as fixed
 from roundlog.arithmetic import round_function
+from roundlog.descriptors import Function
 
 NAMES = {code: code.name.lower() for code in Function}
 

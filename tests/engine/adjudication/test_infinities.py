@@ -26,11 +26,11 @@ from oracle.operators import INEXACT as ORACLE
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Answer, Outcome, Step, adjudicate
 from roundlog.commitments import canonical
-from roundlog.executor import Executor, StepResult
-from roundlog.microbatch import MicrobatchExecutor
-from roundlog.microbatch.analysis import samples_of
+from roundlog.execution.executor import Executor, StepResult
+from roundlog.execution.microbatch import MicrobatchExecutor
+from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.operators import REGISTRY, Kind, Source, StepInputs, Summation
-from roundlog.operators.narrow import check_narrow
+from roundlog.operators.reduced_precision import check_narrow
 from roundlog.operators.summation import InParts
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 from roundlog.rounding import Follower, Recorder, ThresholdFollower, ThresholdRecorder

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 import torch
-from roundlog.adjudication import Descriptor, Family, describe
 from roundlog.adjudication.adjudicate import (
     Chunk,
     Outcome,
@@ -19,7 +18,6 @@ from roundlog.adjudication.adjudicate import (
     run_segment,
     segments,
 )
-from roundlog.adjudication.descriptor import REDUCTIONS
 from roundlog.adjudication.openings import (
     Material,
     Opening,
@@ -32,13 +30,15 @@ from roundlog.adjudication.openings import (
     segment_openings,
 )
 from roundlog.adjudication.partial import decode_partial, start
-from roundlog.adjudication.segments import leaves
-from roundlog.batches import Batches
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, data_root, state_root, tensor_bytes, tensor_root
-from roundlog.executor import Executor
-from roundlog.job import Job
+from roundlog.descriptors import Descriptor, Family, describe
+from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.descriptors.segments import leaves
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
+from roundlog.training.job import Job
 from tasks import conv_task, gpt_task
 
 STEP_NUMBER = 2

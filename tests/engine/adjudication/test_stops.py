@@ -9,11 +9,11 @@ from random import Random
 import pytest
 import torch
 from random_programs import make
-from roundlog.adjudication import describe
 from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, encode
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.commitments import tensor_bytes
-from roundlog.executor import Executor, StoppedError
+from roundlog.descriptors import describe
+from roundlog.execution.executor import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Follower

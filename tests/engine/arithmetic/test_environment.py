@@ -15,16 +15,16 @@ import llvmlite.binding as llvm
 import pytest
 import torch
 from roundlog.arithmetic import DisturbedError, MachineError, undisturbed, until_undisturbed
-from roundlog.auditor import Auditor
 from roundlog.capture import Task
-from roundlog.executor import NonFiniteError
-from roundlog.job import Job
+from roundlog.execution.executor import NonFiniteError
 from roundlog.kernels import environment, threads
 from roundlog.kernels.environment import ARM, ENVIRONMENT, ByNumbers, right_environment
 from roundlog.kernels.threads import in_parts
 from roundlog.operators import REGISTRY
-from roundlog.run import StepEvent
-from roundlog.trainer import Trainer
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.run import StepEvent
+from roundlog.training.trainer import Trainer
 from torch import nn
 
 X86 = platform.machine() == "x86_64" and sys.platform == "linux"

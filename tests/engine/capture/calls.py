@@ -3,7 +3,7 @@
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.job import Job
+from roundlog.training.job import Job
 from torch import nn
 from trainings import train_by_program, train_by_pytorch
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from roundlog.adjudication import program_root
 from roundlog.capture import Task, capture
-from roundlog.job import Job
+from roundlog.descriptors import program_root
 from roundlog.operators import check
 from roundlog.program import from_json, to_json
+from roundlog.training.job import Job
 from tasks import TASKS, classify, conv_task, gpt_task
 from torch import nn
 from trainings import train_by_program, train_by_pytorch
@@ -104,7 +104,7 @@ def test_operators_know_the_users_lines() -> None:
 def test_capture_gives_the_same_program_in_every_process() -> None:
     code = (
         "from tasks import gpt_task; from roundlog.capture import capture; "
-        "from roundlog.adjudication import program_root; print(program_root(capture(gpt_task()).program).hex())"
+        "from roundlog.descriptors import program_root; print(program_root(capture(gpt_task()).program).hex())"
     )
     path = str(Path(__file__).parents[1])
     roots = {

@@ -9,8 +9,8 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, load_checkpoint
 from roundlog.examples.gpt2 import gpt2
-from roundlog.job import Job
-from roundlog.trainer import Trainer
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from safetensors.torch import load_file, save_file, save_model
 from tasks import GPT, ConvNet, conv_task
 from torch import nn

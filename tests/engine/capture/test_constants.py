@@ -3,7 +3,7 @@
 import torch
 from calls import Calls, linear_through
 from roundlog.capture import Task, capture
-from roundlog.job import Job
+from roundlog.training.job import Job
 from trainings import train_by_program, train_by_pytorch
 
 

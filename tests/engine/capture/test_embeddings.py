@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.job import Job
 from roundlog.storage import load_tensors
-from roundlog.trainer import Trainer
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from torch import nn
 
 WORDS, WIDTH = 9, 4

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task
-from roundlog.job import Job
+from roundlog.training.job import Job
 from torch import Tensor, nn
 
 STEPS = 60

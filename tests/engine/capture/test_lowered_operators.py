@@ -9,12 +9,12 @@ import lowered_signals  # noqa: F401  (adds its cases)
 import pytest
 import torch
 from lowered_cases import BATCH, GROUPS, Case
-from roundlog.batches import Batches
 from roundlog.capture import Task
-from roundlog.executor import Executor
-from roundlog.job import Job
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
+from roundlog.training.job import Job
 from torch import nn
 
 MAX_ERROR = 3e-6

@@ -9,7 +9,7 @@ import pytest
 import torch
 from calls import refused
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.job import Job
+from roundlog.training.job import Job
 from tasks import classify
 from torch import nn, optim
 from torch.optim import lr_scheduler

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task
-from roundlog.job import Job
+from roundlog.training.job import Job
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential

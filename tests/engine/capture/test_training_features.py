@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from roundlog.auditor import Auditor
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.optimizers.schedule import rates
-from roundlog.fusion import peak_bytes
-from roundlog.job import Job
-from roundlog.plain import PlainTraining
-from roundlog.trainer import Trainer
+from roundlog.examples.baseline import PlainTraining
+from roundlog.execution.fusion import peak_bytes
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from tasks import ConvNet, classify, gpt_task
 from torch import nn
 from torch.optim import lr_scheduler

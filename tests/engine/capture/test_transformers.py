@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from roundlog.auditor import Auditor
 from roundlog.capture import Task
-from roundlog.job import Job
-from roundlog.trainer import Trainer
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from torch import nn
 from trainings import train_by_program, train_by_pytorch
 

@@ -9,12 +9,12 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from roundlog.batches import Batches
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.executor import Executor
-from roundlog.job import Job
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
+from roundlog.training.job import Job
 from torch import Tensor, nn
 
 Function = Callable[..., Tensor]

@@ -3,7 +3,7 @@
 import torch
 from calls import Calls, linear_through, refused
 from roundlog.capture import Task
-from roundlog.job import Job
+from roundlog.training.job import Job
 from torch import nn
 from trainings import train_by_program, train_by_pytorch
 

@@ -7,16 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from roundlog.auditor import Auditor
 from roundlog.commitments import state_root, tensor_root
 from roundlog.dispute import MadeUp, trace_step
-from roundlog.dispute.trace import first_store
-from roundlog.executor import Executor, NonFiniteError
-from roundlog.job import Job
-from roundlog.policies import alone
-from roundlog.program import Node, Program
-from roundlog.replay import replay_interval, replay_state
-from roundlog.run import Run
+from roundlog.execution.executor import Executor, NonFiniteError
+from roundlog.program import Node, Program, first_store
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.policies import alone
+from roundlog.training.replay import replay_interval, replay_state
+from roundlog.training.run import Run
 from tasks import linear_task
 
 STOP = 3

@@ -8,19 +8,19 @@ from random import Random
 
 import pytest
 import torch
-from roundlog.adjudication import Family, describe
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, decode, encode, finish, run_segment, segments
-from roundlog.adjudication.descriptor import REDUCTIONS, Descriptor, Input, Row
 from roundlog.adjudication.openings import Material, needed
 from roundlog.adjudication.partial import ExactSum, decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
+from roundlog.descriptors import Family, describe
+from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Input, Row
 from roundlog.dispute import DisputedOperator, MadeUp, running_results, trace_step
-from roundlog.executor import Executor
-from roundlog.job import Job
-from roundlog.policies import alone
+from roundlog.execution.executor import Executor
 from roundlog.program import DType
-from roundlog.run import Run
+from roundlog.training.job import Job
+from roundlog.training.policies import alone
+from roundlog.training.run import Run
 from tasks import conv_task, gpt_task
 
 STEP = 1

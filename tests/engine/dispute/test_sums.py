@@ -10,10 +10,10 @@ import pytest
 import torch
 from adjudication_cases import descriptor_of
 from operator_cases import CASES
-from roundlog.adjudication import Family
 from roundlog.adjudication.adjudicate import run_segment, segments
 from roundlog.adjudication.openings import Material
 from roundlog.adjudication.partial import ExactSum, Partial, start
+from roundlog.descriptors import Family
 from roundlog.dispute import sums
 from roundlog.dispute.sums import running_sums
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.adjudication import describe
 from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, decode
 from roundlog.adjudication.openings import Material, needed
 from roundlog.commitments import CHUNK_SIZE, PAD, depth_of, leaf_hash, node_hash, state_root, tensor_bytes, tensor_root
+from roundlog.descriptors import describe
 from roundlog.dispute import MadeUp, StepTrace, operators_half, trace_step, trace_tree
-from roundlog.dispute.trace import claimed_tree, first_store, half_of, right_bytes
-from roundlog.executor import Executor
+from roundlog.dispute.trace import claimed_tree, half_of, right_bytes
+from roundlog.execution.executor import Executor
 from roundlog.operators import StepInputs
-from roundlog.program import DType, Program, TensorType
+from roundlog.program import DType, Program, TensorType, first_store
 from roundlog.rounding import Follower
 from test_stops import hostile
 

@@ -17,7 +17,8 @@ from roundlog import kernels
 from roundlog.kernels.cache import CheckedFiles, not_ours_alone, place_for
 
 ROUND = (
-    "import numpy as np; from roundlog.kernels.deciding import ends; print(ends(np.ones(1), np.zeros(1), 1.0)[0][0])"
+    "import numpy as np; from roundlog.kernels.rounding_loops import ends; "
+    "print(ends(np.ones(1), np.zeros(1), 1.0)[0][0])"
 )
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rights of files are those of POSIX")

@@ -13,8 +13,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import chain
-from roundlog.kernels.chain import Chain, Operand
+from roundlog.kernels import compiled_tape
+from roundlog.kernels.compiled_tape import Chain, Operand
 from roundlog.kernels.machine_code import LANES, Form, MachineCode
 from roundlog.kernels.tape import BOOL, F32, Assignments, Code, Tape
 from roundlog.kernels.threads import own_threads
@@ -80,7 +80,7 @@ class Played:
         """Whether all checks passed, each way. Asserts that the outputs are the same."""
         results = []
         for worth in (1 << 62, -1):
-            monkeypatch.setattr(chain, "WORTH", worth)
+            monkeypatch.setattr(compiled_tape, "WORTH", worth)
             chained = Chain(self.tape, self.operands, self.kinds, self.size)
             results.append(self.play(chained))
             assert (chained._played.code is None) == (worth > 0)
@@ -113,9 +113,9 @@ def tape_of(*instructions: tuple[Code, int, int, int, int], inputs: int) -> Tape
     return Tape(np.array(rows), np.array([inputs + len(rows) - 1]), inputs + len(rows))
 
 
-@pytest.mark.parametrize("size", [chain._CACHED, chain._CACHED + 5])
+@pytest.mark.parametrize("size", [compiled_tape._CACHED, compiled_tape._CACHED + 5])
 def test_what_is_written_past_the_cache_is_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "WORTH", -1)
+    monkeypatch.setattr(compiled_tape, "WORTH", -1)
     x = torch.randn(size)
     tape = tape_of((Code.MUL, 0, 0, 0, 1), (Code.SQRT, 1, 1, 0, 1), inputs=1)
     operand = Operand(F32, 1, size)
@@ -168,7 +168,7 @@ def test_a_product_and_a_sum_are_rounded_one_after_the_other() -> None:
 
 
 def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "WORTH", -1)
+    monkeypatch.setattr(compiled_tape, "WORTH", -1)
     size = 1_000_003
     x = np.arange(size, dtype=np.float32)
     tape = tape_of((Code.MUL, 0, 0, 0, 1), inputs=1)
@@ -190,7 +190,7 @@ def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -
 
 def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_one_form() -> None:
     tape = tape_of((Code.ADD, 0, 1, 0, 0), (Code.FLOOR, 2, 2, 0, 0), inputs=2)
-    size = chain.WORTH // 8
+    size = compiled_tape.WORTH // 8
     x, out = np.ones(size, dtype=np.float32), np.empty(size, dtype=np.float32)
     large = Chain(tape, [Operand(F32, 1, size), Operand(F32, 1, 1)], [F32], size)
     small = Chain(tape, [Operand(F32, 1, 40), Operand(F32, 1, 1)], [F32], 40)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from roundlog.arithmetic import adjacent, round_interval, sums
 from roundlog.arithmetic.interval import UNIT_F64
-from roundlog.kernels.deciding import round_pairs, write_down
+from roundlog.kernels.rounding_loops import round_pairs, write_down
 from roundlog.log import Decision
 from roundlog.operators.marking import Marked
 from roundlog.rounding.resolve import TRAINER_REACH, judge

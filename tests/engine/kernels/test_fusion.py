@@ -4,15 +4,15 @@ import random
 
 import pytest
 import torch
-from roundlog.batches import Batches
 from roundlog.capture.builder import Builder
-from roundlog.executor import Executor, NonFiniteError
-from roundlog.fusion import MAX_GROUP, Group, peak_bytes, plan
-from roundlog.job import Job
-from roundlog.kernels import chain
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor, NonFiniteError
+from roundlog.execution.fusion import MAX_GROUP, Group, peak_bytes, plan
+from roundlog.kernels import compiled_tape
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType
 from roundlog.rounding import Recorder
+from roundlog.training.job import Job
 from tasks import TASKS
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0**-149, -(2.0**-126), 3.4028234663852886e38, 1.5, 1 / 3, 2.0**-75]
@@ -21,7 +21,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0**-149, -(2.0**-126), 3.4028234663852886e38,
 @pytest.fixture(autouse=True, params=["interpreted", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How chains are played: from the first step on."""
-    monkeypatch.setattr(chain, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
+    monkeypatch.setattr(compiled_tape, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
 
 
 def step(program: Program, states: list[torch.Tensor]) -> StepInputs:

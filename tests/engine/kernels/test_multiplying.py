@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pytest
+from roundlog.kernels.gemm_avx512 import Lines, Output, certify_part, sum_part
 from roundlog.kernels.marking import Near, mark_product
-from roundlog.kernels.multiplying import Lines, Output, certify_part, sum_part
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

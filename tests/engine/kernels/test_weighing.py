@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import weighing
+from roundlog.kernels import log_checking
 from roundlog.log import Decision, Entries
 from roundlog.log.errors import PayloadError
 from roundlog.operators.marking import Marked
@@ -61,9 +61,9 @@ def test_without_marked_elements_or_without_entries() -> None:
 
 
 def test_the_loop_knows_the_same_decisions_and_verdicts() -> None:
-    assert (weighing.UP, weighing.VALUE) == (Decision.UP, Decision.VALUE)
+    assert (log_checking.UP, log_checking.VALUE) == (Decision.UP, Decision.VALUE)
     assert {verdict.name: int(verdict) for verdict in Verdict} == {
-        name: getattr(weighing, name) for name in Verdict.__members__
+        name: getattr(log_checking, name) for name in Verdict.__members__
     }
 
 

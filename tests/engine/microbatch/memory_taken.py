@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 
 import torch
-from roundlog.batches import Batches
 from roundlog.capture import Task
-from roundlog.executor import Executor
-from roundlog.job import Job
-from roundlog.microbatch import MicrobatchExecutor, peak_bytes
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import Executor
+from roundlog.execution.microbatch import MicrobatchExecutor, peak_bytes
 from roundlog.operators import StepInputs
 from roundlog.rounding import Follower
+from roundlog.training.job import Job
 from torch import nn
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from roundlog.auditor import Auditor, AuditResult
 from roundlog.capture import Task
-from roundlog.executor import NonFiniteError
-from roundlog.job import Job, JobError, Limits
+from roundlog.execution.executor import NonFiniteError
+from roundlog.execution.microbatch import peak_bytes
 from roundlog.log import Decision, Entries, LogReader, LogWriter
-from roundlog.microbatch import peak_bytes
 from roundlog.program import ProgramError
-from roundlog.replay import replay_interval
 from roundlog.rounding import FindingKind
-from roundlog.run import Run
-from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
+from roundlog.training.auditor import Auditor, AuditResult
+from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.replay import replay_interval
+from roundlog.training.run import Run
+from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tasks import HalfwayGPT, classify, conv_task, gpt_task, linear_task
 from torch import nn
 

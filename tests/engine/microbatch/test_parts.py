@@ -11,18 +11,18 @@ import pytest
 import torch
 from random_programs import make
 from roundlog.arithmetic import sums
-from roundlog.auditor import Auditor
 from roundlog.capture import Task
-from roundlog.executor import NonFiniteError
-from roundlog.job import Job
+from roundlog.execution.executor import NonFiniteError
+from roundlog.execution.microbatch import summing
+from roundlog.execution.microbatch.analysis import analyse
+from roundlog.execution.microbatch.layout import ranges
 from roundlog.kernels import superaccumulator
-from roundlog.microbatch import summing
-from roundlog.microbatch.analysis import analyse
-from roundlog.microbatch.layout import ranges
 from roundlog.operators import Summation, operator, terms
 from roundlog.operators.summation import InParts
 from roundlog.rounding import Follower, Recorder
-from roundlog.trainer import Trainer
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from tasks import classify, conv_task, linear_task
 from test_random_programs import bits, check_all_cuts
 from torch import nn

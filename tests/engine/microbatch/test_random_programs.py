@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from random_programs import make
-from roundlog.executor import Executor, NonFiniteError
-from roundlog.microbatch import MicrobatchExecutor, rules
-from roundlog.microbatch.analysis import analyse, samples_of
+from roundlog.execution.executor import Executor, NonFiniteError
+from roundlog.execution.microbatch import MicrobatchExecutor, rules
+from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.rounding import Follower, Recorder
 
 

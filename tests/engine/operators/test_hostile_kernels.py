@@ -15,8 +15,9 @@ import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.kernels import threads
-from roundlog.operators import Inexact, convolving, operator, panels, products
+from roundlog.operators import Inexact, operator
 from roundlog.operators.contraction import Contraction
+from roundlog.operators.cpu import conv, gemm, gemm_blas
 from roundlog.operators.summation import InParts, Summation
 from roundlog.rounding import Follower, Recorder
 
@@ -137,15 +138,15 @@ def hostile(monkeypatch: pytest.MonkeyPatch, signs: Callable[[tuple[int, ...]], 
     with monkeypatch.context() as patch:
         patch.setattr(np, "matmul", worst)
         # The loops over tiles add up in an order of their own, which no library decides.
-        patch.setattr(products, "by_tiles", lambda: False)
+        patch.setattr(gemm, "by_tiles", lambda: False)
         yield
     assert worst.calls, "the kernels multiply by something else than np.matmul: be hostile there"
 
 
 @pytest.fixture(params=[500, 1 << 19], ids=["small panels", "large panels"])
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panels, "PANEL", request.param)
-    monkeypatch.setattr(convolving, "PANEL", request.param)
+    monkeypatch.setattr(gemm_blas, "PANEL", request.param)
+    monkeypatch.setattr(conv, "PANEL", request.param)
 
 
 def some(count: int) -> list[int]:

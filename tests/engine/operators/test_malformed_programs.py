@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from program_texts import TEXT, WHOLE, Document, canonical, load, refused, small
-from roundlog.fusion import peak_bytes
+from roundlog.execution.fusion import peak_bytes
 from roundlog.operators import REGISTRY
 from roundlog.program import DType, TensorType, to_json
 

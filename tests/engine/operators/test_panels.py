@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import threads
-from roundlog.operators import Inexact, convolving, operator, panels, products, terms
+from roundlog.operators import Inexact, operator, terms
+from roundlog.operators.cpu import conv, gemm, gemm_blas
 from roundlog.rounding import Recorder
 
 
@@ -25,7 +26,7 @@ def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(params=["tiles", "panels"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How matrices are multiplied, whatever this processor would have chosen."""
-    monkeypatch.setattr(products, "by_tiles", lambda: request.param == "tiles")
+    monkeypatch.setattr(gemm, "by_tiles", lambda: request.param == "tiles")
     return str(request.param)
 
 
@@ -64,8 +65,8 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 def test_panels_and_blocks_round_correctly(
     name: str, scale: float, shared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(panels, "PANEL", 4000)
-    monkeypatch.setattr(panels, "SHARED", shared)
+    monkeypatch.setattr(gemm_blas, "PANEL", 4000)
+    monkeypatch.setattr(gemm_blas, "SHARED", shared)
     monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
     left, right = SHAPES[name]
@@ -88,7 +89,7 @@ def test_panels_and_blocks_round_correctly(
 
 @pytest.mark.usefixtures("by")
 def test_panels_stop_at_what_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panels, "PANEL", 4000)
+    monkeypatch.setattr(gemm_blas, "PANEL", 4000)
     a, b = torch.ones(300, 20), torch.ones(20, 30)
     for bad in (float("nan"), float("inf"), 3e38):
         a[17, 3] = bad
@@ -120,7 +121,7 @@ WINDOWS = {
 @pytest.mark.parametrize("panel", [200, 3000, 1 << 19])
 @pytest.mark.usefixtures("shared_out")
 def test_convolutions_in_panels_round_correctly(name: str, panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolving, "PANEL", panel)
+    monkeypatch.setattr(conv, "PANEL", panel)
     monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
     size, kernel, options = WINDOWS[name]

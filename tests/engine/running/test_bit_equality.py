@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import finish, start
-from roundlog.job import Job
+from roundlog.training.job import Job
 from tasks import TASKS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog import executor
-from roundlog.auditor import Auditor
-from roundlog.job import Job
+from roundlog.execution import executor
 from roundlog.operators import marking
-from roundlog.trainer import Trainer
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 from tasks import TASKS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")

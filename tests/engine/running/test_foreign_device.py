@@ -14,17 +14,17 @@ from pathlib import Path
 import foreign_device
 import pytest
 import torch
-from roundlog.auditor import Auditor
 from roundlog.commitments import state_root
 from roundlog.dispute import MadeUp, trace_step
-from roundlog.executor import Executor, StoppedError
-from roundlog.job import Job
+from roundlog.execution.executor import Executor, StoppedError
 from roundlog.operators import Kind, operator
-from roundlog.policies import alone
-from roundlog.replay import replay_interval, replay_state
 from roundlog.rounding import Recorder
-from roundlog.run import Run
-from roundlog.trainer import Trainer
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.policies import alone
+from roundlog.training.replay import replay_interval, replay_state
+from roundlog.training.run import Run
+from roundlog.training.trainer import Trainer
 from tasks import TASKS
 
 CHILD = "import sys, test_foreign_device; sys.exit(test_foreign_device.work(*sys.argv[1:]))"

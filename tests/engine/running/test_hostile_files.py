@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from roundlog import run as runs
-from roundlog.auditor import Auditor
-from roundlog.job import Job, JobError
 from roundlog.log import Decision, Entries, LogError, LogReader, LogWriter, summarise
 from roundlog.program import DType, TensorType
 from roundlog.rounding import FindingKind
-from roundlog.run import Run, RunError
 from roundlog.storage import StorageError, load_tensors, open_regular, read_record, save_tensors
-from roundlog.trainer import Trainer, TrainingResult, log_header, log_path
+from roundlog.training import run as runs
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job, JobError
+from roundlog.training.run import Run, RunError
+from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tasks import linear_task
 
 

@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from roundlog.auditor import Auditor
-from roundlog.batches import Batches
 from roundlog.capture import Task
-from roundlog.executor import NonFiniteError
-from roundlog.job import Job, JobError, Limits
+from roundlog.execution.batches import Batches
+from roundlog.execution.executor import NonFiniteError
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.rounding import FindingKind, follow
-from roundlog.trainer import Trainer, log_header, log_path
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import save_file
 from tasks import conv_task, halfway_task, linear_task
 
@@ -202,7 +202,7 @@ def test_a_job_larger_than_the_limit_is_refused_before_its_tensors_are_read(tmp_
 
 def test_a_convolution_whose_windows_need_more_memory_than_its_tensors_is_refused(tmp_path, monkeypatch) -> None:
     """One image and one kernel of a few megabytes, whose im2col would take terabytes; written where that is there."""
-    monkeypatch.setattr("roundlog.job.confirm_same", lambda task, captured: None)
+    monkeypatch.setattr("roundlog.training.job.confirm_same", lambda task, captured: None)
     model = torch.nn.Conv2d(1, 1, 600, bias=False)
     task = Task(
         model=model,

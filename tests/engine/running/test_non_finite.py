@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.auditor import Auditor
 from roundlog.capture import Task
 from roundlog.commitments import data_root, state_root
-from roundlog.executor import IndexRangeError, NonFiniteError
-from roundlog.job import Job, JobError
-from roundlog.run import Run
-from roundlog.trainer import Trainer
+from roundlog.execution.executor import IndexRangeError, NonFiniteError
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job, JobError
+from roundlog.training.run import Run
+from roundlog.training.trainer import Trainer
 from torch import nn
 
 HUGE = 3e38

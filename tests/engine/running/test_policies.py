@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from processes import finish, start
 from roundlog.arithmetic import in_format
-from roundlog.auditor import Auditor
-from roundlog.job import Job, JobError, Limits, step_bytes
 from roundlog.log import Kind, LogReader, LogWriter, Trits
-from roundlog.replay import replay_interval
 from roundlog.rounding import FindingKind, Thresholds
-from roundlog.run import Run, RunError
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
-from roundlog.trainer import Trainer, log_header, log_path
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job, JobError, Limits, step_bytes
+from roundlog.training.replay import replay_interval
+from roundlog.training.run import Run, RunError
+from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import load_file
 from tasks import TASKS, linear_task
 

@@ -7,12 +7,12 @@ import time
 
 import pytest
 from processes import finish, start
-from roundlog.auditor import Auditor
 from roundlog.commitments import state_root
-from roundlog.job import Job
-from roundlog.replay import replay_interval, replay_state
-from roundlog.run import Run, RunError
-from roundlog.trainer import Trainer
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.replay import replay_interval, replay_state
+from roundlog.training.run import Run, RunError
+from roundlog.training.trainer import Trainer
 from tasks import conv_task, linear_task
 
 

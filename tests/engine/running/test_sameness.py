@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
-from roundlog.job import Job
 from roundlog.program import Program
-from roundlog.sameness import Sameness, confirm_same
+from roundlog.training.job import Job
+from roundlog.training.sameness import Sameness, confirm_same
 from torch import Tensor, nn
 
 

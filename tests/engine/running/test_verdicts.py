@@ -10,14 +10,14 @@ from pathlib import Path
 import forged_logs
 import numpy as np
 import pytest
-from roundlog.auditor import Auditor
 from roundlog.commitments import MerkleTree
-from roundlog.job import Job
 from roundlog.rounding import FindingKind
-from roundlog.run import RunError
 from roundlog.spec import POLICY_THRESHOLD
-from roundlog.trainer import Trainer, TrainingResult, log_path
-from roundlog.verdict import BY_LOG, LogStanding, audit
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.run import RunError
+from roundlog.training.trainer import Trainer, TrainingResult, log_path
+from roundlog.training.verdict import BY_LOG, LogStanding, audit
 from tasks import halfway_task, linear_task
 
 LogChange = Callable[[Path, Path], Path]

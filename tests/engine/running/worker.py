@@ -6,9 +6,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from roundlog.auditor import Auditor
-from roundlog.job import Job
-from roundlog.trainer import Trainer
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
 
 
 def main(role: str, job_dir: str, run_dir: str, log_dir: str = "", share: str = "0.05") -> None:

@@ -1,0 +1,22 @@
+"""Descriptors: programs as the contract reads them, operator by operator, and their Merkle root (docs/protocol.md)."""
+
+from roundlog.descriptors import rules_elementwise, rules_movement, rules_reduction  # noqa: F401  (register rules)
+from roundlog.descriptors.describe import describe
+from roundlog.descriptors.descriptor import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
+from roundlog.descriptors.encoding import decode_descriptor, encode_descriptor
+from roundlog.descriptors.root import program_root, program_tree
+
+__all__ = [
+    "Descriptor",
+    "DescriptorError",
+    "Family",
+    "Function",
+    "Input",
+    "Row",
+    "Scalar",
+    "decode_descriptor",
+    "describe",
+    "encode_descriptor",
+    "program_root",
+    "program_tree",
+]

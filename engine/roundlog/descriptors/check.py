@@ -1,0 +1,219 @@
+"""What holds for every descriptor. The contract repeats the checks that docs/protocol.md marks as its own."""
+
+from __future__ import annotations
+
+from math import prod
+
+from roundlog.descriptors.descriptor import (
+    LOADS,
+    REDUCTIONS,
+    Copy,
+    Descriptor,
+    DescriptorError,
+    Extreme,
+    Family,
+    Function,
+    Input,
+    Row,
+    Scalar,
+)
+from roundlog.program import DType
+
+MAX_AXES = 16
+"""Iteration and reduction axes together; and view axes of an input."""
+MAX_INPUTS = 64
+MAX_LITERALS = 32
+"""Literals of a constant that stand in its descriptor; beyond, its tensor root does."""
+MAX_SIZE = 1 << 40
+"""Elements of a tensor, terms of a reduction."""
+MAX_SEGMENT = 1 << 12
+"""Terms of a segment."""
+MAX_ENCODED_BYTES = 1 << 16
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+_F32, _I64, _BOOL = DType.F32, DType.I64, DType.BOOL
+
+SIGNATURES: dict[Scalar, tuple[tuple[DType, ...], DType]] = {
+    **dict.fromkeys((Scalar.F32_ADD, Scalar.F32_SUB, Scalar.F32_MUL, Scalar.F32_DIV), ((_F32, _F32), _F32)),
+    **dict.fromkeys((Scalar.F32_SQRT, Scalar.F32_NEG, Scalar.F32_ABS, Scalar.F32_FLOOR), ((_F32,), _F32)),
+    **dict.fromkeys((Scalar.F32_MAXIMUM, Scalar.F32_MINIMUM), ((_F32, _F32), _F32)),
+    **dict.fromkeys((Scalar.F32_EQ, Scalar.F32_LT, Scalar.F32_LE), ((_F32, _F32), _BOOL)),
+    **dict.fromkeys((Scalar.I64_ADD, Scalar.I64_SUB, Scalar.I64_MUL), ((_I64, _I64), _I64)),
+    **dict.fromkeys((Scalar.I64_NEG, Scalar.I64_ABS), ((_I64,), _I64)),
+    **dict.fromkeys((Scalar.I64_MAXIMUM, Scalar.I64_MINIMUM), ((_I64, _I64), _I64)),
+    **dict.fromkeys((Scalar.I64_EQ, Scalar.I64_LT, Scalar.I64_LE), ((_I64, _I64), _BOOL)),
+    **dict.fromkeys((Scalar.BOOL_EQ, Scalar.BOOL_AND, Scalar.BOOL_OR), ((_BOOL, _BOOL), _BOOL)),
+    Scalar.BOOL_NOT: ((_BOOL,), _BOOL),
+    Scalar.I64_TO_F32: ((_I64,), _F32),
+    Scalar.BOOL_TO_F32: ((_BOOL,), _F32),
+    Scalar.BOOL_TO_I64: ((_BOOL,), _I64),
+}
+"""Dtypes of inputs and output by code; WHERE is (bool, T, T) -> T."""
+
+_OUTPUTS = {
+    Family.SCHEDULE: _F32,
+    Family.IOTA: _I64,
+    Family.UNIFORM: _F32,
+    Family.FUNCTION: _F32,
+    Family.SUM: _F32,
+    Family.SELECTED_SUM: _F32,
+    Family.EXTREME: _F32,
+    Family.ARGMAX: _I64,
+    Family.INTEGER_SUM: _I64,
+    Family.ANY: _BOOL,
+}
+
+_INPUTS: dict[Family, tuple[tuple[DType, ...], ...]] = {
+    Family.FUNCTION: ((_F32,),),
+    Family.SUM: ((_F32,), (_F32, _F32)),
+    Family.SELECTED_SUM: ((_F32, _I64),),
+    Family.EXTREME: ((_F32,),),
+    Family.ARGMAX: ((_F32,),),
+    Family.INTEGER_SUM: ((_I64,),),
+    Family.ANY: ((_BOOL,),),
+}
+"""Dtypes of inputs by family, alternatives of them."""
+
+_CODES: dict[Family, int] = {
+    Family.COPY: len(Copy),
+    Family.MAP: len(Scalar),
+    Family.FUNCTION: len(Function),
+    Family.EXTREME: len(Extreme),
+}
+
+
+def check_descriptor(descriptor: Descriptor) -> None:
+    """Returns if the descriptor can be evaluated within bounded work and without overflow, for every element and
+    reduction index. Raises DescriptorError."""
+    d = descriptor
+    if len(d.axes) > MAX_AXES:
+        raise DescriptorError(f"has {len(d.axes)} iteration and reduction axes, more than {MAX_AXES}")
+    _check_sizes(d.iteration, "the iteration shape")
+    _check_sizes(d.reduction, "the reduction shape")
+    if len(d.inputs) > MAX_INPUTS:
+        raise DescriptorError(f"has {len(d.inputs)} inputs, more than {MAX_INPUTS}")
+    if not 0 <= d.code < _CODES.get(d.family, 1):
+        raise DescriptorError(f"has the unknown code {d.code} of family {d.family.name}")
+    if d.family in REDUCTIONS:
+        if not 1 <= d.segment <= MAX_SEGMENT:
+            raise DescriptorError(f"has segments of {d.segment} terms, expected 1 to {MAX_SEGMENT}")
+    elif d.reduction or d.segment:
+        raise DescriptorError(f"reduces over {list(d.reduction)}, which {d.family.name} does not")
+    if d.family in _OUTPUTS and d.dtype != _OUTPUTS[d.family]:
+        raise DescriptorError(f"gives {d.dtype}, but {d.family.name} gives {_OUTPUTS[d.family]}")
+    _check_inputs(d)
+    _check_parameters(d)
+    if d.family != Family.CONSTANT and d.root != bytes(32):
+        raise DescriptorError(f"has a root, which {d.family.name} has no use for")
+    for position, item in enumerate(d.inputs):
+        try:
+            _check_input(d, item)
+        except DescriptorError as error:
+            raise DescriptorError(f"input {position} {error}") from None
+
+
+def _check_sizes(sizes: tuple[int, ...], what: str) -> None:
+    # A size of 0 must not hide one that is too large.
+    if any(not 0 <= size <= MAX_SIZE for size in sizes) or prod(size or 1 for size in sizes) > MAX_SIZE:
+        raise DescriptorError(f"{what} {list(sizes)} is not made of sizes whose product is at most 2^40")
+
+
+def _check_inputs(d: Descriptor) -> None:
+    found = tuple(item.dtype for item in d.inputs)
+    if d.family in LOADS:
+        fits = not found
+    elif d.family == Family.COPY:
+        fits = bool(found) and all(dtype == d.dtype for dtype in found)
+        fits = fits and (d.code != Copy.FINITE or d.dtype == _F32)
+    elif d.family == Family.MAP and d.code == Scalar.WHERE:
+        fits = found == (_BOOL, d.dtype, d.dtype)
+    elif d.family == Family.MAP:
+        fits = (found, d.dtype) == SIGNATURES[Scalar(d.code)]
+    elif d.family == Family.GATHER:
+        fits = found == (d.dtype, _I64)
+    else:
+        fits = found in _INPUTS[d.family]
+    if not fits:
+        dtypes = ", ".join(map(str, found)) or "nothing"
+        raise DescriptorError(f"reads {dtypes} and gives {d.dtype}, which {d.family.name} {int(d.code)} does not")
+    seen: dict[int, tuple[DType, int]] = {}
+    for item in d.inputs:
+        if seen.setdefault(item.value, (item.dtype, item.elements)) != (item.dtype, item.elements):
+            raise DescriptorError(f"reads value {item.value} as if it were of two dtypes or sizes")
+
+
+def _check_parameters(d: Descriptor) -> None:
+    p = d.parameters
+    if any(number not in _INT64 for number in p):
+        raise DescriptorError("has a parameter that does not fit int64")
+    if d.family == Family.STATE:
+        fits = len(p) == 1 and p[0] >= 0
+    elif d.family == Family.DATA:
+        # The field's bytes lie inside of the row, and every row has the same number of them.
+        fits = len(p) == 3 and min(p) >= 0 and p[0] + p[2] * d.dtype.itemsize <= p[1] <= MAX_SIZE * 8
+        fits = fits and (d.elements % p[2] == 0 if p[2] else d.elements == 0)
+    elif d.family == Family.SCHEDULE:
+        fits = len(p) == 2 and 0 <= p[0] < p[1] <= MAX_SIZE and d.elements == 1
+    elif d.family == Family.CONSTANT:
+        fits = _constant_fits(d)
+    elif d.family == Family.IOTA:
+        fits = len(p) == 2 and p[0] + p[1] * max(d.elements - 1, 0) in _INT64
+    elif d.family == Family.UNIFORM:
+        fits = len(p) == 1 and 0 <= p[0] < 1 << 32
+    elif d.family == Family.GATHER:
+        fits = len(p) == 1 and 0 <= p[0] < len(d.inputs[0].view) and _is_zero(d.inputs[0].rows[p[0]])
+    elif d.family in (Family.SELECTED_SUM, Family.ARGMAX):
+        fits = len(p) == 2 + len(d.axes) and p[1] == 1 and _fits_int64(d.label, d.axes)
+        if fits and d.family == Family.SELECTED_SUM:
+            fits = not any(d.label.coefficients[len(d.iteration) :])
+    else:
+        fits = not p
+    if not fits:
+        raise DescriptorError(f"has the parameters {list(p[:8])}, which do not fit {d.family.name}")
+
+
+def _constant_fits(d: Descriptor) -> bool:
+    low, high = {_F32: (0, 1 << 32), _I64: (-(1 << 63), 1 << 63), _BOOL: (0, 2)}[d.dtype]
+    if not d.parameters:
+        return d.elements > MAX_LITERALS and d.root != bytes(32)
+    inline = len(d.parameters) == 1 or len(d.parameters) == d.elements <= MAX_LITERALS
+    return inline and d.root == bytes(32) and all(low <= item < high for item in d.parameters)
+
+
+def _is_zero(row: Row) -> bool:
+    return row.offset == 0 and row.divisor == 1 and not any(row.coefficients)
+
+
+def _fits_int64(row: Row, axes: tuple[int, ...]) -> bool:
+    low, high = bounds(row, axes)
+    return -(1 << 63) < low <= high < 1 << 63
+
+
+def _check_input(d: Descriptor, item: Input) -> None:
+    if not 0 <= item.value < 1 << 64:
+        raise DescriptorError(f"is value {item.value}, which does not fit 64 bits")
+    if len(item.view) > MAX_AXES:
+        raise DescriptorError(f"has {len(item.view)} view axes, more than {MAX_AXES}")
+    _check_sizes(item.view, "has a view that")
+    if len(item.rows) != len(item.view):
+        raise DescriptorError(f"has {len(item.rows)} rows for {len(item.view)} view axes")
+    for row in item.rows:
+        if len(row.coefficients) != len(d.axes):
+            raise DescriptorError(f"has {len(row.coefficients)} coefficients for {len(d.axes)} axes")
+        if row.divisor < 1:
+            raise DescriptorError(f"has the divisor {row.divisor}, expected at least 1")
+        if any(number not in _INT64 for number in (row.offset, row.divisor, *row.coefficients)):
+            raise DescriptorError("has a number that does not fit int64")
+        if not _fits_int64(row, d.axes):
+            raise DescriptorError("has a coordinate that leaves the range of int64")
+
+
+def bounds(row: Row, axes: tuple[int, ...]) -> tuple[int, int]:
+    """The least and the greatest value of a row's numerator over all indices; of its offset if there are none. The
+    magnitudes of all partial sums lie below the sum of the magnitudes that is checked here."""
+    low = high = row.offset
+    for coefficient, size in zip(row.coefficients, axes, strict=True):
+        reach = coefficient * max(size - 1, 0)
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return low, high

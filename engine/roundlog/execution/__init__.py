@@ -1,0 +1,1 @@
+"""Executing programs: a step as a whole, fused, in parts of its batch, and what stops it."""

@@ -1,0 +1,299 @@
+"""Which operators of a program run together: connected groups of exact elementwise operators of one shape.
+
+A group is computed by one tape (`roundlog.kernels.tape`). It is put off until something outside of it needs one of its
+values, and grows until then. An operator joins the group of its inputs if it has the group's shape; inputs that are
+still put off in *another* group are computed first, so groups never wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+
+from roundlog.execution.finiteness import ends_finite
+from roundlog.kernels.compiled_tape import Chain, Operand
+from roundlog.kernels.scratch import empty
+from roundlog.kernels.tape import BOOL, F32, Assignments, Code, Tape
+from roundlog.operators import workspace
+from roundlog.operators.registry import ints
+from roundlog.program import DType, Program
+
+_CODES = {
+    "add": Code.ADD,
+    "sub": Code.SUB,
+    "mul": Code.MUL,
+    "div": Code.DIV,
+    "sqrt": Code.SQRT,
+    "neg": Code.NEG,
+    "abs": Code.ABS,
+    "floor": Code.FLOOR,
+    "maximum": Code.MAXIMUM,
+    "minimum": Code.MINIMUM,
+    "eq": Code.EQ,
+    "lt": Code.LT,
+    "le": Code.LE,
+    "logical_and": Code.AND,
+    "logical_or": Code.OR,
+    "logical_not": Code.NOT,
+    "where": Code.WHERE,
+    "to_f32": Code.COPY,
+}
+
+
+_ONE = (1, 1)
+"""The pattern of an input whose elements are all one number."""
+
+MAX_GROUP = 64
+"""Operators in a group: what is put off keeps its inputs in memory, so that it may not be put off for ever."""
+
+MAX_WAIT = 128
+"""Operators of the program for which a group waits in vain for another member. Gradients of micro-batches, which are
+added up one after the other, would else all stay in memory to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operators that one tape computes."""
+
+    nodes: tuple[int, ...]
+    """In program order."""
+    inputs: tuple[int, ...]
+    """Values from outside, one input register each."""
+    outputs: tuple[int, ...]
+    """Values that are needed outside."""
+    checked: tuple[int, ...]
+    """Those of them that the tape looks at, because they have to be finite: the loss, and what is stored."""
+    tape: Tape
+    assignments: Assignments
+    """The same."""
+    patterns: tuple[tuple[int, int] | None, ...]
+    """How every input is read: see `_pattern`."""
+    shape: tuple[int, ...]
+    """Of all outputs."""
+    dtypes: tuple[torch.dtype, ...]
+    """Of the outputs."""
+    chain: Chain
+    """The tape, for the CPU."""
+
+
+Step = int | Group
+"""One step of a plan: a single operator, or a group."""
+
+
+def plan(program: Program) -> list[Step]:
+    """The program's operators in an order in which every input is computed before it is needed."""
+    return _Planner(program).run()
+
+
+def deaths(program: Program, steps: list[Step]) -> list[list[int]]:
+    """For every step of a plan, the values that nobody needs after it."""
+    last: dict[int, int] = {}
+    for position, item in enumerate(steps):
+        touched = [*item.inputs, *item.outputs] if isinstance(item, Group) else [item, *program.nodes[item].inputs]
+        for value in touched:
+            last[value] = position
+    result: list[list[int]] = [[] for _ in steps]
+    for value, position in last.items():
+        result[position].append(value)
+    return result
+
+
+def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
+    """Bytes that one step needs at its worst moment, beside the state, fused or one operator after the other: an
+    upper bound, for CPU kernels, with views counted as copies. more: what operators, by index, need beside their own
+    workspace."""
+    nodes = program.nodes
+
+    def needs(index: int) -> int:
+        return workspace(program, index) + (more or {}).get(index, 0)
+
+    steps = plan(program)
+    alive = peak = 0
+    for item, dead in zip(steps, deaths(program, steps), strict=True):
+        if isinstance(item, Group):
+            made = sum(nodes[value].type.nbytes for value in item.outputs)
+            copies = sum(pattern is None for pattern in item.patterns)
+            beside = copies * 4 * prod(item.shape)
+        else:
+            made, beside = nodes[item].type.nbytes, needs(item)
+        peak = max(peak, alive + made + beside)
+        alive += made - sum(nodes[value].type.nbytes for value in dead)
+    return max(peak, program.peak_bytes(needs))
+
+
+class _Planner:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._group_of: dict[int, list[int]] = {}
+        """Put-off value -> its group, shared by all its members."""
+        self._waiting: deque[int] = deque()
+        """Values that were put off, in program order."""
+        self._steps: list[Step] = []
+        self._ends_finite = ends_finite(program)
+        self._users: dict[int, list[int]] = {}
+        for index, node in enumerate(program.nodes):
+            for value in node.inputs:
+                self._users.setdefault(value, []).append(index)
+
+    def run(self) -> list[Step]:
+        nodes = self._program.nodes
+        for index, node in enumerate(nodes):
+            self._flush_before(index - MAX_WAIT)
+            if not self._fuses(index):
+                for value in node.inputs:
+                    self._flush(value)
+                self._steps.append(index)
+                continue
+            joined: list[int] = []
+            for value in node.inputs:
+                group = self._group_of.get(value)
+                if group is None or group is joined:
+                    continue
+                if nodes[value].type.shape != node.type.shape or len(group) + len(joined) >= MAX_GROUP:
+                    self._flush(value)
+                else:
+                    joined = self._merge(joined, group) if joined else group
+            joined.append(index)
+            self._group_of[index] = joined
+            self._waiting.append(index)
+        for value in list(self._group_of):
+            self._flush(value)
+        return self._steps
+
+    def _fuses(self, index: int) -> bool:
+        node = self._program.nodes[index]
+        kinds = [node.type.dtype, *(self._program.nodes[value].type.dtype for value in node.inputs)]
+        return node.op in _CODES and DType.I64 not in kinds and node.type.numel > 0
+
+    def _merge(self, a: list[int], b: list[int]) -> list[int]:
+        if len(a) < len(b):
+            a, b = b, a
+        for value in b:
+            self._group_of[value] = a
+        a.extend(b)
+        return a
+
+    def _flush_before(self, index: int) -> None:
+        """Compute the groups whose last member stands before `index`."""
+        while self._waiting and self._waiting[0] < index:
+            value = self._waiting.popleft()
+            if value in self._group_of and max(self._group_of[value]) < index:
+                self._flush(value)
+
+    def _flush(self, value: int) -> None:
+        group = self._group_of.get(value)
+        if group is None:
+            return
+        for member in group:
+            del self._group_of[member]
+        self._steps.append(self._build(sorted(group)))
+
+    def _build(self, members: list[int]) -> Group:
+        nodes, inside = self._program.nodes, set(members)
+        inputs = list(dict.fromkeys(v for index in members for v in nodes[index].inputs if v not in inside))
+        outputs = [index for index in members if any(user not in inside for user in self._users.get(index, ()))]
+        kept = set(outputs)
+        # Registers of values that nobody in the group reads any more are used again.
+        register = {value: slot for slot, value in enumerate(inputs)}
+        last = {value: index for index in members for value in nodes[index].inputs}
+        free: list[int] = []
+        count = len(inputs)
+        rows = []
+        checked = tuple(v for v in outputs if any(self._ends_finite[user] for user in self._users[v]))
+        for index in members:
+            sources = [register[value] for value in nodes[index].inputs]
+            if free:
+                target = free.pop()
+            else:
+                target, count = count, count + 1
+            register[index] = target
+            rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3], int(index in checked)])
+            for value in set(nodes[index].inputs):
+                if value in inside and last[value] == index and value not in kept:
+                    free.append(register[value])
+        tape = Tape(
+            instructions=np.array(rows, dtype=np.int64).reshape(len(rows), 6),
+            outputs=np.array([register[value] for value in outputs], dtype=np.int64),
+            registers=count,
+        )
+        shape = nodes[members[0]].type.shape
+        patterns = tuple(self._read(value, shape) for value in inputs)
+        operands = [
+            Operand(_kind(nodes[value].type.dtype), *(pattern or (1, prod(shape))))
+            for value, pattern in zip(inputs, patterns, strict=True)
+        ]
+        # What is stored is read again in the next step.
+        users = {user for value in outputs for user in self._users.get(value, ())} - inside
+        ends = all(nodes[user].op == "store" for user in users)
+        kinds = [_kind(nodes[value].type.dtype) for value in outputs]
+        return Group(
+            nodes=tuple(members),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            checked=checked,
+            tape=tape,
+            assignments=Assignments.of(tape, len(inputs)),
+            patterns=patterns,
+            shape=shape,
+            dtypes=tuple(nodes[value].type.dtype.torch_dtype for value in outputs),
+            chain=Chain(tape, operands, kinds, prod(shape), ends),
+        )
+
+    def _read(self, value: int, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        node = self._program.nodes[value]
+        if node.op == "constant" and len(ints(node.attributes, "bits")) == 1:
+            return _ONE
+        return _pattern(node.type.shape, shape)
+
+
+def _kind(dtype: DType) -> int:
+    return BOOL if dtype == DType.BOOL else F32
+
+
+def compute(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
+    """The group's outputs, on the CPU, and whether those that are checked are finite."""
+    # Keeps what is copied here alive until the tape has run.
+    tensors = _laid_out(group, inputs)
+    results = [empty(group.shape, dtype) for dtype in group.dtypes]
+    finite = group.chain.play([x.data_ptr() for x in tensors], [x.data_ptr() for x in results])
+    return results, finite
+
+
+def _laid_out(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The inputs as their patterns say: contiguous, but for those of which a single element is read."""
+    return [
+        x.expand(group.shape).contiguous() if pattern is None else x if pattern == _ONE else x.contiguous()
+        for x, pattern in zip(inputs, group.patterns, strict=True)
+    ]
+
+
+def compute_on_device(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless one that is checked
+    is not finite. Nobody waits for it."""
+    # Not at the top: Triton is an optional extra.
+    from roundlog.kernels.cuda import tape
+
+    size, device, tensors = prod(group.shape), inputs[0].device, _laid_out(group, inputs)
+    results = [torch.empty(group.shape, dtype=dtype, device=device) for dtype in group.dtypes]
+    bad = torch.zeros(1, dtype=torch.int32, device=device)
+    tape.play(group.assignments, tensors, [pattern or (1, size) for pattern in group.patterns], results, bad)
+    return results, bad
+
+
+def _pattern(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """(inner, count) of an input of shape `own` in a group of shape `shape`; None if its broadcast has no such form."""
+    if own == shape:
+        return 1, prod(own)
+    sizes = (1,) * (len(shape) - len(own)) + own
+    wide = [d for d, size in enumerate(sizes) if size != 1]
+    if not wide:
+        return _ONE
+    first, last = wide[0], wide[-1]
+    if sizes[first : last + 1] != shape[first : last + 1]:
+        return None
+    return prod(shape[last + 1 :]), prod(own)

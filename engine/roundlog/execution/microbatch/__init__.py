@@ -1,0 +1,7 @@
+"""Executing a step in micro-batches: the same bits in less memory (docs/numerics.md)."""
+
+from roundlog.execution.microbatch.analysis import samples_of
+from roundlog.execution.microbatch.executor import MicrobatchExecutor, micro_batches_of
+from roundlog.execution.microbatch.memory import peak_bytes
+
+__all__ = ["MicrobatchExecutor", "micro_batches_of", "peak_bytes", "samples_of"]

@@ -1,0 +1,217 @@
+"""Which values of a program can be computed for some samples at a time, and in which order everything else has to wait.
+
+A value is *sliced* if it has a layout, and *whole* otherwise. Sliced values are computed in sweeps over the
+micro-batches, whole values in stages between them: stage 0, sweep 0, stage 1, sweep 1, ..., the last stage. Where a sum
+over the batch flows back into the samples (batch norm), they are computed in a later sweep than what was summed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+from roundlog.execution.microbatch.layout import Layout, Samples, on_axis, regrouped
+from roundlog.execution.microbatch.rules import PARTS, Needs, needs
+from roundlog.execution.microbatch.summing import parts_of
+from roundlog.operators import Inexact, Kind, operator
+from roundlog.operators.registry import integer
+from roundlog.program import Node, Program, TensorType
+
+CHEAP_BYTES = 1 << 20
+"""What is made of the batch by movement and exact operators alone, and takes no more memory than this or four times the
+batch itself, is computed for all samples at once where it is needed so: the number of targets that count, for example.
+It would cost another sweep otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What is sliced, and when everything is computed."""
+
+    batch: int
+    """Samples that are cut: see `samples_of`."""
+    layouts: list[Layout | None]
+    """Of every value; None: whole."""
+    needs: list[Needs]
+    """What every operator reads its inputs as; None: as a whole."""
+    when: list[int]
+    """The sweep of a sliced value, the stage of a whole one."""
+    cheap: list[bool]
+    """Sliced values that stage 0 computes as a whole, too, if someone needs them so."""
+    parts: dict[int, tuple[Samples, ...]]
+    """Whole values that are sums over the samples, and are taken part by part -> the samples of every part. Their
+    `needs` are those of a part."""
+    last: int
+    """The last stage: it stores the state."""
+
+    def whole_from(self, value: int) -> int:
+        """The first stage in which the value is there as a whole."""
+        if self.layouts[value] is None:
+            return self.when[value]
+        return 0 if self.cheap[value] else self.when[value] + 1
+
+
+def samples_of(program: Program) -> int:
+    """How many samples can be computed one by one: the batch, or the parts that a program cuts it into itself, to
+    accumulate gradients. Sample s is then the s-th of every part."""
+    fields = {index for index, node in enumerate(program.nodes) if node.op == "data"}
+    size = program.batch_size
+    for node in program.nodes:
+        if node.op == "slice" and node.inputs[0] in fields and node.attributes["dim"] == 0:
+            size = gcd(size, integer(node.attributes, "start"), integer(node.attributes, "stop"))
+    return size if size > 1 else program.batch_size
+
+
+def analyse(program: Program, micro_batches: int) -> Analysis:
+    """A checked program, of at least two samples, for that many micro-batches."""
+    batch = samples_of(program)
+    layouts, wanted = _layouts(program, batch)
+    _slice_what_only_slices_need(program, layouts, wanted)
+    cheap = _cheap(program, layouts)
+    parts = _parts(program, layouts, wanted, cheap, batch, micro_batches)
+    when: list[int] = []
+    found = Analysis(batch=batch, layouts=layouts, needs=wanted, when=when, cheap=cheap, parts=parts, last=0)
+    for index, node in enumerate(program.nodes):
+        waits = [0]
+        for value, need in zip(node.inputs, wanted[index], strict=True):
+            if index in parts:
+                # Slices of what is there before the step can be had at any time.
+                waits.append(0 if _is_source(program, value) else when[value] + 1)
+            elif need is not None and need == layouts[value]:
+                waits.append(when[value])
+            else:
+                waits.append(found.whole_from(value))
+        when.append(max(waits))
+    last = max(turn if layout is None else turn + 1 for turn, layout in zip(when, layouts, strict=True))
+    for index, node in enumerate(program.nodes):
+        if node.op in ("store", "loss"):
+            when[index] = last
+    return replace(found, last=last)
+
+
+def _layouts(program: Program, batch: int) -> tuple[list[Layout | None], list[Needs]]:
+    """From the data on: an operator is sliced if at least one of its inputs is, in the layout that it needs. Inputs in
+    other layouts are then needed as a whole; the layout that needs the fewest bytes of those is taken."""
+    nodes = program.nodes
+    layouts: list[Layout | None] = []
+    wanted: list[Needs] = []
+    for node in nodes:
+        best: tuple[int, Layout, Needs] | None = None
+        types = [nodes[value].type for value in node.inputs]
+        own = [layouts[value] for value in node.inputs]
+        if node.op == "data" and node.type.numel:
+            best = (0, Layout(0, program.batch_size // batch, 1), ())
+        elif any(layout is not None for layout in own):
+            for layout in _candidates(node, own, types, batch):
+                found = needs(node, types, layout)
+                if found is None or not any(a is not None and a == b for a, b in zip(found, own, strict=True)):
+                    continue
+                cost = sum(
+                    kind.nbytes
+                    for kind, have, need in zip(types, own, found, strict=True)
+                    if have is not None and have != need
+                )
+                if best is None or cost < best[0]:
+                    best = (cost, layout, found)
+        layouts.append(best[1] if best else None)
+        wanted.append(best[2] if best else _needs_of_parts(node, types, own))
+    return layouts, wanted
+
+
+def _needs_of_parts(node: Node, types: list[TensorType], own: list[Layout | None]) -> Needs:
+    """Those of a sum over samples that are there as it needs them; of everything else, whole inputs."""
+    if node.op in PARTS and node.type.numel and all(kind.numel for kind in types):
+        for found in PARTS[node.op](node, types, tuple(own)):
+            if all(have in (None, need) for have, need in zip(own, found, strict=True)):
+                return found
+    return (None,) * len(node.inputs)
+
+
+def _parts(
+    program: Program,
+    layouts: list[Layout | None],
+    wanted: list[Needs],
+    cheap: list[bool],
+    batch: int,
+    micro_batches: int,
+) -> dict[int, tuple[Samples, ...]]:
+    """The sums that are taken part by part, of those that could be. The others need whole inputs."""
+    found: dict[int, tuple[Samples, ...]] = {}
+    for index, node in enumerate(program.nodes):
+        if layouts[index] is not None or not any(wanted[index]):
+            continue
+        types = [program.nodes[value].type for value in node.inputs]
+        there = all(
+            layouts[value] == need or _is_source(program, value)
+            for value, need in zip(node.inputs, wanted[index], strict=True)
+        )
+        # What is computed as a whole at once anyway would make them wait for a sweep.
+        waits = [cheap[value] for value in node.inputs if not _is_source(program, value)]
+        if there and not (waits and all(waits)):
+            parts = parts_of(node, types, wanted[index], batch, micro_batches)
+        else:
+            parts = None
+        if parts is None:
+            wanted[index] = (None,) * len(node.inputs)
+        else:
+            found[index] = parts
+    return found
+
+
+def _is_source(program: Program, value: int) -> bool:
+    return operator(program.nodes[value].op).kind == Kind.SOURCE
+
+
+def _candidates(node: Node, own: list[Layout | None], types: list[TensorType], batch: int) -> set[Layout]:
+    """The layouts that the output may have, given those of the inputs."""
+    found: set[Layout | None] = set()
+    for layout, kind in zip(own, types, strict=True):
+        if layout is None or not node.type.numel or not kind.numel:
+            continue
+        if node.op == "reshape":
+            found.add(regrouped(layout, kind.shape, node.type.shape))
+        else:
+            found.update(on_axis(node.type.shape, axis, batch, layout.chunk) for axis in range(len(node.type.shape)))
+    return {layout for layout in found if layout is not None}
+
+
+def _slice_what_only_slices_need(program: Program, layouts: list[Layout | None], wanted: list[Needs]) -> None:
+    """Dropout masks, expanded gradients and the like do not depend on the data, but are as large as the batch. Where
+    all their readers want the same slices of them, they are computed in slices."""
+    nodes = program.nodes
+    readers: list[set[Layout | None]] = [set() for _ in nodes]
+    for index in reversed(range(len(nodes))):
+        node = nodes[index]
+        if layouts[index] is None and len(readers[index]) == 1 and all(layouts[v] is None for v in node.inputs):
+            (layout,) = readers[index]
+            if layout is not None:
+                if operator(node.op).kind == Kind.SOURCE:
+                    found: Needs | None = () if _sliceable_source(program, index) else None
+                else:
+                    found = needs(node, [nodes[value].type for value in node.inputs], layout)
+                if found is not None:
+                    layouts[index], wanted[index] = layout, found
+        for value, need in zip(node.inputs, wanted[index], strict=True):
+            readers[value].add(need)
+
+
+def _sliceable_source(program: Program, index: int) -> bool:
+    """Random numbers can be counted to, and one literal fills any shape."""
+    node = program.nodes[index]
+    bits = node.attributes.get("bits")
+    return node.op == "uniform" or (node.op == "constant" and isinstance(bits, tuple) and len(bits) == 1)
+
+
+def _cheap(program: Program, layouts: list[Layout | None]) -> list[bool]:
+    nodes = program.nodes
+    limit = max(CHEAP_BYTES, 4 * sum(node.type.nbytes for node in nodes if node.op == "data"))
+    costs: list[int] = []
+    for index, node in enumerate(nodes):
+        op = operator(node.op)
+        if op.kind == Kind.SOURCE:
+            costs.append(0 if node.op != "uniform" else node.type.nbytes)
+        elif isinstance(op, Inexact) or (layouts[index] is None and node.op in ("store", "loss")):
+            costs.append(limit + 1)
+        else:
+            # Values that are read twice count twice: an upper bound, in linear time.
+            costs.append(min(limit + 1, node.type.nbytes + sum(costs[value] for value in node.inputs)))
+    return [layouts[index] is not None and cost <= limit for index, cost in enumerate(costs)]

@@ -1,0 +1,203 @@
+"""One step in micro-batches: the same bits as `roundlog.execution.executor.Executor`, in less memory.
+
+Every value of a step is the correct rounding of something exact. So it does not matter that the samples are computed a
+few at a time, nor in which pieces a sum over all of them is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from roundlog.arithmetic import FULL_BITS
+from roundlog.execution.executor import Executor, IndexRangeError, NonFiniteError, StepResult, StoppedError
+from roundlog.execution.microbatch.analysis import Analysis, analyse, samples_of
+from roundlog.execution.microbatch.layout import Samples, ranges
+from roundlog.execution.microbatch.scratch import Scratch
+from roundlog.execution.microbatch.stages import Part, cut, part_of
+from roundlog.execution.microbatch.summing import summation, terms_of
+from roundlog.execution.microbatch.values import Reads, Values
+from roundlog.execution.origin import Watch
+from roundlog.operators import Inexact, StepInputs, check, operator
+from roundlog.operators.reduced_precision import check_narrow
+from roundlog.operators.registry import Attributes, Tensors
+from roundlog.operators.summation import InParts
+from roundlog.program import Program, ProgramError
+from roundlog.rounding import Follower, Window
+
+
+def micro_batches_of(program: Program, count: int) -> list[Samples]:
+    """The samples of each. Raises ProgramError if there are fewer samples than that."""
+    batch = samples_of(program)
+    if not 1 <= count <= batch:
+        raise ProgramError(f"{batch} samples cannot be cut into {count} micro-batches: choose 1 to {batch}")
+    return ranges(batch, count)
+
+
+class MicrobatchExecutor:
+    """Executes steps of one program, some samples at a time."""
+
+    def __init__(self, program: Program, micro_batches: int, directory: Path, bits: int = FULL_BITS) -> None:
+        """micro_batches: at least 2. directory: where slices that are needed later wait, on a disk. bits: of the
+        results, as for `Executor`.
+
+        Raises ProgramError if the program does not pass the registry's check, or has fewer samples in its batch;
+        OSError."""
+        check(program)
+        check_narrow(program, [operator(node.op) for node in program.nodes], bits)
+        self.program = program
+        self._bits = bits
+        self._samples = micro_batches_of(program, micro_batches)
+        self._analysis = analyse(program, micro_batches)
+        self._cut = cut(program, self._analysis)
+        self._parts: dict[tuple[int, int], tuple[Part, Executor]] = {}
+        self._scratch = Scratch(
+            directory,
+            {
+                value: (program.nodes[value].type, layout)
+                for value, layout in enumerate(self._analysis.layouts)
+                if layout is not None and value in self._cut.kept_slices
+            },
+            self._analysis.batch,
+        )
+
+    def run(self, inputs: StepInputs, rounding: Follower) -> StepResult:
+        """One step. Raises as `Executor.run`, and OSError where the disk is full."""
+        found = len(rounding.findings)
+        try:
+            result = self._all(inputs, rounding, None)
+        except NonFiniteError as error:
+            rounding.start_again()
+            watch = Watch(self.program)
+            # What comes after the first stop may stop as well.
+            with suppress(IndexRangeError):
+                self._all(inputs, rounding, watch)
+            raise error.because(self.program, inputs.step, watch.origin_of(error.operator)) from None
+        rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
+        return result
+
+    def _all(self, inputs: StepInputs, rounding: Follower, watch: Watch | None) -> StepResult:
+        """All times of a step, in order. watch: sees them, and nothing stops that is not finite."""
+        values = Values(self.program, self._analysis, self._scratch, inputs)
+        end = len(self._cut.members) - 1
+        for time in range(end):
+            if time % 2 == 0:
+                self._run(time, None, values, rounding, watch)
+            else:
+                self._sweep(time, values, rounding, watch)
+            values.forget([value for value, last in self._cut.kept_until.items() if last == time])
+        return self._run(end, None, values, rounding, watch)
+
+    def _sweep(self, time: int, values: Values, rounding: Follower, watch: Watch | None) -> None:
+        first_bad: StoppedError | None = None
+        for samples in self._samples:
+            try:
+                self._run(time, samples, values, rounding, watch)
+            except StoppedError as error:
+                # The same operator and element are named as for the whole batch: the first in program order.
+                if first_bad is None or (error.operator, error.element) < (first_bad.operator, first_bad.element):
+                    first_bad = error
+        if first_bad is not None:
+            raise first_bad
+
+    def _run(
+        self, time: int, samples: Samples | None, values: Values, rounding: Follower, watch: Watch | None
+    ) -> StepResult:
+        """A stage (samples is None), or a sweep's turn of these samples."""
+        part, executor = self._part(time, samples)
+        last = time == len(self._cut.members) - 1
+        inputs = values.inputs(Reads(values, part.reads, samples, lambda index: self._sum(index, values, rounding)))
+
+        def pass_on(slot: int, value: torch.Tensor) -> None:
+            values.keep(part.passes_on[slot], samples, value)
+
+        by_part = _OfPart(self.program, self._analysis, part, samples, rounding)
+        try:
+            if watch is not None:
+                see = _seen(watch, self.program, self._analysis, part, samples)
+                executor.replay(inputs, by_part, None if last else pass_on, see)
+                return StepResult([], 0.0)
+            return executor.run(inputs, by_part, pass_on=None if last else pass_on)
+        except StoppedError as error:
+            index = part.original[error.operator]
+            element = error.element
+            if samples is not None:
+                element = _window(self.program, self._analysis, index, samples).whole_one(element)
+            raise error.moved(self.program, inputs.step, index, element) from None
+
+    def _sum(self, index: int, values: Values, rounding: Follower) -> torch.Tensor:
+        """A sum over the batch, part by part."""
+        node, analysis = self.program.nodes[index], self._analysis
+
+        parts = analysis.parts[index]
+        largest = max(last - first for first, last in parts)
+        # Read into the same memory again and again: it would be in pieces soon.
+        inputs = [
+            (value, need, values.memory(value, need, largest))
+            for value, need in zip(node.inputs, analysis.needs[index], strict=True)
+            if need is not None
+        ]
+
+        def read(number: int) -> list[torch.Tensor]:
+            return [values.slice(value, need, parts[number], memory) for value, need, memory in inputs]
+
+        terms = terms_of(node, [self.program.nodes[value].type for value in node.inputs])
+        in_parts = InParts(summation(node), terms, len(parts), read)
+        return rounding.round(index, in_parts, (), node.attributes)
+
+    def _part(self, time: int, samples: Samples | None) -> tuple[Part, Executor]:
+        size = self._analysis.batch if samples is None else samples[1] - samples[0]
+        if (time, size) not in self._parts:
+            part = part_of(self.program, self._analysis, self._cut, time, size)
+            self._parts[time, size] = part, Executor(part.program, self._bits)
+        return self._parts[time, size]
+
+
+def _window(program: Program, analysis: Analysis, index: int, samples: Samples) -> Window:
+    layout = analysis.layouts[index]
+    assert layout is not None
+    return layout.window(program.nodes[index].type.shape, *samples)
+
+
+def _seen(
+    watch: Watch, program: Program, analysis: Analysis, part: Part, samples: Samples | None
+) -> Callable[[int, Mapping[int, torch.Tensor]], None]:
+    """What shows a watch of the whole step the operators of a part."""
+
+    def see(index: int, values: Mapping[int, torch.Tensor]) -> None:
+        node, original = part.program.nodes[index], part.original[index]
+        op = program.nodes[original].op
+        if node.op == "store" != op:
+            return
+        # What is read was computed elsewhere; sums over the batch are shown here.
+        read = node.op == "data" != op
+        inputs = None if read else [values[value] for value in node.inputs]
+        if samples is None or read or analysis.layouts[original] is None:
+            whole: Callable[[int], int] = int
+        else:
+            whole = _window(program, analysis, original, samples).whole_one
+        if not read or original in analysis.parts:
+            watch.sees(original, values[index], inputs, whole)
+
+    return see
+
+
+class _OfPart:
+    """Rounding for the operators of a part: by the log of the whole ones (implements Rounding)."""
+
+    def __init__(
+        self, program: Program, analysis: Analysis, part: Part, samples: Samples | None, rounding: Follower
+    ) -> None:
+        self._program, self._analysis, self._part = program, analysis, part
+        self._samples, self._rounding = samples, rounding
+
+    def start_again(self) -> None:
+        self._rounding.start_again()
+
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        original = self._part.original[index]
+        window = None if self._samples is None else _window(self._program, self._analysis, original, self._samples)
+        return self._rounding.round(original, operator, inputs, attributes, window)

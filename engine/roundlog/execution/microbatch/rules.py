@@ -1,0 +1,179 @@
+"""What an operator needs of its inputs to compute only the part of its output that some samples own.
+
+Every rule is a statement about the operator alone, for any samples: *the part of the output under `wanted` is the
+operator applied to the parts of the inputs under these layouts* (None: to the input as it is). Whether the values are
+there in these layouts is the analysis' business. An operator without a rule is computed as a whole, which is always
+right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from roundlog.execution.microbatch.layout import Layout, on_axis, regrouped
+from roundlog.operators import operator
+from roundlog.operators.elementwise import Elementwise
+from roundlog.operators.registry import integer, ints
+from roundlog.operators.transcendental import Function
+from roundlog.program import Node, TensorType
+
+Needs = tuple[Layout | None, ...]
+Rule = Callable[[Node, list[TensorType], Layout], Needs | None]
+
+
+def needs(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    """One layout (or None) for each input; None if the operator has no rule for that."""
+    if not node.type.numel or not all(kind.numel for kind in inputs):
+        # What is empty can be cut anywhere, and need not be.
+        return None
+    rule = RULES.get(node.op)
+    if rule is None and isinstance(operator(node.op), Elementwise | Function):
+        rule = _broadcast
+    return None if rule is None else rule(node, inputs, wanted)
+
+
+def _broadcast(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
+    """Elementwise operators, where, expand: axes are aligned at the end, and axes of size 1 are read by everyone."""
+    found: list[Layout | None] = []
+    for kind in inputs:
+        axis = wanted.axis - (len(node.type.shape) - len(kind.shape))
+        wide = axis >= 0 and kind.shape[axis] == node.type.shape[wanted.axis]
+        found.append(replace(wanted, axis=axis) if wide else None)
+    return tuple(found)
+
+
+def _reshape(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    found = regrouped(wanted, node.type.shape, inputs[0].shape)
+    return None if found is None else (found,)
+
+
+def _permute(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
+    return (replace(wanted, axis=ints(node.attributes, "dims")[wanted.axis]),)
+
+
+def _other_axis(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    """Operators that work along one axis or some, and leave the others alone: flip, sum, argmax, ..."""
+    worked = ints(node.attributes, "dims") if "dims" in node.attributes else (integer(node.attributes, "dim"),)
+    return None if wanted.axis in worked else (wanted,) * len(inputs)
+
+
+def _cat(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    """Joined along the axis of the samples, whole batches stand one after the other."""
+    if integer(node.attributes, "dim") != wanted.axis:
+        return (wanted,) * len(inputs)
+    batch = node.type.shape[wanted.axis] // (wanted.outer * wanted.chunk)
+    found = tuple(on_axis(kind.shape, wanted.axis, batch, wanted.chunk) for kind in inputs)
+    return None if None in found else found
+
+
+def _slice(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    """Along the axis of the samples: whole batches only."""
+    axis = integer(node.attributes, "dim")
+    if axis != wanted.axis:
+        return (wanted,)
+    start, stop, step = (integer(node.attributes, name) for name in ("start", "stop", "step"))
+    batch = node.type.shape[axis] // (wanted.outer * wanted.chunk)
+    if step != 1 or start % (batch * wanted.chunk) or stop % (batch * wanted.chunk):
+        return None
+    found = on_axis(inputs[0].shape, axis, batch, wanted.chunk)
+    return None if found is None else (found,)
+
+
+def _pad(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    padded = ints(node.attributes, "low")[wanted.axis] or ints(node.attributes, "high")[wanted.axis]
+    return None if padded else (wanted, None)
+
+
+def _gather(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
+    """Along its own axis every index may point anywhere."""
+    return (None if wanted.axis == integer(node.attributes, "dim") else wanted, wanted)
+
+
+def _take(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
+    rank = len(inputs[1].shape)
+    return (None, wanted) if wanted.axis < rank else (replace(wanted, axis=wanted.axis - rank + 1), None)
+
+
+def _scatter_add(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    if wanted.axis == integer(node.attributes, "dim"):
+        return None
+    return (wanted, None if inputs[1].shape[wanted.axis] == 1 else wanted)
+
+
+def _matmul(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
+    """a[.., M, K] @ b[.., K, N]: rows come from rows of a, columns from columns of b, batches from both."""
+    rank = len(node.type.shape)
+    return (
+        None if wanted.axis == rank - 1 else wanted,
+        None if wanted.axis == rank - 2 else wanted,
+    )
+
+
+def _first_axis_of_first(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    """conv2d and conv2d_grad_input: images are convolved one by one, with the same weights."""
+    return (wanted, None) if wanted.axis == 0 else None
+
+
+def _planes(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    """max_pool_index works in every plane by itself."""
+    return (wanted,) if wanted.axis < 2 else None
+
+
+def _sum_parts(node: Node, inputs: list[TensorType], own: Needs) -> Iterator[Needs]:
+    if own[0] is not None and own[0].axis in ints(node.attributes, "dims"):
+        yield (own[0],)
+
+
+def _scatter_add_parts(node: Node, inputs: list[TensorType], own: Needs) -> Iterator[Needs]:
+    for layout in own:
+        if layout is not None and layout.axis == integer(node.attributes, "dim"):
+            yield (layout, layout)
+
+
+def _matmul_parts(node: Node, inputs: list[TensorType], own: Needs) -> Iterator[Needs]:
+    rank = len(node.type.shape)
+    for layout, axis in zip(own, (rank - 1, rank - 2), strict=True):
+        if layout is not None and layout.axis == axis:
+            yield replace(layout, axis=rank - 1), replace(layout, axis=rank - 2)
+
+
+def _samples_of_both(node: Node, inputs: list[TensorType], own: Needs) -> Iterator[Needs]:
+    for layout in own:
+        if layout is not None and layout.axis == 0:
+            yield (layout, layout)
+
+
+PARTS: dict[str, Callable[[Node, list[TensorType], Needs], Iterator[Needs]]] = {
+    "sum": _sum_parts,
+    "scatter_add": _scatter_add_parts,
+    "matmul": _matmul_parts,
+    "conv2d_grad_weight": _samples_of_both,
+}
+"""Of inputs that are there in the layouts `own`, the layouts under which *the operator is the sum of what it is of the
+parts*: those of a sum along the axis of the samples."""
+
+RULES: dict[str, Rule] = {
+    "reshape": _reshape,
+    "permute": _permute,
+    "expand": _broadcast,
+    "where": _broadcast,
+    "slice": _slice,
+    "flip": _other_axis,
+    "cat": _cat,
+    "pad": _pad,
+    "gather": _gather,
+    "take": _take,
+    "scatter_add": _scatter_add,
+    "matmul": _matmul,
+    "conv2d": _first_axis_of_first,
+    "conv2d_grad_input": _first_axis_of_first,
+    "sum": _other_axis,
+    "sum_i64": _other_axis,
+    "amax": _other_axis,
+    "amin": _other_axis,
+    "any": _other_axis,
+    "argmax": _other_axis,
+    "max_pool_index": _planes,
+}
+"""Rules by operator; those of elementwise operators and functions go by class."""

@@ -1,0 +1,118 @@
+"""Where the parts of a step find what they read: the step's inputs, what stages have passed on, slices on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import overload
+
+import torch
+
+from roundlog.execution.batches import LazyBatch
+from roundlog.execution.microbatch.analysis import Analysis
+from roundlog.execution.microbatch.layout import Layout, Samples, sliced_type
+from roundlog.execution.microbatch.scratch import Scratch
+from roundlog.operators import Source, StepInputs, operator
+from roundlog.operators.registry import integer
+from roundlog.program import Program
+from roundlog.randomness import uniform
+
+
+class Values:
+    """The values of one running step that outlive a part of it."""
+
+    def __init__(self, program: Program, analysis: Analysis, scratch: Scratch, inputs: StepInputs) -> None:
+        self._program, self._analysis, self._scratch = program, analysis, scratch
+        self._inputs = inputs
+        self._whole: dict[int, torch.Tensor] = {}
+
+    @property
+    def step(self) -> int:
+        return self._inputs.step
+
+    def inputs(self, data: Sequence[torch.Tensor]) -> StepInputs:
+        """What a part runs on: the step's inputs, with these tensors for its `data` slots."""
+        return replace(self._inputs, data=data)
+
+    def keep(self, value: int, samples: Samples | None, tensor: torch.Tensor) -> None:
+        """A value, or these samples' slice of it. Raises OSError."""
+        if samples is None:
+            self._whole[value] = tensor
+        else:
+            self._scratch.write(value, samples[0], tensor)
+
+    def forget(self, values: Iterable[int]) -> None:
+        """Whole values that nobody needs any more."""
+        for value in values:
+            del self._whole[value]
+
+    def is_to_be_summed(self, value: int) -> bool:
+        """Whether it is a sum that is taken part by part, and has not been passed on."""
+        return value in self._analysis.parts and value not in self._whole
+
+    def whole(self, value: int) -> torch.Tensor:
+        """All of a value. Raises OSError."""
+        if value in self._whole:
+            return self._whole[value]
+        node = self._program.nodes[value]
+        op = operator(node.op)
+        if isinstance(op, Source):
+            return op.load(node.attributes, node.type, self._inputs)
+        return self._scratch.read(value, 0, self._analysis.batch).to(self._inputs.device)
+
+    def memory(self, value: int, layout: Layout, samples: int) -> torch.Tensor:
+        """Flat memory on the CPU for slices of so many samples."""
+        kind = sliced_type(self._program.nodes[value].type, layout, samples)
+        return torch.empty(kind.numel, dtype=kind.dtype.torch_dtype)
+
+    def slice(self, value: int, layout: Layout, samples: Samples, memory: torch.Tensor | None = None) -> torch.Tensor:
+        """What these samples own of a value, under that layout. memory: see `memory`; where it may be put. Raises
+        OSError."""
+        first, last = samples
+        node = self._program.nodes[value]
+        shape = node.type.shape
+        if value in self._scratch and layout == self._analysis.layouts[value]:
+            return self._scratch.read(value, first, last, memory).to(self._inputs.device)
+        data = self._inputs.data
+        if node.op == "data" and layout.axis == 0 and isinstance(data, LazyBatch):
+            positions = layout.part(torch.arange(shape[0]), first, last)
+            return data.samples(integer(node.attributes, "slot"), positions, memory)
+        if node.op == "uniform" and prod(shape[: layout.axis]) * layout.outer == 1:
+            stream, inner = integer(node.attributes, "stream"), prod(shape[layout.axis + 1 :])
+            sliced = layout.sliced(shape, last - first)
+            words = uniform(self._inputs.seed, self._inputs.step, stream, sliced, first=first * layout.chunk * inner)
+            return words.to(self._inputs.device)
+        return layout.part(self.whole(value), first, last)
+
+
+class Reads(Sequence[torch.Tensor]):
+    """The `data` slots of a part. A value is loaded when it is asked for, since the part may need it late."""
+
+    def __init__(
+        self,
+        values: Values,
+        reads: Sequence[tuple[int, Layout | None]],
+        samples: Samples | None,
+        summed: Callable[[int], torch.Tensor],
+    ) -> None:
+        """summed: a sum over the batch that stands nowhere yet, part by part."""
+        self._values, self._reads, self._samples, self._summed = values, reads, samples, summed
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    @overload
+    def __getitem__(self, slot: int) -> torch.Tensor: ...
+
+    @overload
+    def __getitem__(self, slot: slice) -> Sequence[torch.Tensor]: ...
+
+    def __getitem__(self, slot: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
+        if isinstance(slot, slice):
+            return [self[position] for position in range(*slot.indices(len(self)))]
+        value, layout = self._reads[slot]
+        if layout is None:
+            return self._summed(value) if self._values.is_to_be_summed(value) else self._values.whole(value)
+        assert self._samples is not None
+        return self._values.slice(value, layout, self._samples)

@@ -1,0 +1,160 @@
+"""Single elements of convolutions and of their gradients, nearly exactly: see `roundlog.kernels.summing`. The letters
+are those of `roundlog.kernels.im2col`; all arrays are contiguous, and the caller answers for the indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from roundlog.kernels.threads import in_parts
+
+F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+
+
+@njit(inline="always")
+def _add(s: float, e: float, m: float, p: float) -> Any:
+    # TwoSum (Knuth): t + error = s + p exactly.
+    t = s + p
+    v = t - s
+    error = (s - (t - v)) + (p - v)
+    return t, e + error, m + abs(error)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_forward(
+    x: Any, w: Any, g: Any, channels: int, outputs: int, groups: int, elements: Any, out: Any, start: int, stop: int
+) -> None:
+    h, wd, taps, wide, outs, across, sh, sw, ph, pw, dh, dw = g
+    inner = channels // groups
+    for r in range(start, stop):
+        rest, q = elements[r] // across, elements[r] % across
+        rest, p = rest // outs, rest % outs
+        n, o = rest // outputs, rest % outputs
+        first = n * channels + o // (outputs // groups) * inner
+        s, e, m = 0.0, 0.0, 0.0
+        for c in range(inner):
+            for i in range(taps):
+                y = p * sh + i * dh - ph
+                if y < 0 or y >= h:
+                    continue
+                for j in range(wide):
+                    v = q * sw + j * dw - pw
+                    if 0 <= v < wd:
+                        a = np.float64(x[((first + c) * h + y) * wd + v])
+                        s, e, m = _add(s, e, m, a * np.float64(w[((o * inner + c) * taps + i) * wide + j]))
+        out[0, r], out[1, r], out[2, r] = s, e, m
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_input(
+    gradient: Any,
+    w: Any,
+    g: Any,
+    channels: int,
+    outputs: int,
+    groups: int,
+    elements: Any,
+    out: Any,
+    start: int,
+    stop: int,
+) -> None:
+    h, wd, taps, wide, outs, across, sh, sw, ph, pw, dh, dw = g
+    inner, each = channels // groups, outputs // groups
+    for r in range(start, stop):
+        rest, v = elements[r] // wd, elements[r] % wd
+        rest, y = rest // h, rest % h
+        n, channel = rest // channels, rest % channels
+        group, c = channel // inner, channel % inner
+        s, e, m = 0.0, 0.0, 0.0
+        for o in range(group * each, (group + 1) * each):
+            for i in range(taps):
+                above = y + ph - i * dh
+                if above < 0 or above % sh != 0 or above // sh >= outs:
+                    continue
+                for j in range(wide):
+                    left = v + pw - j * dw
+                    if left >= 0 and left % sw == 0 and left // sw < across:
+                        a = np.float64(gradient[((n * outputs + o) * outs + above // sh) * across + left // sw])
+                        s, e, m = _add(s, e, m, a * np.float64(w[((o * inner + c) * taps + i) * wide + j]))
+        out[0, r], out[1, r], out[2, r] = s, e, m
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_weight(
+    gradient: Any,
+    x: Any,
+    g: Any,
+    channels: int,
+    outputs: int,
+    groups: int,
+    samples: int,
+    elements: Any,
+    out: Any,
+    start: int,
+    stop: int,
+) -> None:
+    h, wd, taps, wide, outs, across, sh, sw, ph, pw, dh, dw = g
+    inner = channels // groups
+    for r in range(start, stop):
+        rest, j = elements[r] // wide, elements[r] % wide
+        rest, i = rest // taps, rest % taps
+        o, c = rest // inner, rest % inner
+        channel = o // (outputs // groups) * inner + c
+        s, e, m = 0.0, 0.0, 0.0
+        for n in range(samples):
+            for p in range(outs):
+                y = p * sh + i * dh - ph
+                if y < 0 or y >= h:
+                    continue
+                for q in range(across):
+                    v = q * sw + j * dw - pw
+                    if 0 <= v < wd:
+                        a = np.float64(gradient[((n * outputs + o) * outs + p) * across + q])
+                        s, e, m = _add(s, e, m, a * np.float64(x[((n * channels + channel) * h + y) * wd + v]))
+        out[0, r], out[1, r], out[2, r] = s, e, m
+
+
+def sum_forward(x: F32, w: F32, shape: I64, groups: int, elements: I64) -> F64:
+    """x: float32[N, C, H, W], w: float32[O, C/groups, I, J] -> float64[3, n]: a sum, its rounding errors and their
+    magnitude, for these flat elements of the convolution."""
+    out = np.empty((3, len(elements)))
+    flat_x, flat_w, channels, outputs = x.reshape(-1), w.reshape(-1), x.shape[1], w.shape[0]
+    in_parts(
+        lambda start, stop: _sum_forward(flat_x, flat_w, shape, channels, outputs, groups, elements, out, start, stop),
+        len(elements),
+        len(elements) * (w.size // outputs) * 8,
+    )
+    return out
+
+
+def sum_input(gradient: F32, w: F32, shape: I64, groups: int, elements: I64) -> F64:
+    """gradient: float32[N, O, P, Q], w as above; elements of the gradient of x."""
+    out = np.empty((3, len(elements)))
+    flat_g, flat_w, outputs = gradient.reshape(-1), w.reshape(-1), w.shape[0]
+    channels = w.shape[1] * groups
+    in_parts(
+        lambda start, stop: _sum_input(flat_g, flat_w, shape, channels, outputs, groups, elements, out, start, stop),
+        len(elements),
+        len(elements) * (w.size // channels) * 8,
+    )
+    return out
+
+
+def sum_weight(gradient: F32, x: F32, shape: I64, groups: int, elements: I64) -> F64:
+    """gradient: float32[N, O, P, Q], x as above; elements of the gradient of w."""
+    out = np.empty((3, len(elements)))
+    flat_g, flat_x = gradient.reshape(-1), x.reshape(-1)
+    samples, channels, outputs = x.shape[0], x.shape[1], gradient.shape[1]
+    in_parts(
+        lambda start, stop: _sum_weight(
+            flat_g, flat_x, shape, channels, outputs, groups, samples, elements, out, start, stop
+        ),
+        len(elements),
+        len(elements) * (gradient.size // outputs) * 8,
+    )
+    return out

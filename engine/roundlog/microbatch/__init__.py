@@ -1,7 +1,0 @@
-"""Executing a step in micro-batches: the same bits in less memory (docs/numerics.md)."""
-
-from roundlog.microbatch.analysis import samples_of
-from roundlog.microbatch.executor import MicrobatchExecutor, micro_batches_of
-from roundlog.microbatch.memory import peak_bytes
-
-__all__ = ["MicrobatchExecutor", "micro_batches_of", "peak_bytes", "samples_of"]

@@ -1,0 +1,1 @@
+"""How the CPU computes what operators mean: matrix products and convolutions."""

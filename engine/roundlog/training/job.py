@@ -1,0 +1,225 @@
+"""A job as files: program, spec, initial state, schedule and data. What a customer publishes by content address, and
+what everyone else reads with suspicion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from roundlog.arithmetic import FULL_BITS
+from roundlog.capture import Task, capture
+from roundlog.capture.task import widened
+from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
+from roundlog.descriptors import program_root
+from roundlog.execution.microbatch import peak_bytes, samples_of
+from roundlog.operators import Inexact, check, check_narrow, operator
+from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
+from roundlog.program.text import MAX_TEXT_BYTES
+from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
+from roundlog.storage import StorageError, load_tensors, open_regular, replace_file, save_tensors
+from roundlog.training.sameness import Sameness, confirm_same
+
+PROGRAM, SPEC, INITIAL, SCHEDULE, DATA = (
+    "program.json",
+    "spec.json",
+    "initial.safetensors",
+    "schedule.safetensors",
+    "data.safetensors",
+)
+
+
+class JobError(ValueError):
+    """A job that is damaged, inconsistent or larger than allowed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a reader is willing to spend on a stranger's job."""
+
+    memory_bytes: int = 16 << 30
+    """State (three times: before, after, being written), data, and the peak of one step."""
+    micro_batches: int = 1
+    """Into how many parts an auditor will cut every batch; where there are fewer samples, into so many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A training job: what is run, from what, on what."""
+
+    program: Program
+    spec: TrainingSpec
+    initial: dict[str, torch.Tensor]
+    """State before step 0, by name, in program order."""
+    schedule: torch.Tensor
+    """f32[steps, columns]."""
+    dataset: dict[str, torch.Tensor]
+    """Field name -> [rows, ...], in program order."""
+
+    @staticmethod
+    def from_task(
+        task: Task,
+        *,
+        policy: int = POLICY_CERTIFIED,
+        bits: int = FULL_BITS,
+        report: Callable[[Sameness], None] = lambda sameness: None,
+    ) -> Job:
+        """Capture a task, try the captured step beside the task's own, and bind everything by a spec. policy, bits: its
+        rounding_policy and rounding_bits. report: told what the comparison has found.
+
+        Raises CaptureError, JobError for an initial state or schedule that is not finite, and before any work SpecError
+        for a policy or bits that there are not, ProgramError for an operator that cannot be rounded to so few bits."""
+        check_rounding(policy, bits)
+        captured = capture(task)
+        check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
+        dataset = {name: widened(field.detach()).cpu().contiguous() for name, field in task.dataset.items()}
+        _require_numbers(captured.program, captured.states, captured.schedule, dataset)
+        report(confirm_same(task, captured))
+        spec = TrainingSpec(
+            steps=task.steps,
+            interval=task.interval,
+            program_root=program_root(captured.program),
+            operator_count=len(captured.program.nodes),
+            initial_state_root=state_root(captured.states.values()),
+            state_count=len(captured.states),
+            data_root=data_root(list(dataset.values())),
+            data_rows=task.rows,
+            batch_size=task.batch_size,
+            schedule_root=tensor_root(captured.schedule),
+            seed=task.seed,
+            rounding_policy=policy,
+            rounding_bits=bits,
+        )
+        spec.validate()
+        return Job(
+            program=captured.program,
+            spec=spec,
+            initial=captured.states,
+            schedule=captured.schedule,
+            dataset=dataset,
+        )
+
+    def write(self, directory: Path) -> None:
+        """Write the five files into a directory, made if it is not there. Raises OSError, StorageError."""
+        directory.mkdir(parents=True, exist_ok=True)
+        with replace_file(directory / PROGRAM) as file:
+            file.write(to_json(self.program))
+        save_tensors(directory / INITIAL, self.initial)
+        save_tensors(directory / SCHEDULE, {"schedule": self.schedule})
+        save_tensors(directory / DATA, self.dataset)
+        with replace_file(directory / SPEC) as file:
+            file.write(self.spec.to_json().encode())
+
+    @staticmethod
+    def read(directory: Path, limits: Limits | None = None) -> Job:
+        """Read a job that nobody vouches for: every size is checked against program, spec and limits before anything
+        is allocated, and every root against the spec. Raises JobError, in one sentence."""
+        try:
+            return _read(directory, limits or Limits())
+        except (SpecError, ProgramError, CommitmentError) as error:
+            raise JobError(f"the job in {directory} is not valid: {error}") from error
+        except StorageError as error:
+            raise JobError(f"the job cannot be read: {error}") from error
+
+
+def read_program(directory: Path) -> tuple[Program, TrainingSpec]:
+    """The program of a job and its spec, which agree; neither data nor states are read. Raises as `Job.read`."""
+    try:
+        return _read_program(directory)
+    except (SpecError, ProgramError, CommitmentError) as error:
+        raise JobError(f"the job in {directory} is not valid: {error}") from error
+
+
+def _read_program(directory: Path) -> tuple[Program, TrainingSpec]:
+    spec = TrainingSpec.from_json(_text(directory / SPEC, MAX_JSON_BYTES))
+    program = from_json(_text(directory / PROGRAM, MAX_TEXT_BYTES))
+    if len(program.state_names) != spec.state_count or program.batch_size != spec.batch_size:
+        raise JobError(f"the program in {directory} has other states or another batch size than its spec")
+    check(program)
+    # Only a program that passed the registry's check has descriptors, and so a root.
+    if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
+        raise JobError(f"the program in {directory} is not the one that its spec commits to")
+    check_narrow(program, [operator(node.op) for node in program.nodes], spec.rounding_bits)
+    return program, spec
+
+
+def _read(directory: Path, limits: Limits) -> Job:
+    program, spec = _read_program(directory)
+    dataset_types = {
+        name: TensorType((spec.data_rows, *kind.shape[1:]), kind.dtype) for name, kind in program.data.items()
+    }
+    schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
+    need = run_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
+    if need > limits.memory_bytes:
+        raise JobError(
+            f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
+            "raise the limit, audit in more micro-batches, or leave the job to someone else"
+        )
+    initial = load_tensors(directory / INITIAL, program.states)
+    schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
+    dataset = load_tensors(directory / DATA, dataset_types)
+    # First: a NaN of other bits has no root.
+    _require_numbers(program, initial, schedule, dataset)
+    for what, root, committed in (
+        ("initial state", state_root(initial.values()), spec.initial_state_root),
+        ("schedule", tensor_root(schedule), spec.schedule_root),
+        ("dataset", data_root(list(dataset.values())), spec.data_root),
+    ):
+        if root != committed:
+            raise JobError(f"the {what} in {directory} is not the one that its spec commits to")
+    return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=dataset)
+
+
+def _require_numbers(
+    program: Program, initial: dict[str, torch.Tensor], schedule: torch.Tensor, dataset: dict[str, torch.Tensor]
+) -> None:
+    """Raises JobError for what no run can follow: NaN, and an infinity in the schedule or in a slot of the state that
+    the step writes to. A slot that keeps what it holds, as a causal mask does, may hold infinities."""
+    kept = {node.attributes["slot"] for index, node in enumerate(program.nodes) if program.keeps_slot(index)}
+    for slot, (name, tensor) in enumerate(initial.items()):
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if bool(tensor.isnan().any()):
+                raise JobError(f"{name} starts with NaN: no run can follow such a job")
+            if slot not in kept:
+                raise JobError(
+                    f"{name} starts with a number that is not finite, and is updated: no run can follow such a job"
+                )
+    if not bool(schedule.isfinite().all()):
+        raise JobError("schedule has a number that is not finite: no run can follow such a job")
+    for name, field in dataset.items():
+        if field.is_floating_point() and bool(field.isnan().any()):
+            raise JobError(f"the data field {name} has a NaN: leave such rows out, or put a number in its place")
+
+
+def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
+    """Bytes that a run needs at its worst moment: state, data, and one step. An upper bound. Raises as `step_bytes`."""
+    state = sum(kind.nbytes for kind in program.states.values())
+    rows = sum(kind.nbytes for kind in program.data.values()) // program.batch_size * spec.data_rows
+    schedule = 4 * spec.steps * len(program.schedule_names)
+    return 3 * state + rows + schedule + step_bytes(program, spec, micro_batches)
+
+
+def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
+    """Bytes that one step needs at its worst moment, beside the state: an upper bound. Raises ProgramError if there
+    are fewer samples than micro-batches."""
+    need = peak_bytes(program, micro_batches)
+    if (spec.rounding_policy, spec.rounding_bits) == (POLICY_CERTIFIED, FULL_BITS):
+        return need
+    # These run in plain torch, with up to sixteen FP64 tensors of an output's size, and `threshold` packs a byte for
+    # every output of the operator, keeping a fifth of it for up to four steps on their way to the disk.
+    largest = max((node.type.numel for node in program.nodes), default=0)
+    inexact = sum(node.type.numel for node in program.nodes if isinstance(operator(node.op), Inexact))
+    return need + 16 * 8 * largest + (inexact if spec.rounding_policy != POLICY_CERTIFIED else 0)
+
+
+def _text(path: Path, limit: int) -> bytes:
+    try:
+        with open_regular(path) as file:
+            text = file.read(limit + 1)
+    except OSError as error:
+        raise JobError(f"{path} cannot be read: {error.strerror}") from error
+    if len(text) > limit:
+        raise JobError(f"{path} has more than the {limit} bytes that are read")
+    return text

@@ -1,0 +1,51 @@
+"""Executing a part of a run again: what a party needs when an interval or a step is disputed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from roundlog.commitments import state_root
+from roundlog.training.policies import alone
+from roundlog.training.run import Run
+
+
+def replay(run: Run, first: int, states: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
+    """From the state before step `first`: (step, state after it), step by step, to the end of the run. Under
+    `threshold`, that is what this machine makes of it without anybody's log."""
+    rounding = alone(run.job.spec)
+    states = [tensor.to(run.device) for tensor in states]
+    for step in range(first, run.job.spec.steps):
+        states = run.step(step, states, rounding)
+        yield step, states
+
+
+def replay_interval(run: Run, interval: int) -> list[bytes]:
+    """The state roots after every step of one interval (the leaves of its step tree), executed again from the newest
+    kept checkpoint before it. Raises ValueError for an interval that the job does not have, and as `Run.step`."""
+    spec = run.job.spec
+    if not 0 <= interval < spec.intervals:
+        raise ValueError(f"the job has {spec.intervals} intervals, interval {interval} is not one of them")
+    wanted = range(interval * spec.interval, (interval + 1) * spec.interval)
+    done, states = run.newest(interval)
+    roots: list[bytes] = []
+    for step, after in replay(run, done * spec.interval, states):
+        if step in wanted:
+            roots.append(state_root(after))
+        if step + 1 == wanted.stop:
+            break
+    return roots
+
+
+def replay_state(run: Run, steps: int) -> list[torch.Tensor]:
+    """The state after that many steps, executed again from the newest kept checkpoint before it. Raises ValueError for
+    more steps than the job has, and as `Run.step`."""
+    spec = run.job.spec
+    if not 0 <= steps <= spec.steps:
+        raise ValueError(f"the job has {spec.steps} steps, not {steps}")
+    done, states = run.newest(steps // spec.interval)
+    first = done * spec.interval
+    if first == steps:
+        return [tensor.to(run.device) for tensor in states]
+    return next(after for step, after in replay(run, first, states) if step + 1 == steps)

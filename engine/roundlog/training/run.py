@@ -1,0 +1,390 @@
+"""Running a job from checkpoint to checkpoint, in a directory from which a killed process carries on.
+
+    run.json                   which job this is, and how often checkpoints are kept
+    roots                      32 bytes an interval: the state root at its end, appended and fsynced
+    roots.sums                 32 bytes an interval: SHA-256 of the run, the interval and that root, likewise
+    checkpoints/00000005.safetensors    the state after that many steps
+
+A root is recorded only after everything else of its interval is on disk. On resume, the newest kept checkpoint whose
+root is the recorded one is where the run carries on; whatever lies after it is computed again. An older checkpoint that
+is damaged is not used, and computed again where somebody asks for it (`Run.mend`). A recorded root that is not the one
+that was written (its sum shows it) is taken from the checkpoint of its interval, or computed again where none is kept,
+with all that follows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from roundlog.arithmetic import until_undisturbed
+from roundlog.commitments import CommitmentError, state_root
+from roundlog.execution.batches import Batches, BatchSource
+from roundlog.execution.executor import Executor, StepResult, StoppedError
+from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
+from roundlog.operators import StepInputs
+from roundlog.program import first_store
+from roundlog.rounding import Follower, Rounding
+from roundlog.spec import POLICY_CERTIFIED
+from roundlog.storage import (
+    StorageError,
+    load_tensors,
+    open_regular,
+    read_record,
+    require_regular,
+    save_tensors,
+    sync_directory,
+    write_record,
+)
+from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
+from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.job import Job
+from roundlog.training.policies import alone
+from roundlog.training.stops import Stop, note_stop, state_after_stop
+
+
+class RunError(RuntimeError):
+    """A run directory that cannot be used."""
+
+
+def root_sum(run_id: bytes, interval: int, root: bytes) -> bytes:
+    """What `roots.sums` has of a recorded root: 32 bytes."""
+    return sha256(run_id + interval.to_bytes(8, "big") + root).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvent:
+    """Told after every step."""
+
+    step: int
+    """Counted from 0."""
+    loss: float
+    seconds: float
+
+
+class Part(Protocol):
+    """What a role adds to a run: its rounding, and what happens around intervals and steps."""
+
+    rounding: Rounding
+
+    def resume(self, done: int) -> None:
+        """Called once, before anything else: the run, which is nobody else's now, carries on after `done` intervals."""
+
+    def begin_interval(self, interval: int) -> None: ...
+
+    def before_step(self, step: int) -> None: ...
+
+    def after_step(self, step: int) -> None: ...
+
+    def end_interval(self, interval: int) -> None:
+        """After this returns, everything of the interval is on disk."""
+
+    def abandon(self) -> None:
+        """The run is stopped by an error: give back what is open."""
+
+
+class Run:
+    """One job in one directory, on one device."""
+
+    def __init__(
+        self,
+        job: Job,
+        directory: Path,
+        *,
+        batches: BatchSource | None = None,
+        keep_every: int = 1,
+        device: torch.device | str = "cpu",
+        on_step: Callable[[StepEvent], None] | None = None,
+        role: str | None = None,
+        micro_batches: int = 1,
+        go_on: bool = False,
+        executor: Executor | None = None,
+    ) -> None:
+        """role: whose run this is ("trainer", "auditor"): nobody carries on from what another role computed. None
+        only looks at a run, or replays from it. A run directory is a party's own; it is never fetched from others.
+        keep_every: intervals between two checkpoints that are kept on disk (the last one always is). micro_batches:
+        into how many parts every batch is cut, to the same bits in less memory; the rounding has to be a Follower.
+        go_on: where a step stops, make a state up (`roundlog.training.fabricated_values`) and carry on from it, as a
+        party has to that disputes what somebody claims of such a run. executor: instead of that of the job's program;
+        only a dishonest party has a use for it.
+
+        Raises RunError if the directory holds another job's run, ProgramError if a batch cannot be cut so."""
+        if keep_every < 1:
+            raise RunError(f"keep_every is {keep_every}: keep a checkpoint every 1 or more intervals")
+        self.job = job
+        self.directory = directory
+        self._batches = batches
+        self._prescribed = Batches(job.dataset, job.spec)
+        self.keep_every = keep_every
+        self.device = _usable(device)
+        self.on_step = on_step
+        samples = micro_batches_of(job.program, micro_batches)
+        if len(samples) > 1 and job.spec.rounding_policy != POLICY_CERTIFIED:
+            raise RunError(
+                "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it without "
+                "micro-batches"
+            )
+        self.go_on = go_on
+        self.stopped: StoppedError | None = None
+        """The first stop that this process has gone on from."""
+        self._bind(role)
+        self.executor: Executor | MicrobatchExecutor
+        if executor is not None:
+            self.executor = executor
+        elif len(samples) == 1:
+            self.executor = Executor(job.program, job.spec.rounding_bits)
+        else:
+            self.executor = MicrobatchExecutor(job.program, micro_batches, directory, job.spec.rounding_bits)
+
+    def _bind(self, role: str | None) -> None:
+        (self.directory / "checkpoints").mkdir(parents=True, exist_ok=True)
+        path = self.directory / "run.json"
+        run_id = self.job.spec.run_id.hex()
+        if not path.exists():
+            # Whoever only looks leaves the directory to the role that comes to work in it.
+            if role is not None:
+                write_record(path, {"role": role, "run_id": run_id})
+            return
+        try:
+            record = read_record(path)
+        except StorageError as error:
+            raise RunError(
+                f"{error}: if this is your own run of this job, remove that file and run the same command again, and "
+                "nothing is lost; or choose an empty directory"
+            ) from error
+        if not isinstance(record, dict) or record.get("run_id") != run_id:
+            raise RunError(f"{self.directory} holds the run of another job: choose an empty directory")
+        if role is not None and record.get("role") != role:
+            raise RunError(f"{self.directory} holds another role's run of this job: choose an empty directory")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self.directory / "run.lock"
+        # Read and write, because a pipe would keep whoever only writes waiting for a reader.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "rb") as lock:
+            require_regular(descriptor, path)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.directory} is in use by another process: wait for it to end") from None
+            yield
+
+    def checkpoint_path(self, steps: int) -> Path:
+        """Where the state after that many steps is kept, if it is."""
+        return checkpoint_path(self.directory, steps)
+
+    def newest(self, intervals: int) -> tuple[int, list[torch.Tensor]]:
+        """(intervals done, the state after them): the newest kept checkpoint after at most that many intervals whose
+        state is the recorded one, or the initial state."""
+        recorded = self._read("roots")
+        for done in range(min(intervals, len(recorded)), 0, -1):
+            kept = self._kept(done)
+            if kept is not None and kept[1] == recorded[done - 1]:
+                return done, kept[0]
+        return 0, list(self.job.initial.values())
+
+    def recorded_roots(self) -> list[bytes]:
+        """The state roots on record, up to the first that is torn, or damaged and not to be had from a checkpoint."""
+        roots = self._read("roots")
+        sums = self._read("roots.sums")
+        sums += [b""] * (len(roots) - len(sums))
+        for interval, (root, recorded) in enumerate(zip(roots, sums, strict=False)):
+            if self._sum(interval, root) == recorded:
+                continue
+            kept = self._kept(interval + 1)
+            # The checkpoint's root is right if it is the one on record, or the one that was summed up.
+            if kept is None or (kept[1] != root and self._sum(interval, kept[1]) != recorded):
+                return roots[:interval]
+            roots[interval] = kept[1]
+        return roots
+
+    def _sum(self, interval: int, root: bytes) -> bytes:
+        return root_sum(self.job.spec.run_id, interval, root)
+
+    def _record(self, roots: Sequence[bytes]) -> None:
+        _keep(self.directory / "roots.sums", [self._sum(interval, root) for interval, root in enumerate(roots)])
+        _keep(self.directory / "roots", roots)
+
+    def _kept(self, done: int) -> tuple[list[torch.Tensor], bytes] | None:
+        """The state after so many intervals and its root, if it is kept and can be read."""
+        path = self.checkpoint_path(done * self.job.spec.interval)
+        if not path.exists():
+            return None
+        try:
+            states = list(load_tensors(path, self.job.program.states).values())
+            return states, state_root(states)
+        except (StorageError, CommitmentError):
+            return None
+
+    def _read(self, name: str) -> list[bytes]:
+        """A record of 32 bytes an interval; a torn last one is left out."""
+        try:
+            with open_regular(self.directory / name) as file:
+                # Not more than is there: the number of intervals is a stranger's.
+                data = file.read(min(32 * self.job.spec.intervals, os.fstat(file.fileno()).st_size))
+        except FileNotFoundError:
+            return []
+        return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
+
+    def run(self, part: Part) -> list[bytes]:
+        """All remaining intervals; returns every state root. Raises StoppedError, RunError, OSError."""
+        spec = self.job.spec
+        with self._locked():
+            roots = self.recorded_roots()
+            self._record(roots)
+            done, states = self.newest(len(roots))
+            del roots[done:]
+            part.resume(done)
+            try:
+                self._record(roots)
+                states = [tensor.to(self.device) for tensor in states]
+                for interval in range(done, spec.intervals):
+                    states = self._interval(interval, states, part)
+                    root = state_root(states)
+                    if (interval + 1) % self.keep_every == 0 or interval + 1 == spec.intervals:
+                        named = dict(zip(self.job.program.state_names, states, strict=True))
+                        save_tensors(self.checkpoint_path((interval + 1) * spec.interval), named)
+                    roots.append(root)
+                    _append(self.directory / "roots.sums", self._sum(interval, root))
+                    _append(self.directory / "roots", root)
+            except BaseException:
+                part.abandon()
+                raise
+        return roots
+
+    def mend(self, part: Part, intervals: int, is_damaged: Callable[[int], bool]) -> list[int]:
+        """Computes again those of the first intervals of a finished run whose checkpoint is damaged, or of which
+        `is_damaged` says that something else is; returns them. Raises RunError if another root comes out, and as `run`.
+        """
+        mended: list[int] = []
+        with self._locked():
+            roots = self.recorded_roots()
+            for interval in range(min(intervals, len(roots))):
+                path = self.checkpoint_path((interval + 1) * self.job.spec.interval)
+                torn = wrong_checkpoint(path, self.job.program, roots[interval]) is not None
+                if not torn and not is_damaged(interval):
+                    continue
+                done, states = self.newest(interval)
+                states = [tensor.to(self.device) for tensor in states]
+                for again in range(done, interval + 1):
+                    try:
+                        states = self._interval(again, states, part)
+                    except BaseException:
+                        part.abandon()
+                        raise
+                    if (root := state_root(states)) != roots[again]:
+                        raise RunError(
+                            f"interval {again} comes to the root 0x{root.hex()} now, and came to "
+                            f"0x{roots[again].hex()} when it was recorded in {self.directory}: check this machine, and "
+                            "choose an empty directory"
+                        )
+                if torn:
+                    save_tensors(path, dict(zip(self.job.program.state_names, states, strict=True)))
+                mended.append(interval)
+        return mended
+
+    def _interval(self, interval: int, states: list[torch.Tensor], part: Part) -> list[torch.Tensor]:
+        part.begin_interval(interval)
+        first = interval * self.job.spec.interval
+        for step in range(first, first + self.job.spec.interval):
+            part.before_step(step)
+            states = self.step(step, states, part.rounding)
+            part.after_step(step)
+        part.end_interval(interval)
+        return states
+
+    def inputs(self, step: int, states: list[torch.Tensor]) -> StepInputs:
+        """All that a step is a function of. states: before it, on the run's device."""
+        return StepInputs(
+            states=states,
+            data=self._data(step),
+            schedule=self.job.schedule[step].to(self.device),
+            seed=self.job.spec.seed,
+            step=step,
+            device=self.device,
+        )
+
+    def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
+        """The state after one step."""
+        started = time.perf_counter()
+        inputs = self.inputs(step, states)
+        try:
+            result = until_undisturbed(lambda: self._execute(inputs, rounding), rounding.start_again)
+            after, loss = result.states, result.loss
+        except StoppedError as error:
+            if not self.go_on:
+                raise
+            self.stopped = self.stopped or error
+            note_stop(self.directory, step, Stop(error.operator, error.element))
+            after, loss = self._beyond(inputs, error), math.nan
+        if self.on_step is not None:
+            self.on_step(StepEvent(step, loss, time.perf_counter() - started))
+        return after
+
+    def _execute(self, inputs: StepInputs, rounding: Rounding) -> StepResult:
+        if isinstance(self.executor, MicrobatchExecutor):
+            assert isinstance(rounding, Follower)
+            return self.executor.run(inputs, rounding)
+        return self.executor.run(inputs, rounding)
+
+    def _beyond(self, inputs: StepInputs, error: StoppedError) -> list[torch.Tensor]:
+        """The state that is made up after a step that stops."""
+        program, bits = self.job.program, self.job.spec.rounding_bits
+        stores: dict[int, torch.Tensor] = {}
+        if error.operator > first_store(program):
+            # Executed again for what was stored before it stopped.
+            with suppress(StoppedError):
+                Executor(program, bits).run(inputs, alone(self.job.spec), observe=stores.__setitem__)
+        made_up = MadeUp(self.directory)
+        states = state_after_stop(program, bits, inputs.step, stores, error, made_up)
+        return [state.to(self.device) for state in states]
+
+    def _data(self, step: int) -> Sequence[torch.Tensor]:
+        if self._batches is not None:
+            return [field.to(self.device) for field in self._batches.load(step)]
+        if isinstance(self.executor, MicrobatchExecutor):
+            return self._prescribed.load_lazily(step, self.device)
+        return [field.to(self.device) for field in self._prescribed.load(step)]
+
+
+def _usable(device: torch.device | str) -> torch.device:
+    """A device that holds numbers. Raises RunError."""
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found).item()
+    except (RuntimeError, AssertionError) as error:
+        # PyTorch says in several ways, some of them pages long, that it was built without it.
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise RunError(
+            f"the device {str(device)[:40]!r} cannot be used ({reason}): choose another, cpu is here"
+        ) from error
+    return found
+
+
+def _keep(path: Path, items: Sequence[bytes]) -> None:
+    """Leaves a record of these items and nothing else."""
+    with path.open("r+b" if path.exists() else "wb") as file:
+        require_regular(file.fileno(), path)
+        file.write(b"".join(items))
+        file.truncate()
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
+
+
+def _append(path: Path, root: bytes) -> None:
+    # A file object writes all of it or raises; a root that is torn by an error is left out when it is read again.
+    with path.open("ab") as file:
+        file.write(root)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,343 @@
+"""The captured step beside the user's own: both are run, and have to come to the same.
+
+A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from
+the initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own
+objects, in FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree
+about as
+closely as PyTorch's FP32 does with its FP64."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from roundlog.capture import Captured, CaptureError, Task
+from roundlog.capture.draws import Replay
+from roundlog.capture.lowering import Origin
+from roundlog.capture.task import widened
+from roundlog.capture.tracing.eager import EagerTraining, plainly
+from roundlog.capture.tracing.rehearsal import surroundings
+from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.untraceable import reason
+from roundlog.execution.executor import Executor, StoppedError
+from roundlog.operators import StepInputs
+from roundlog.randomness import batch_rows
+from roundlog.rounding import Recorder
+
+STEPS = 3
+"""Steps that are compared from each of the two states."""
+
+_ROOM = 24.0
+"""How many times as far as PyTorch's FP32 is from its FP64 the captured step may be."""
+
+_FLOOR = 4e-6
+"""How far apart the two may be in any case, in units of the largest element: FP32 has 6e-8."""
+
+_BLURRED = 1e-3
+"""From which error of PyTorch's FP32 on, in units of the largest element, a tensor's difference is not reported."""
+
+_NUDGES = 3
+"""How often the initial state is nudged, where something seems too far off."""
+
+_MOVED = 0.05
+"""How far the second state is from the first, relatively."""
+
+_GUARD = 4
+"""Of a rounding log that nobody reads."""
+
+_CHANGE = "the change of "
+
+_Values = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """What the comparison has found."""
+
+    steps: int
+    """Steps that were compared from each state; 0 if PyTorch gives nothing finite at the first."""
+    largest: float
+    """Largest difference, in units of the largest element of its tensor."""
+    name: str
+    """Of the tensor that it is in."""
+    in_fp64: bool
+    """Whether PyTorch could run the step in FP64."""
+
+    def __str__(self) -> str:
+        if not self.steps:
+            return "captured step could not be compared: yours gives numbers that are not finite at the first step"
+        with_what = "in FP64" if self.in_fp64 else "in FP32, since the model does not run in FP64"
+        return (
+            f"captured step equals yours: {self.steps} steps from two states, largest difference {self.largest:.0e} of "
+            f"{self.name} (PyTorch {with_what})"
+        )
+
+
+@dataclass(slots=True)
+class _Run:
+    """What some steps came to."""
+
+    steps: list[_Values] = field(default_factory=list)
+    """For each step, by name and in FP64: the loss, gradients, and how far every state has moved."""
+    stopped: str = ""
+    """Why there are no more steps."""
+
+
+def confirm_same(task: Task, captured: Captured) -> Sameness:
+    """Run the captured step beside the user's own. The task is as before, afterwards.
+
+    Raises CaptureError, naming the first tensor that differs."""
+    steps, found, in_fp64 = min(STEPS, task.steps), (0.0, "the loss"), True
+    with surroundings(task) as around:
+        for start in (captured.states, _moved(captured.states)):
+            comparison = _Comparison(task, captured, around, start, steps)
+            differences = list(comparison.differences())
+            if not differences and start is captured.states:
+                if comparison.failure:
+                    raise CaptureError(f"your own step fails on the first batch: {comparison.failure}")
+                return Sameness(steps=0, largest=0.0, name="", in_fp64=comparison.in_fp64)
+            found = max([found, *differences])
+            in_fp64 &= comparison.in_fp64
+    return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64)
+
+
+class _Comparison:
+    """Steps from one state, by the engine and by PyTorch."""
+
+    def __init__(self, task: Task, captured: Captured, around: Surroundings, start: _Values, steps: int) -> None:
+        self._task = task
+        self._origin = captured.origin
+        self._around = around
+        self._start = start
+        self._batches = [_batch(task, step) for step in range(steps)]
+        self._drawn: list[list[torch.Tensor | None]] = []
+        self._gradients: list[_Values] = []
+        self._ours = self._by_engine(captured)
+        self._single = self._by_pytorch(torch.float32)
+        self._require_repeatable(self._by_pytorch(torch.float32))
+        double = self._by_pytorch(torch.float64)
+        self.in_fp64 = bool(double.steps)
+        self._truth = double if self.in_fp64 else self._single
+        self._nudged: list[_Run] = []
+
+    def _require_repeatable(self, again: _Run) -> None:
+        """Raises CaptureError if PyTorch comes to other numbers the second time."""
+        for one, two in zip(self._single.steps, again.steps, strict=False):
+            for name in one.keys() & two.keys():
+                if not torch.equal(one[name].nan_to_num(), two[name].nan_to_num()):
+                    raise CaptureError(
+                        f"your own step gives another result every time: {name} changes though it starts from the same "
+                        "state and draws the same numbers, so something outside of the model's tensors changes it"
+                    )
+
+    def differences(self) -> Iterator[tuple[float, str]]:
+        """(difference in units of the largest element, name) of everything that is compared. Raises CaptureError."""
+        for step in range(len(self._batches)):
+            if self._breaks_down(step):
+                return
+            if step == len(self._ours.steps):
+                raise CaptureError(f"the captured step stops where yours goes on: {self._ours.stopped}")
+            ours, truth = self._ours.steps[step], self._truth.steps[step]
+            if only := sorted(ours.keys() ^ truth.keys()):
+                whose = "the captured step" if only[0] in ours else "yours"
+                raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}")
+            for name in truth:
+                yield self._compare(step, name), name
+
+    @property
+    def failure(self) -> str:
+        """What the user's own step raises; empty if nothing."""
+        return self._single.stopped
+
+    def _breaks_down(self, step: int) -> bool:
+        """Whether PyTorch has no numbers there either."""
+        return any(
+            step >= len(run.steps) or not all(bool(value.isfinite().all()) for value in run.steps[step].values())
+            for run in (self._truth, self._single)
+        )
+
+    def _compare(self, step: int, name: str) -> float:
+        ours, truth = self._ours.steps[step][name], self._truth.steps[step][name]
+        apart, size = _apart(ours, truth), _largest(truth)
+        # States are rounded to FP32 once a step, however little they move.
+        state = self._start.get(name.removeprefix(_CHANGE))
+        rounding = 0.0 if state is None else 2.0**-24 * _largest(state.double())
+        allowed = _FLOOR * size + 4 * rounding
+        own = _apart(self._single.steps[step][name], truth)
+        allowed += _ROOM * own
+        if apart > allowed:
+            allowed += _ROOM * self._noise_of(step, name)
+        if not apart <= allowed:
+            raise CaptureError(
+                f"the captured step is not yours: at step {step} {name} differs by {apart:.2g}, where its largest "
+                f"element is {size:.2g}: the model, the loss or a hook does something that capture does not follow, so "
+                "write this part with ordinary operators on parameters and buffers"
+            )
+        # Where FP32 leaves next to nothing of a tensor, its difference says nothing.
+        return max(0.0, apart - rounding) / size if own < _BLURRED * size else 0.0
+
+    def _noise_of(self, step: int, name: str) -> float:
+        """How far from the truth PyTorch's FP32 gets when the initial state is changed by a unit in the last place, in
+        one direction or another. Where terms cancel, or a choice hangs on the last bit, that is far."""
+        if not self._nudged:
+            self._nudged = [self._by_pytorch(torch.float32, nudge=number) for number in range(1, _NUDGES + 1)]
+        runs = [run.steps[step][name] for run in self._nudged if step < len(run.steps)]
+        return max((_apart(values, self._truth.steps[step][name]) for values in runs), default=0.0)
+
+    def _by_engine(self, captured: Captured) -> _Run:
+        """What the program comes to. What it drew at random and its gradients are kept, step by step."""
+        origin, executor, run = self._origin, Executor(captured.program), _Run()
+        states = list(self._start.values())
+        wanted = {*origin.gradients.values(), *(index for index in origin.draws if index is not None)}
+        for step, batch in enumerate(self._batches):
+            kept: dict[int, torch.Tensor] = {}
+
+            def keep(index: int, value: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> None:
+                if index in wanted:
+                    kept[index] = value.detach().clone()
+
+            inputs = StepInputs(
+                states=states,
+                data=[widened(field) for field in batch.values()],
+                schedule=captured.schedule[step],
+                seed=self._task.seed,
+                step=step,
+                device=torch.device("cpu"),
+            )
+            try:
+                result = executor.run(inputs, Recorder(_GUARD), observe=keep)
+            except StoppedError as error:
+                run.stopped = str(error)
+                break
+            before, after = (dict(zip(captured.states, tensors, strict=True)) for tensors in (states, result.states))
+            gradients = {name: kept[index].double() for name, index in origin.gradients.items()}
+            run.steps.append(_found(result.loss, gradients, *(_own(origin, named) for named in (before, after))))
+            self._drawn.append([None if index is None else kept[index] for index in origin.draws])
+            self._gradients.append(gradients)
+            states = result.states
+        return run
+
+    def _by_pytorch(self, dtype: torch.dtype, nudge: int = 0) -> _Run:
+        """What the user's own step comes to, from random numbers of the program's. The optimizer is given the program's
+        gradients, once the user's own are known: it may make much of little, as Adam does of gradients near zero. A
+        step that raises is where the run ends. nudge: number of a change to the initial state; 0 for none."""
+        origin, around, run = self._origin, self._around, _Run()
+        values = {id(tensor): self._start[name] for name, tensor in origin.tensors.items()}
+        around.restore()
+        around.move(dtype, {number: _nudged(value, nudge) for number, value in values.items()} if nudge else values)
+        training, gradients = EagerTraining(self._task), _Values()
+        default = torch.get_default_dtype()
+
+        def exchange(step: int) -> None:
+            gradients.clear()
+            for name, parameter in origin.trained.items():
+                if parameter.grad is not None:
+                    gradients[name] = parameter.grad.detach().double().clone()
+                    if step < len(self._gradients) and name in self._gradients[step]:
+                        parameter.grad.copy_(self._gradients[step][name])
+
+        try:
+            torch.set_default_dtype(dtype)
+            for step, batch in enumerate(self._batches):
+                before = self._standing()
+                replay = Replay(self._drawn[step]) if step < len(self._drawn) else nullcontext()
+                with plainly(), replay, _Promoted(dtype):
+                    loss = training.step(step, _cast(batch, dtype), functools.partial(exchange, step))
+                run.steps.append(_found(loss, dict(gradients), before, self._standing()))
+        except CaptureError:
+            raise
+        except Exception as error:
+            run.stopped = reason(error)
+        finally:
+            torch.set_default_dtype(default)
+            around.restore()
+        return run
+
+    def _standing(self) -> _Values:
+        """The states as the user's code holds them now."""
+        now = self._around.now(self._origin.tensors.values())
+        return {name: now[id(tensor)].detach().double().clone() for name, tensor in self._origin.tensors.items()}
+
+
+class _Promoted(TorchDispatchMode):
+    """While this is active, operators that are asked for FP32 give FP64, if that is the dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._active = dtype == torch.float64
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._active:
+            args, kwargs = tree_map(_promoted, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _promoted(thing: Any) -> Any:
+    if isinstance(thing, torch.Tensor) and thing.dtype == torch.float32:
+        return thing.double()
+    return torch.float64 if thing is torch.float32 else thing
+
+
+def _found(loss: float, gradients: _Values, before: _Values, after: _Values) -> _Values:
+    return {
+        "the loss": torch.tensor(loss, dtype=torch.float64),
+        **{f"the gradient of {name}": gradient for name, gradient in gradients.items()},
+        # What stays infinite, as in a mask, has not moved.
+        **{
+            f"{_CHANGE}{name}": torch.where(after[name] == before[name], 0.0, after[name] - before[name])
+            for name in before
+        },
+    }
+
+
+def _own(origin: Origin, states: Mapping[str, torch.Tensor]) -> _Values:
+    return {name: states[name].double() for name in origin.tensors}
+
+
+def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> _Values:
+    return {name: field.to(dtype) if field.is_floating_point() else field.clone() for name, field in batch.items()}
+
+
+def _batch(task: Task, step: int) -> _Values:
+    rows = torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows))
+    return {name: field.detach().cpu()[rows] for name, field in task.dataset.items()}
+
+
+def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
+    """A state some way off. What is zero by design stays so in buffers; parameters get away from it."""
+    generator = torch.Generator().manual_seed(1)
+    moved = {}
+    for name, state in states.items():
+        kind = name.partition("/")[0]
+        moved[name] = state
+        if state.dtype == torch.float32 and kind == "parameter":
+            spread = _MOVED * float(state.square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
+            moved[name] = state + spread * torch.randn(state.shape, generator=generator)
+        elif state.dtype == torch.float32 and kind in ("buffer", "attribute"):
+            moved[name] = state * (1 - _MOVED * torch.rand(state.shape, generator=generator))
+    return moved
+
+
+def _nudged(state: torch.Tensor, number: int) -> torch.Tensor:
+    if not state.is_floating_point():
+        return state
+    signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(number)) * 2 - 1
+    return state * (1 + signs * 2.0**-23)
+
+
+def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    return _largest(a - b)
+
+
+def _largest(x: torch.Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0

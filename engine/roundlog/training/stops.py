@@ -1,0 +1,71 @@
+"""Steps that stop (a loss or next state that is not finite, an index out of range): what a party that has to dispute
+them claims of the state, and the record of the first one, which whoever stakes anything on it needs after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from roundlog.commitments import CHUNK_SIZE
+from roundlog.execution.executor import StoppedError
+from roundlog.program import Program, first_store
+from roundlog.storage import StorageError, read_record, write_record
+from roundlog.training.fabricated_values import MadeUp
+
+_NAME = "stopped.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a step has no value: the operator and its first such element."""
+
+    operator: int
+    element: int
+
+
+def note_stop(run_dir: Path, step: int, stop: Stop) -> None:
+    """Keep it, unless an earlier one is on record. Raises OSError."""
+    known = noted_stop(run_dir)
+    if known is None or step < known[0]:
+        write_record(run_dir / _NAME, {"step": step, "operator": stop.operator, "element": stop.element})
+
+
+def noted_stop(run_dir: Path) -> tuple[int, Stop] | None:
+    """(step, where in it) of the first stop; None if there is no record of one that can be read."""
+    try:
+        record = read_record(run_dir / _NAME)
+        return int(record["step"]), Stop(int(record["operator"]), int(record["element"]))
+    except (StorageError, KeyError, TypeError, ValueError):
+        return None
+
+
+def state_after_stop(
+    program: Program, bits: int, step: int, stores: Mapping[int, torch.Tensor], error: StoppedError, made_up: MadeUp
+) -> list[torch.Tensor]:
+    """The state that a party claims after a step that stops. stores: outputs of the store operators before that."""
+    stop = Stop(error.operator, error.element)
+
+    def slot(index: int) -> torch.Tensor:
+        if index == stop.operator:
+            return claimed_slot(program, bits, step, stop, error.output, made_up)
+        return stores[index] if index < stop.operator else fabricated_slot(program, bits, step, index, made_up)
+
+    return [slot(index) for index in range(first_store(program), len(program.nodes))]
+
+
+def claimed_slot(
+    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, made_up: MadeUp
+) -> torch.Tensor:
+    """What a party claims of a slot whose store is where the step stops: right up to the chunk of that element."""
+    kind = program.nodes[stop.operator].type
+    first = stop.element * kind.dtype.itemsize // CHUNK_SIZE * CHUNK_SIZE // kind.dtype.itemsize
+    rest = fabricated_slot(program, bits, step, stop.operator, made_up)
+    return torch.cat([output.detach().cpu().reshape(-1)[:first], rest.reshape(-1)[first:]]).reshape(kind.shape)
+
+
+def fabricated_slot(program: Program, bits: int, step: int, store: int, made_up: MadeUp) -> torch.Tensor:
+    """What a party claims of a slot that is stored behind the stop."""
+    return made_up.tensor(program.nodes[store].type, bits, "state", step, store)

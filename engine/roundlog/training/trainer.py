@@ -1,0 +1,154 @@
+"""The trainer: executes a job, records every rounding decision, keeps what it committed to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from roundlog.commitments import MerkleTree
+from roundlog.execution.batches import BatchSource
+from roundlog.execution.executor import Executor
+from roundlog.log import LogError, LogHeader, LogWriter, summarise
+from roundlog.rounding import Rounding, Thresholds
+from roundlog.training.job import Job
+from roundlog.training.policies import log_kind, recorder
+from roundlog.training.run import Run, StepEvent
+
+
+def log_header(job: Job, interval: int) -> LogHeader:
+    """The header that the log of one checkpoint interval has to carry."""
+    spec = job.spec
+    return LogHeader(
+        guard=spec.log_guard,
+        first_step=interval * spec.interval,
+        steps=spec.interval,
+        program_root=spec.program_root,
+        run_id=spec.run_id,
+        kind=log_kind(spec),
+    )
+
+
+def log_path(directory: Path, interval: int) -> Path:
+    """The file of one interval's log inside a directory of logs."""
+    return directory / f"{interval:08d}.rlog"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """What a trainer commits to and publishes."""
+
+    checkpoint_root: bytes
+    """Merkle root over `state_roots`."""
+    state_roots: list[bytes]
+    """State root after every interval."""
+    final_state: Path
+    """The trained state, safetensors."""
+    log_dir: Path
+    """One log file an interval."""
+    log_bytes: int
+    mended: list[int] = field(default_factory=list)
+    """Intervals of a former run that were computed again, because their checkpoint or log was damaged."""
+
+
+class Trainer:
+    """Trains a job in a directory; carries on from there after a kill."""
+
+    def __init__(
+        self,
+        job: Job,
+        run_dir: Path,
+        *,
+        batches: BatchSource | None = None,
+        keep_every: int = 1,
+        device: torch.device | str = "cpu",
+        on_step: Callable[[StepEvent], None] | None = None,
+        thresholds: Thresholds | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        """`batches` replaces the data that the spec prescribes, `executor` that of the job's program; only a dishonest
+        trainer has a use for them.
+        `thresholds` are for jobs under the `threshold` policy.
+
+        Raises RunError if the directory holds another job's run."""
+        self.job = job
+        self._run = Run(
+            job,
+            run_dir,
+            batches=batches,
+            keep_every=keep_every,
+            device=device,
+            on_step=on_step,
+            role="trainer",
+            executor=executor,
+        )
+        self.log_dir = run_dir / "log"
+        self._thresholds = thresholds
+
+    def run(self, *, look_over: bool = False) -> TrainingResult:
+        """Train to the end. look_over: read every checkpoint and log again that a former process has left here, and
+        compute again what is damaged. Logs that are missing are written again in any case.
+
+        Raises StoppedError, LogError, RunError, OSError."""
+        self.log_dir.mkdir(exist_ok=True)
+        part = _Recording(self.job, self.log_dir, self._thresholds)
+        roots = self._run.run(part)
+        found = part.resumed_at
+        if look_over:
+            mended = self._run.mend(part, found, self._is_damaged)
+        elif not all(log_path(self.log_dir, interval).exists() for interval in range(found)):
+            mended = self._run.mend(part, found, lambda interval: not log_path(self.log_dir, interval).exists())
+        else:
+            mended = []
+        files = [log_path(self.log_dir, interval) for interval in range(self.job.spec.intervals)]
+        return TrainingResult(
+            checkpoint_root=MerkleTree(roots).root,
+            state_roots=roots,
+            final_state=self._run.checkpoint_path(self.job.spec.steps),
+            log_dir=self.log_dir,
+            log_bytes=sum(path.stat().st_size for path in files),
+            mended=mended,
+        )
+
+    def _is_damaged(self, interval: int) -> bool:
+        """Whether the log of an interval is not what a LogWriter has left."""
+        try:
+            return summarise(log_path(self.log_dir, interval)).header != log_header(self.job, interval)
+        except LogError:
+            return True
+
+
+class _Recording:
+    """A run's part that writes the log."""
+
+    def __init__(self, job: Job, directory: Path, thresholds: Thresholds | None) -> None:
+        self.job = job
+        self.directory = directory
+        self._recorder = recorder(job.spec, thresholds)
+        self.rounding: Rounding = self._recorder
+        self._writer: LogWriter | None = None
+        self.resumed_at = 0
+        """Intervals that a former process has left."""
+
+    def resume(self, done: int) -> None:
+        self.resumed_at = done
+
+    def begin_interval(self, interval: int) -> None:
+        self._writer = LogWriter(log_path(self.directory, interval), log_header(self.job, interval))
+
+    def before_step(self, step: int) -> None:
+        pass
+
+    def after_step(self, step: int) -> None:
+        assert self._writer is not None
+        self._recorder.write(self._writer, step)
+
+    def end_interval(self, interval: int) -> None:
+        assert self._writer is not None
+        self._writer.close()
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
