@@ -101,7 +101,7 @@ def status(name: str) -> int:
 
 def two_steps(job: Job, count: int) -> float:
     """CPU seconds of the second."""
-    batches, rounding = Batches(job.dataset, job.spec), Follower.of_nobody(job.spec.log_guard)
+    batches, rounding = Batches(job.dataset, job.spec), Follower.without_log(job.spec.log_guard)
     cpu = 0.0
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
         executor = MicrobatchExecutor(job.program, count, Path(directory)) if count > 1 else Executor(job.program)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-/// @notice The levels of a dispute, from the coarsest tree to the finest. `Trace` and `Course` say how many leaves each has.
+/// @notice The levels of a dispute, from the coarsest tree to the finest. `Trace` and `Transitions` say how many leaves each has.
 enum Level {
     /// Leaves are the state roots after steps k, 2k, ..., T. The roots are the claim itself and the challenge.
     CHECKPOINT,

@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 import {Finding, Outline, Partial, Question, Setting} from "./adjudication/IAdjudicator.sol";
 import {Openings} from "./adjudication/Openings.sol";
 import {Bisections, Search, Side} from "./Bisection.sol";
-import {Course} from "./Course.sol";
+import {Transitions} from "./Transitions.sol";
 import {GameId, IVerificationGame, Outcome, Phase} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Merkle, Node} from "./Merkle.sol";
@@ -21,8 +21,8 @@ import {ElementView, OperatorView} from "./Views.sol";
 ///      changes nothing, and calls back into nothing that moves.
 library Proofs {
     using Bisections for Search;
-    using Course for Game;
-    using Course for Job;
+    using Transitions for Game;
+    using Transitions for Job;
     using Records for Game;
 
     /// @notice `IVerificationGame.proveStore`, in phase PROVING.

@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Side} from "./Bisection.sol";
-import {Course} from "./Course.sol";
+import {Transitions} from "./Transitions.sol";
 import {GameId} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
@@ -19,7 +19,7 @@ struct Ends {
 ///         games with one root that are not lost are a list, so that the earliest of them is known.
 /// @dev INVARIANT: while a game waits, `terms.concurrentGames` others are live. Every operation takes a bounded number of steps.
 library Queue {
-    using Course for Job;
+    using Transitions for Job;
 
     /// @notice Puts a game at the end of the queue. Its roots stand there already.
     function enter(Job storage job, mapping(GameId => Game) storage games, GameId id) internal {

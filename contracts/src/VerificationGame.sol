@@ -6,8 +6,8 @@ import {Bisections, Children, Search, Side} from "./Bisection.sol";
 import {Bonds, Ledger} from "./Bonds.sol";
 import {Claims} from "./Claims.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
-import {Course} from "./Course.sol";
-import {Descent} from "./Descent.sol";
+import {Transitions} from "./Transitions.sol";
+import {LevelOpenings} from "./LevelOpenings.sol";
 import {Display} from "./Display.sol";
 import {Answer, GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
@@ -29,8 +29,8 @@ contract VerificationGame is IVerificationGame {
     using Bonds for Ledger;
     using Clocks for Clock;
     using Clocks for ClockPair;
-    using Course for Game;
-    using Course for Job;
+    using Transitions for Game;
+    using Transitions for Job;
     using Records for Game;
     using Records for Job;
 
@@ -171,7 +171,7 @@ contract VerificationGame is IVerificationGame {
     function openLevel(GameId gameId, Side side, LeafOpening calldata leaf, NextRoot calldata next) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
-        Outcome outcome = Descent.openLevel(job, game, gameId, side, leaf, next);
+        Outcome outcome = LevelOpenings.openLevel(job, game, gameId, side, leaf, next);
         settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 
@@ -179,7 +179,7 @@ contract VerificationGame is IVerificationGame {
     function openOperator(GameId gameId, Side side, OperatorOpening calldata opening) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
-        Outcome outcome = Descent.openOperator(job, game, gameId, side, opening);
+        Outcome outcome = LevelOpenings.openOperator(job, game, gameId, side, opening);
         settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 
@@ -219,7 +219,7 @@ contract VerificationGame is IVerificationGame {
     function openPartials(GameId gameId, Side side, PartialsOpening calldata opening) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
-        Outcome outcome = Descent.openPartials(job, game, gameId, side, opening);
+        Outcome outcome = LevelOpenings.openPartials(job, game, gameId, side, opening);
         settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 

@@ -22,12 +22,12 @@ from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import Watch
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.desk import Desk
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.overdue import HEAD_START
 from tiebreak.roles.role import JobRole
-from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.store import FolderStore
 from torch import nn
@@ -104,8 +104,8 @@ def small_task(steps: int) -> Task:
     )
 
 
-class TimedStation(Station):
-    """A station whose watch has the simulated clock."""
+class TimedStation(RoleContext):
+    """A context whose watch has the simulated clock."""
 
     def make_desk(self) -> Desk:
         desk = super().make_desk()
@@ -165,15 +165,15 @@ class Scene:
             concurrent_games=self.setting.concurrent,
         )
         sender = Sender(connect(self.chain.url), devnet_account(0))
-        station = Station(
+        context = RoleContext(
             contract=VerificationGame(sender.node, self.contract.address, sender),
             sender=sender,
             store=self.store,
             directory=self.room / "customer",
         )
-        return post_job(station, self.ground.directory / "job", terms, devnet_account(3).address)
+        return post_job(context, self.ground.directory / "job", terms, devnet_account(3).address)
 
-    def station(self, number: int) -> Station:
+    def context(self, number: int) -> RoleContext:
         """Of an honest role with the account of this number."""
         directory = self.room / f"account-{number}"
         directory.mkdir()
@@ -231,7 +231,7 @@ class Scene:
 
     def _look(self, role: JobRole, honest: Side) -> dict[int, Game]:
         """The games that are played now, as the honest side's watch has just read them."""
-        watch = role.station.desk.watch
+        watch = role.context.desk.watch
         for number in watch.games_of(self.job):
             if number > self._next_game:
                 self.games[number] = watch.game(number)
@@ -248,7 +248,7 @@ class Scene:
             self.games[number] = game
             if game.phase is not Phase.QUEUED:
                 live[number] = game
-                if honest is Side.TRAINER or game.challenger == role.station.address:
+                if honest is Side.TRAINER or game.challenger == role.context.address:
                     left = game.deadlines[honest] - int(self.chain.time()) if game.deadlines[honest] else None
                     self.closest = min(self.closest, game.clocks[honest].remaining if left is None else left)
         self.most_live = max(self.most_live, len(live))
@@ -281,9 +281,9 @@ def honest_trainer(ground: Ground, meter: Meter, puppets: int, manners: list[Man
     with tempfile.TemporaryDirectory(dir=ground.directory) as room:
         scene = Scene(ground, meter, Path(room))
         try:
-            station = scene.station(1)
-            before = scene.node.balance(station.address)
-            role = TrainerRole(station, scene.job)
+            context = scene.context(1)
+            before = scene.node.balance(context.address)
+            role = TrainerRole(context, scene.job)
             scene.carry_on(role, Side.TRAINER, lambda: scene.contract.job(scene.job).status is JobStatus.CLAIMED)
             steps = ground.job.spec.steps
             crowd = [
@@ -298,7 +298,7 @@ def honest_trainer(ground: Ground, meter: Meter, puppets: int, manners: list[Man
             flood.right = status is JobStatus.FINAL
             flood.delay = max(0, int(scene.chain.time()) - deadline)
             flood.attacker_bonds = puppets * CHALLENGER_BOND if flood.right else 0
-            return scene.result(flood, station.address, REWARD, before)
+            return scene.result(flood, context.address, REWARD, before)
         finally:
             flood.seconds = time.monotonic() - started
             scene.chain.close()
@@ -313,15 +313,15 @@ def honest_challenger(ground: Ground, meter: Meter, puppets: int) -> Flood:
     with tempfile.TemporaryDirectory(dir=ground.directory) as room:
         scene = Scene(ground, meter, Path(room))
         try:
-            station = scene.station(2)
-            before = scene.node.balance(station.address)
+            context = scene.context(2)
+            before = scene.node.balance(context.address)
             steps = ground.job.spec.steps
             # The lie of the trainer comes last, so that each of its puppets is the one that is wrong, and loses.
             trainer = Puppet(puppet_account(-1 + 10**6), manner, steps - 3)
             scene.attacker.commit(scene.job, trainer, scene.mine)
             crowd = [Puppet(puppet_account(i), manner, (i * 97 + 13) % (steps - 3)) for i in range(puppets)]
             scene.attacker.challenge(scene.job, crowd, scene.mine)
-            role = AuditorRole(station, scene.job)
+            role = AuditorRole(context, scene.job)
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.contract.game_count() > puppets)
             challenged = int(scene.chain.time())
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.contract.job(scene.job).status is not JobStatus.CLAIMED)
@@ -332,7 +332,7 @@ def honest_challenger(ground: Ground, meter: Meter, puppets: int) -> Flood:
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.finished)
             assert scene.contract.job(scene.job).status is ended
             flood.attacker_bonds = TRAINER_BOND + puppets * CHALLENGER_BOND
-            return scene.result(flood, station.address, 1, before)
+            return scene.result(flood, context.address, 1, before)
         finally:
             flood.seconds = time.monotonic() - started
             scene.chain.close()

@@ -98,7 +98,7 @@ def observe(ask: dict[str, Any]) -> dict[str, Any]:
         def see(index: int, y: torch.Tensor, _: torch.Tensor, seen: dict[str, Any] = seen) -> None:
             seen[str(index)] = y.reshape(-1)[:SAMPLE].numpy().copy()
 
-        engine.step(step, Watched(Follower.of_nobody(4), see))
+        engine.step(step, Watched(Follower.without_log(4), see))
         np.savez(Path(ask["out"]) / f"{step}.npz", **seen)  # type: ignore[arg-type]  # a stub that knows no names
     return {"operators": [node.op for node in engine.job.program.nodes]}
 

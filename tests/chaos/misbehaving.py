@@ -16,9 +16,9 @@ from tiebreak.demo.dishonest import (
     cheating,
     silenced,
 )
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import Role
-from tiebreak.roles.station import Station
 
 
 class Kind(StrEnum):
@@ -48,21 +48,21 @@ def misbehave(words: Sequence[str]) -> None:
     """KIND JOB STEP DIRECTORY POLL."""
     kind, job, step = Kind(words[0]), int(words[1]), int(words[2])
 
-    def make(station: Station) -> Role:
+    def make(context: RoleContext) -> Role:
         match kind:
             case Kind.POISON:
-                return PoisoningTrainer(station, job, poisoned_step=step)
+                return PoisoningTrainer(context, job, poisoned_step=step)
             case Kind.FALL_SILENT:
-                return PoisoningTrainer(silenced(station, moves=3), job, poisoned_step=step)
+                return PoisoningTrainer(silenced(context, moves=3), job, poisoned_step=step)
             case Kind.FABRICATE:
-                return FabricatingTrainer(station, job)
+                return FabricatingTrainer(context, job)
             case Kind.FORGE_LOG:
-                return LogForgingTrainer(station, job)
+                return LogForgingTrainer(context, job)
             case Kind.VANISH:
-                station = silenced(station, moves=1)
+                context = silenced(context, moves=1)
             case Kind.CHEAT:
-                station = cheating(station)
-        return LyingAuditor(station, job, first_wrong_step=step)
+                context = cheating(context)
+        return LyingAuditor(context, job, first_wrong_step=step)
 
     where = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
     memory = quantities.memory(options.DEFAULT_MEMORY)

@@ -17,9 +17,9 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import Terms
 from tiebreak.chain.sender import Sender
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.station import Station
 from tiebreak.store import FolderStore
 
 ETHER = 10**18
@@ -98,7 +98,7 @@ class Stage:
     def post_rival(self) -> None:
         """Another customer's job, straight through the node."""
         sender = Sender(self.node, devnet_account(8))
-        station = Station(
+        context = RoleContext(
             contract=VerificationGame(self.node, self.contract.address, sender),
             sender=sender,
             store=FolderStore(self.store),
@@ -116,7 +116,7 @@ class Stage:
             concurrent_games=16,
         )
         other = self._jobs / f"job-{(self.plan.job + 1) % KINDS}"
-        post_job(station, other, terms, self.accounts["referee"].address)
+        post_job(context, other, terms, self.accounts["referee"].address)
 
     def add_all(self, job: int) -> None:
         """Everybody else."""

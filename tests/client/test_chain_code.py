@@ -69,7 +69,7 @@ def test_a_game_over_another_library_is_another_game(sender: Sender) -> None:
         assert not is_game(sender.node, deploy_raw(sender, changed)), name
         assert not is_game(sender.node, deploy_raw(sender, once)), name
     # Another library's code under a library's name, and a library that believes to stand elsewhere.
-    libraries = {**deployed.libraries, "Proofs": deployed.libraries["Descent"]}
+    libraries = {**deployed.libraries, "Proofs": deployed.libraries["LevelOpenings"]}
     swapped = Code.load("VerificationGame").deploy(sender, links=libraries, argument=word(game.adjudicator())).contract
     assert swapped is not None and not is_game(sender.node, swapped)
     copied = deploy_raw(sender, sender.node.code(deployed.libraries["Proofs"]))

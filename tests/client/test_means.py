@@ -10,7 +10,7 @@ from tiebreak.chain.funds import funds
 from tiebreak.chain.node import Node
 from tiebreak.chain.pace import block_time
 from tiebreak.memory import usable_memory
-from tiebreak.roles.station import Limits
+from tiebreak.roles.context import Limits
 
 GIB, ROOM = 1 << 30, 256 << 20
 

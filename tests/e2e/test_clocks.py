@@ -15,8 +15,8 @@ from world import World, linear_task, with_terms
 def test_a_trainer_left_alone_claims_the_timeout_and_its_reward_by_itself(world: World) -> None:
     world.post(linear_task(2, 1), with_terms(clock_allowance=3_598, challenge_window=3_600))
     hasty = Policy(least_clock=1)
-    trainer = TrainerRole(replace(world.station("trainer"), policy=hasty), world.job)
-    auditor = silenced(replace(world.station("auditor"), policy=hasty))
+    trainer = TrainerRole(replace(world.context("trainer"), policy=hasty), world.job)
+    auditor = silenced(replace(world.context("auditor"), policy=hasty))
     world.run(trainer, LyingAuditor(auditor, world.job, first_wrong_step=0))
     # Seconds before the clock is out, and the window closed.
     world.pass_time(

@@ -10,10 +10,10 @@ from tiebreak.chain.node import connect
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, SilentDesk, silenced, with_desk
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order
 from tiebreak.roles.overdue import HEAD_START
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
 from world import World, wide_task, with_terms
 
@@ -32,24 +32,24 @@ class ColludingDesk(SilentDesk):
         return order.call.function != "claimTimeout" and super().put(order)
 
 
-def colluding(station: Station, *, moves: int = 0) -> Station:
-    desk = ColludingDesk(station.contract, station.sender)
+def colluding(context: RoleContext, *, moves: int = 0) -> RoleContext:
+    desk = ColludingDesk(context.contract, context.sender)
     desk.moves = moves
-    return with_desk(station, desk)
+    return with_desk(context, desk)
 
 
 def head_start(auditor: AuditorRole) -> int:
-    return int(HEAD_START * auditor.station.desk.block_seconds()) + 1
+    return int(HEAD_START * auditor.context.desk.block_seconds()) + 1
 
 
 def test_a_queued_challenger_ends_the_game_before_its_own_and_wins(world: World) -> None:
     world.post(terms=ONE_AT_A_TIME)
     # The first move is the puppet's, so a trainer that never moves loses nothing by it.
-    trainer = PoisoningTrainer(colluding(world.station("trainer")), world.job, poisoned_step=7)
+    trainer = PoisoningTrainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
     world.run(trainer)
-    puppet = LyingAuditor(colluding(world.station("second")), world.job, first_wrong_step=4)
+    puppet = LyingAuditor(colluding(world.context("second")), world.job, first_wrong_step=4)
     world.run(puppet)
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, puppet, auditor)
     assert world.game(1).deadlines[Side.CHALLENGER] and world.game(2).phase is Phase.QUEUED
 
@@ -72,13 +72,13 @@ def test_a_queued_challenger_ends_the_game_before_its_own_and_wins(world: World)
 
 def test_the_parties_have_a_head_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post(terms=ONE_AT_A_TIME)
-    trainer = PoisoningTrainer(colluding(world.station("trainer")), world.job, poisoned_step=7)
+    trainer = PoisoningTrainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
     world.run(trainer)
-    puppet = LyingAuditor(silenced(world.station("second")), world.job, first_wrong_step=4)
+    puppet = LyingAuditor(silenced(world.context("second")), world.job, first_wrong_step=4)
     world.run(puppet)
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(auditor)
-    monkeypatch.setattr(auditor.station.desk, "block_seconds", lambda: 100.0)
+    monkeypatch.setattr(auditor.context.desk, "block_seconds", lambda: 100.0)
     deadline = max(world.game(1).deadlines)
     world.pass_time(deadline)
     world.run(auditor)
@@ -92,11 +92,11 @@ def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(world: World) ->
     """That rejects the claim, so that the queued game is void: its bond returns."""
     world.policy = Policy(large_rows=True)
     world.post(wide_task(), terms=ONE_AT_A_TIME)
-    trainer = PoisoningTrainer(colluding(world.station("trainer"), moves=1000), world.job, poisoned_step=1)
-    accomplice = AuditorRole(colluding(world.station("second"), moves=1000), world.job)
+    trainer = PoisoningTrainer(colluding(world.context("trainer"), moves=1000), world.job, poisoned_step=1)
+    accomplice = AuditorRole(colluding(world.context("second"), moves=1000), world.job)
     world.run(trainer, accomplice)
     assert world.game(1).phase is Phase.REFEREE
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(auditor)
     assert world.game(2).phase is Phase.QUEUED
     world.pass_time(world.game(1).referee_deadline + head_start(auditor))
@@ -108,13 +108,13 @@ def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(world: World) ->
 
 def test_a_late_auditor_frees_the_way_for_a_queued_game_that_is_right(world: World) -> None:
     world.post(terms=ONE_AT_A_TIME)
-    trainer = PoisoningTrainer(colluding(world.station("trainer")), world.job, poisoned_step=7)
+    trainer = PoisoningTrainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
     world.run(trainer)
-    puppet = LyingAuditor(colluding(world.station("deployer")), world.job, first_wrong_step=4)
+    puppet = LyingAuditor(colluding(world.context("deployer")), world.job, first_wrong_step=4)
     world.run(puppet)
-    absent = AuditorRole(world.station("second"), world.job)
+    absent = AuditorRole(world.context("second"), world.job)
     world.run(trainer, absent)
-    late = AuditorRole(world.station("auditor"), world.job)
+    late = AuditorRole(world.context("auditor"), world.job)
     world.pass_challenge_window()
     world.run(late)
     assert world.game(1).reason is Reason.TIMEOUT and world.game(2).phase is not Phase.QUEUED
@@ -122,11 +122,11 @@ def test_a_late_auditor_frees_the_way_for_a_queued_game_that_is_right(world: Wor
 
 def test_a_trainer_ends_silent_games_before_its_run_is_at_hand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post(terms=ONE_AT_A_TIME)
-    first = TrainerRole(world.station("trainer"), world.job)
+    first = TrainerRole(world.context("trainer"), world.job)
     world.run(first)
-    silent = LyingAuditor(colluding(world.station("auditor")), world.job, first_wrong_step=4)
+    silent = LyingAuditor(colluding(world.context("auditor")), world.job, first_wrong_step=4)
     world.run(silent, first)
-    fresh = TrainerRole(world.station("trainer"), world.job)
+    fresh = TrainerRole(world.context("trainer"), world.job)
     monkeypatch.setattr(fresh, "_evidence", lambda *arguments: None)
     world.pass_time(world.game(1).deadlines[Side.CHALLENGER])
     for _ in range(3):
@@ -138,13 +138,13 @@ def test_others_games_are_not_read_again_while_nothing_touches_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.post(terms=ONE_AT_A_TIME)
-    world.run(PoisoningTrainer(colluding(world.station("trainer")), world.job, poisoned_step=7))
-    world.run(LyingAuditor(colluding(world.station("second")), world.job, first_wrong_step=4))
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(PoisoningTrainer(colluding(world.context("trainer")), world.job, poisoned_step=7))
+    world.run(LyingAuditor(colluding(world.context("second")), world.job, first_wrong_step=4))
+    auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(auditor)
     assert world.game(2).phase is Phase.QUEUED
     asked: list[str] = []
-    contract = auditor.station.contract
+    contract = auditor.context.contract
     views = contract.views
 
     def counted(calls: list[Call], **options: object) -> object:

@@ -50,15 +50,15 @@ class TimidAuditor(AuditorRole):
 
 
 def audited(job: Job, room: Path, executor: Executor | None = None) -> Evidence:
-    result = Auditor(job, room, go_on=True, executor=executor).run()
+    result = Auditor(job, room, continue_after_stop=True, executor=executor).run()
     assert result.stopped is not None
     return Evidence(job, room, result.state_roots, executor=executor)
 
 
 def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_honest_trainer(world: World) -> None:
     world.post()
-    world.run(TrainerRole(world.station("trainer"), world.job))
-    progress = ended(TimidAuditor(world.station("auditor"), world.job))
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    progress = ended(TimidAuditor(world.context("auditor"), world.job))
     assert progress.finished and "is wrong (root 0x" in progress.state
     assert "not challenged: step 3: operator" in progress.state
     assert "stops here at element 2, but the contract has 0x" in progress.state
@@ -91,5 +91,5 @@ def test_a_stop_without_a_record_is_none(tmp_path: Path) -> None:
 
 def test_a_run_that_went_through_needs_no_opinion(tmp_path: Path) -> None:
     job = Job.from_task(linear_task())
-    result = Auditor(job, tmp_path, go_on=True).run()
+    result = Auditor(job, tmp_path, continue_after_stop=True).run()
     assert confirm_stop(Evidence(job, tmp_path, result.state_roots)) is None

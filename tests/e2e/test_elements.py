@@ -87,7 +87,7 @@ def wrong_number(world: World, kind: str, liar: Side) -> None:
     program = Job.read(world.root / "files").program
     operator, level, where = KINDS[kind]
     lie = Lie(step=STEP, operator=operator(program), **where)  # type: ignore[arg-type]
-    stations = world.station("trainer"), world.station("auditor")
+    stations = world.context("trainer"), world.context("auditor")
     roles: tuple[JobRole, JobRole]
     if liar is Side.TRAINER:
         roles = TamperingTrainer(stations[0], world.job, lies=[lie]), AuditorRole(stations[1], world.job)
@@ -131,8 +131,8 @@ def test_another_program_is_found_at_its_first_other_operator(quick_world: World
         def executor(self, job: Job) -> Executor:
             return Executor(other, 32)
 
-    auditor = AuditorRole(world.station("auditor"), world.job)
-    world.run(Swapping(world.station("trainer"), world.job), auditor)
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    world.run(Swapping(world.context("trainer"), world.job), auditor)
     assert world.game().levels[Level.OPERATOR].index == q
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
@@ -152,14 +152,14 @@ def test_parties_that_are_born_again_after_every_move_play_the_same_game(quick_w
         lies = [Lie(step=STEP, operator=operator(program), **where)]  # type: ignore[arg-type]
 
     def trainer() -> JobRole:
-        station = silenced(world.station("trainer"), moves=1)
+        context = silenced(world.context("trainer"), moves=1)
         if kind == "a run without an end":
-            return HidingTrainer(station, world.job)
-        return TamperingTrainer(station, world.job, lies=lies)
+            return HidingTrainer(context, world.job)
+        return TamperingTrainer(context, world.job, lies=lies)
 
     for _ in range(60):
         trainer().step()
-        AuditorRole(silenced(world.station("auditor"), moves=1), world.job).step()
+        AuditorRole(silenced(world.context("auditor"), moves=1), world.job).step()
         if world.contract.job(world.job).game_count and world.game().phase is Phase.OVER:
             break
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)

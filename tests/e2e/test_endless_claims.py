@@ -8,14 +8,14 @@ import pytest
 import torch
 from hiding import HidingTrainer
 from roundlog.capture import Task
-from roundlog.dispute import MadeUp
+from roundlog.dispute import FabricatedValues
 from roundlog.program import first_store
 from roundlog.training.job import Job, run_bytes
 from tiebreak.chain.records import JobStatus, Level, Outcome, Reason
 from tiebreak.demo.dishonest import PoisoningTrainer, TamperingAuditor, TamperingTrainer
 from tiebreak.demo.tampering import Lie
 from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.station import Limits
+from tiebreak.roles.context import Limits
 from tiebreak.roles.trainer import TrainerRole
 from torch import nn
 from world import World, ended, linear_task
@@ -33,11 +33,11 @@ def diverging_task() -> Task:
 
 def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_ends(world: World) -> None:
     world.post(diverging_task())
-    honest = ended(TrainerRole(world.station("second"), world.job))
+    honest = ended(TrainerRole(world.context("second"), world.job))
     assert honest.finished and "cannot be trained: step 8: operator" in honest.state
     trainer, auditor = (
-        HidingTrainer(world.station("trainer"), world.job),
-        AuditorRole(world.station("auditor"), world.job),
+        HidingTrainer(world.context("trainer"), world.job),
+        AuditorRole(world.context("auditor"), world.job),
     )
     world.run(trainer, auditor)
     assert world.said("the run has no end: step 8: operator")
@@ -50,9 +50,9 @@ def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_
 def test_a_run_that_has_no_end_is_not_attested(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if what is made up were the very state that was claimed."""
     world.post()
-    world.run(TrainerRole(world.station("trainer"), world.job))
-    auditor = AuditorRole(world.station("auditor"), world.job)
-    monkeypatch.setattr(MadeUp, "needed", True)
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    monkeypatch.setattr(FabricatedValues, "needed", True)
     progress = ended(auditor)
     assert progress.finished and "is about a run that has no end" in progress.state
     assert world.contract.job(world.job).attestations == 0
@@ -62,12 +62,12 @@ def test_two_liars_who_agree_on_a_wrong_state_do_not_save_the_claim(world: World
     world.post()
     first = first_store(Job.read(world.root / "files").program)
     lies = [Lie(step=4, operator=first, only_stored=True), Lie(step=9, operator=first, only_stored=True)]
-    trainer = TamperingTrainer(world.station("trainer"), world.job, lies=lies[:1])
-    accomplice = TamperingAuditor(world.station("second"), world.job, lies=lies)
+    trainer = TamperingTrainer(world.context("trainer"), world.job, lies=lies[:1])
+    accomplice = TamperingAuditor(world.context("second"), world.job, lies=lies)
     world.run(trainer, accomplice)
     assert [level.index for level in world.game(1).levels[:2]] == [3, 0]
     assert world.game(1).outcome is Outcome.TRAINER_WON
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, auditor)
     assert [level.index for level in world.game(2).levels[:2]] == [1, 1]
     assert (world.game(2).outcome, world.game(2).reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
@@ -81,10 +81,10 @@ def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World) -> None:
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     world.post(replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256))
     job = Job.read(world.root / "files")
-    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1))
+    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1))
     small = Limits(memory_bytes=run_bytes(job.program, job.spec, 4), micro_batches=4)
     assert small.memory_bytes < run_bytes(job.program, job.spec)
-    auditor = AuditorRole(replace(world.station("auditor"), limits=small), world.job)
+    auditor = AuditorRole(replace(world.context("auditor"), limits=small), world.job)
     progress = ended(auditor)
     assert progress.finished and "not challenged: a whole step of it takes up to" in progress.state
     assert world.contract.job(world.job).game_count == 0

@@ -23,7 +23,7 @@ def world(quick_world: World) -> World:
 
 def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World) -> None:
     jobs = [world.post(linear_task(steps, 2)) for steps in (2, 6)]
-    trainers, auditors = world.station("trainer"), world.station("auditor")
+    trainers, auditors = world.context("trainer"), world.context("auditor")
     trainer = Follower(trainers, "trainer", lambda job, posted: TrainerRole(trainers, job))
     auditor = Follower(auditors, "auditor", lambda job, posted: AuditorRole(auditors, job))
     world.run(trainer, auditor)
@@ -39,8 +39,8 @@ def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World
 
 def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -> None:
     disputed = world.post()
-    world.run(TrainerRole(world.station("trainer"), disputed))
-    liar = LyingAuditor(world.station("auditor"), disputed, first_wrong_step=7)
+    world.run(TrainerRole(world.context("trainer"), disputed))
+    liar = LyingAuditor(world.context("auditor"), disputed, first_wrong_step=7)
     long = world.post(linear_task(40, 4), with_terms(reward=2 * 10**15, trainer_bond=10**15, challenger_bond=10**15))
     world.run(liar)
     held, goes_on = threading.Event(), threading.Event()
@@ -53,9 +53,9 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
             assert goes_on.wait(60)
             return super().batches(job)
 
-    station = replace(world.station("trainer"), workshop=Threads())
+    context = replace(world.context("trainer"), workshop=Threads())
     makers = {long: Long, disputed: TrainerRole}
-    follower = Follower(station, "trainer", lambda job, posted: makers[job](station, job))
+    follower = Follower(context, "trainer", lambda job, posted: makers[job](context, job))
     while not held.is_set():
         follower.step()
     for _ in range(400):
@@ -74,7 +74,7 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
             break
         time.sleep(0.02)
     assert world.contract.job(long).status is JobStatus.CLAIMED
-    assert station.workshop.close(10)
+    assert context.workshop.close(10)
 
 
 def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> None:
@@ -84,12 +84,12 @@ def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> No
         def batches(self, job):  # type: ignore[no-untyped-def, override]
             raise RuntimeError("an operator nobody has thought of")
 
-    station = world.station("trainer")
+    context = world.context("trainer")
 
     def make(job: int, posted: Job) -> TrainerRole:
-        return (Breaking if job == broken else TrainerRole)(station, job)
+        return (Breaking if job == broken else TrainerRole)(context, job)
 
-    follower = Follower(station, "trainer", make)
+    follower = Follower(context, "trainer", make)
     for _ in range(5):
         follower.step()
     assert world.contract.job(sound).status is JobStatus.CLAIMED
@@ -98,6 +98,6 @@ def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> No
 
 def test_a_follower_leaves_alone_what_it_is_told_to(world: World) -> None:
     world.post(linear_task(2, 1))
-    follower = Follower(world.station("trainer"), "trainer", lambda job, posted: None)
+    follower = Follower(world.context("trainer"), "trainer", lambda job, posted: None)
     assert not follower.step().acted
     assert world.status is JobStatus.OPEN

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from roundlog.commitments import tensor_root
-from roundlog.dispute import MadeUp, StepTrace, trace_step
+from roundlog.dispute import FabricatedValues, StepTrace, trace_step
 from roundlog.execution.executor import Executor
 from roundlog.log import LogReader
 from roundlog.program import first_store
@@ -49,7 +49,7 @@ class Told:
         inputs = run.inputs(STEP, replay_state(self.run(), STEP))
         assert isinstance(run.executor, Executor)
         keep = range(len(self.job.program.nodes))
-        return trace_step(run.executor, inputs, alone(self.job.spec), MadeUp(self.room), keep)
+        return trace_step(run.executor, inputs, alone(self.job.spec), FabricatedValues(self.room), keep)
 
 
 @pytest.fixture(scope="module", params=TRAININGS, ids=lambda training: training.name)
@@ -101,7 +101,7 @@ def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:
         run = told.run(fraud)
         before = replay_state(told.run(), STEP)
         states = [after for _, after in replay(run, STEP, before)]
-        assert MadeUp(told.room).needed is False
+        assert FabricatedValues(told.room).needed is False
         final = Run(told.job, told.room / fraud.kind.name).newest(told.job.spec.intervals)[1]
         assert all(a.equal(b) for a, b in zip(states[-1], final, strict=True))
         traced = told.trace(fraud)

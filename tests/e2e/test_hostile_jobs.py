@@ -12,15 +12,15 @@ from tiebreak.chain.code import Code
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
 from tiebreak.demo.dishonest import PoisoningTrainer
-from tiebreak.roles import answerable
+from tiebreak.roles import disputable
 from tiebreak.roles import role as roles
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.contents import Refused, fetch_job
+from tiebreak.roles.context import Limits
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import JobRole
-from tiebreak.roles.station import Limits
 from tiebreak.roles.time_to_answer import Pace
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, conv_task, ended, linear_task
@@ -40,8 +40,8 @@ def post_with_cid(world: World, cid: str, **spec: object) -> int:
 
 
 def refusal(world: World, **limits: int) -> str:
-    station = replace(world.station("trainer"), limits=Limits(**limits))
-    progress = ended(TrainerRole(station, world.job))
+    context = replace(world.context("trainer"), limits=Limits(**limits))
+    progress = ended(TrainerRole(context, world.job))
     assert progress.finished and world.status is JobStatus.OPEN
     return progress.state
 
@@ -97,18 +97,18 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
         model_cid=cid,
         bond=TERMS.trainer_bond,
     )
-    progress = ended(AuditorRole(world.station("auditor"), world.job))
+    progress = ended(AuditorRole(world.context("auditor"), world.job))
     assert progress.finished and "nobody knows what it would compute" in progress.state
     assert world.contract.job(world.job).game_count == 0
     with pytest.raises(JobError, match="is not this version's: deploy a contract"):
         game = VerificationGame(world.node, world.contract.address, sender)
         game.adjudicator = lambda: other  # type: ignore[method-assign]
-        post_job(replace(world.station("customer"), contract=game), world.root / "files", TERMS, sender.address)
+        post_job(replace(world.context("customer"), contract=game), world.root / "files", TERMS, sender.address)
 
 
 def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
-    monkeypatch.setattr(answerable, "MOST_PROOF_BYTES", 2_000)
+    monkeypatch.setattr(disputable, "MOST_PROOF_BYTES", 2_000)
     assert "more than the 2000 of a transaction" in refusal(world)
     with pytest.raises(JobError, match="more than the 2000 of a transaction"):
         world.post()
@@ -124,18 +124,18 @@ def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(wo
 
 def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -> None:
     world.post()
-    station, posted = world.station("trainer"), world.contract.job(world.job)
-    room = station.room(world.job, posted)
-    fetch_job(station, posted, room)
+    context, posted = world.context("trainer"), world.contract.job(world.job)
+    room = context.room(world.job, posted)
+    fetch_job(context, posted, room)
     (room / "job" / "program.json").write_text("{}")
-    assert fetch_job(station, posted, room).spec == posted.spec.training
+    assert fetch_job(context, posted, room).spec == posted.spec.training
 
 
 def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
     world.post(terms=replace(TERMS, trainer=world.senders["second"].address))
-    progress = ended(TrainerRole(world.station("trainer"), world.job))
+    progress = ended(TrainerRole(world.context("trainer"), world.job))
     assert progress.finished and "reserved" in progress.state
-    for role in (TrainerRole(world.station("trainer"), 99), AuditorRole(world.station("auditor"), 99)):
+    for role in (TrainerRole(world.context("trainer"), 99), AuditorRole(world.context("auditor"), 99)):
         # A node that lags behind says the same, and the job may be posted yet.
         progress = role.step()
         assert not progress.finished and not progress.working and progress.state == "there is no job 99 yet"
@@ -152,15 +152,15 @@ def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
 )
 def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) -> None:
     world.post()
-    refused = ended(TrainerRole(replace(world.station("trainer"), policy=policy), world.job))
+    refused = ended(TrainerRole(replace(world.context("trainer"), policy=policy), world.job))
     assert refused.finished and objection in refused.state
-    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
-    auditor = AuditorRole(replace(world.station("auditor"), policy=policy), world.job)
+    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7))
+    auditor = AuditorRole(replace(world.context("auditor"), policy=policy), world.job)
     progress = ended(auditor)
     assert progress.finished and "wrong" in progress.state and objection in progress.state
     assert world.contract.job(world.job).game_count == 0
     assert [notice.role for notice in world.notices if notice.what is What.STAKED] == ["trainer"]
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     while not world.said("challenge the claim"):
         auditor.step()
     staked, sent = (notice for notice in world.notices[-2:])
@@ -174,9 +174,9 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
 def test_who_follows_many_jobs_does_not_even_audit_a_trap(world: World) -> None:
     """Untrusted customers could keep its machine busy with jobs on which it would never put a bond."""
     world.post()
-    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
-    station = replace(world.station("auditor"), policy=Policy(referees=frozenset()))
-    progress = ended(AuditorRole(station, world.job, only_with_bond=True))
+    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7))
+    context = replace(world.context("auditor"), policy=Policy(referees=frozenset()))
+    progress = ended(AuditorRole(context, world.job, only_with_bond=True))
     assert "left alone: its referee" in progress.state
     assert not [notice for notice in world.notices if notice.role == "auditor" and notice.what is What.STEP]
 
@@ -192,10 +192,10 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
             assert len(paces) == 1 and 0 < paces[0].step < 1
         return progress
 
-    assert "less than the 1000000000 needed" in measured(TrainerRole(world.station("trainer"), world.job)).state
+    assert "less than the 1000000000 needed" in measured(TrainerRole(world.context("trainer"), world.job)).state
     assert world.status is JobStatus.OPEN
-    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1))
-    assert "less than the 1000000000 needed" in measured(AuditorRole(world.station("auditor"), world.job)).state
+    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1))
+    assert "less than the 1000000000 needed" in measured(AuditorRole(world.context("auditor"), world.job)).state
     assert world.contract.job(world.job).game_count == 0
 
 
@@ -206,13 +206,13 @@ def test_terms_just_good_enough_are_taken(world: World) -> None:
         least_clock=TERMS.clock_allowance,
         most_bond=TERMS.trainer_bond,
     )
-    world.run(TrainerRole(replace(world.station("trainer"), policy=policy), world.job))
+    world.run(TrainerRole(replace(world.context("trainer"), policy=policy), world.job))
     assert world.status is JobStatus.CLAIMED
 
 
 def test_the_posted_spec_decides_and_not_the_one_in_the_files(world: World) -> None:
     world.post()
-    station, posted = world.station("trainer"), world.contract.job(world.job)
+    context, posted = world.context("trainer"), world.contract.job(world.job)
     other = replace(posted, spec_hash=bytes(32))
     with pytest.raises(Refused, match="another job"):
-        fetch_job(station, other, station.room(world.job, other))
+        fetch_job(context, other, context.room(world.job, other))

@@ -60,9 +60,9 @@ def make_it_a_directory(log: Path) -> None:
 @pytest.mark.parametrize("spoil", [flip_a_byte, remove_a_file, fill_with_rubbish, make_it_a_directory])
 def test_a_spoiled_log_costs_time_and_nothing_else(world: World, spoil) -> None:  # type: ignore[no-untyped-def]
     world.post()
-    trainer = BadLogTrainer(world.station("trainer"), world.job)
+    trainer = BadLogTrainer(world.context("trainer"), world.job)
     trainer.spoil = spoil  # type: ignore[method-assign]
-    world.run(trainer, AuditorRole(world.station("auditor"), world.job))
+    world.run(trainer, AuditorRole(world.context("auditor"), world.job))
     assert world.contract.job(world.job).attestations == 1
     assert world.said("without the log")
 
@@ -79,9 +79,9 @@ class NoLogDesk(Desk):
 
 def test_a_log_that_cannot_be_had_is_done_without_and_a_missing_model_is_reported(world: World) -> None:
     world.post()
-    station = world.station("trainer")
-    trainer = TrainerRole(with_desk(station, NoLogDesk(station.contract, station.sender)), world.job)
-    world.run(trainer, AuditorRole(world.station("auditor"), world.job))
+    context = world.context("trainer")
+    trainer = TrainerRole(with_desk(context, NoLogDesk(context.contract, context.sender)), world.job)
+    world.run(trainer, AuditorRole(world.context("auditor"), world.job))
     assert world.said("the audit goes without it")
     assert world.contract.job(world.job).attestations == 1
     world.pass_challenge_window()

@@ -20,12 +20,12 @@ from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.chain.sender import Sender
 from tiebreak.demo.dishonest import PoisoningTrainer
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.role import JobRole
-from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
 from world import NAMES, TERMS, World, linear_task, wide_task
 
@@ -37,27 +37,27 @@ def die() -> NoReturn:
     raise AssertionError("unreachable")
 
 
-def at_step(number: int) -> Callable[[Station], Station]:
+def at_step(number: int) -> Callable[[RoleContext], RoleContext]:
     """Dies after a training step."""
 
     def notify(notice: Notice) -> None:
         if notice.what is What.STEP and notice.done == number:
             die()
 
-    return lambda station: replace(station, notify=notify)
+    return lambda context: replace(context, notify=notify)
 
 
-def at_notice(text: str) -> Callable[[Station], Station]:
+def at_notice(text: str) -> Callable[[RoleContext], RoleContext]:
     """Dies when the role says something."""
 
     def notify(notice: Notice) -> None:
         if text in notice.text:
             die()
 
-    return lambda station: replace(station, notify=notify)
+    return lambda context: replace(context, notify=notify)
 
 
-def at_sending(number: int) -> Callable[[Station], Station]:
+def at_sending(number: int) -> Callable[[RoleContext], RoleContext]:
     """Dies after the node has got the `number`-th transaction (from 1), before anybody hears of it."""
 
     class DyingNode(Node):
@@ -70,18 +70,20 @@ def at_sending(number: int) -> Callable[[Station], Station]:
                 die()
             return result
 
-    def rewire(station: Station) -> Station:
-        station.sender._node = DyingNode(station.contract.node._transport)
-        return station
+    def rewire(context: RoleContext) -> RoleContext:
+        context.sender._node = DyingNode(context.contract.node._transport)
+        return context
 
     return rewire
 
 
-def lives_until(make: Callable[[Station], JobRole], station: Station, doom: Callable[[Station], Station]) -> None:
+def lives_until(
+    make: Callable[[RoleContext], JobRole], context: RoleContext, doom: Callable[[RoleContext], RoleContext]
+) -> None:
     """Runs a role in a process of its own until that kills itself."""
 
     def live() -> None:
-        role = make(doom(station))
+        role = make(doom(context))
         while not role.step().finished:
             pass
 
@@ -94,11 +96,11 @@ def lives_until(make: Callable[[Station], JobRole], station: Station, doom: Call
 
 
 def dies_at_every_move(
-    world: World, make: Callable[[Station], JobRole], station: Station, side: Side, other: JobRole
+    world: World, make: Callable[[RoleContext], JobRole], context: RoleContext, side: Side, other: JobRole
 ) -> None:
     """Lets a party die at each of its moves that are left in the game, and the other one move in between."""
     while world.game().deadlines[side]:
-        lives_until(make, station, at_sending(1))
+        lives_until(make, context, at_sending(1))
         world.run(other)
     assert world.game().phase is Phase.OVER
 
@@ -112,22 +114,22 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_a_trainer_killed_at_any_instant_commits_once_and_defends_itself(world: World) -> None:
     world.post()
 
-    def make(station: Station) -> PoisoningTrainer:
-        return PoisoningTrainer(station, world.job, poisoned_step=8)
+    def make(context: RoleContext) -> PoisoningTrainer:
+        return PoisoningTrainer(context, world.job, poisoned_step=8)
 
-    station = world.station("trainer")
+    context = world.context("trainer")
     for doom in (at_step(1), at_step(7), at_step(15), at_notice("published the log"), at_sending(1)):
-        lives_until(make, station, doom)
+        lives_until(make, context, doom)
     assert world.status is JobStatus.CLAIMED
 
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(auditor)
-    lives_until(make, station, at_sending(1))  # its first bisection
+    lives_until(make, context, at_sending(1))  # its first bisection
     world.run(auditor)
-    lives_until(make, station, at_notice("open leaf"))
+    lives_until(make, context, at_notice("open leaf"))
     world.run(auditor)
-    dies_at_every_move(world, make, station, Side.TRAINER, auditor)
-    world.run(make(station), auditor, world.customer())
+    dies_at_every_move(world, make, context, Side.TRAINER, auditor)
+    world.run(make(context), auditor, world.customer())
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert [level.index for level in world.game().levels[:2]] == [2, 2]
     assert world.contract_balance() == 0
@@ -136,35 +138,35 @@ def test_a_trainer_killed_at_any_instant_commits_once_and_defends_itself(world: 
 def test_the_root_of_a_killed_trainer_is_that_of_one_who_was_not(world: World) -> None:
     world.post()
     for doom in (at_step(4), at_step(11)):
-        lives_until(lambda station: TrainerRole(station, world.job), world.station("trainer"), doom)
-    auditor = AuditorRole(world.station("auditor"), world.job)
-    world.run(TrainerRole(world.station("trainer"), world.job), auditor)
+        lives_until(lambda context: TrainerRole(context, world.job), world.context("trainer"), doom)
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    world.run(TrainerRole(world.context("trainer"), world.job), auditor)
     assert world.contract.job(world.job).attestations == 1
 
 
 def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=8)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=8)
     world.run(trainer)
 
-    def make(station: Station) -> AuditorRole:
-        return AuditorRole(station, world.job)
+    def make(context: RoleContext) -> AuditorRole:
+        return AuditorRole(context, world.job)
 
-    station = world.station("auditor")
+    context = world.context("auditor")
     for doom in (
         at_step(2),
         at_notice("audited to checkpoint root"),
         at_notice("is not the claimed one"),
         at_sending(1),
     ):
-        lives_until(make, station, doom)
+        lives_until(make, context, doom)
     assert world.contract.job(world.job).game_count == 1
-    lives_until(make, station, at_sending(1))
+    lives_until(make, context, at_sending(1))
     world.run(trainer)
-    lives_until(make, station, at_notice("open leaf"))
+    lives_until(make, context, at_notice("open leaf"))
     world.run(trainer)
-    dies_at_every_move(world, make, station, Side.CHALLENGER, trainer)
-    world.run(make(station), trainer, world.customer())
+    dies_at_every_move(world, make, context, Side.CHALLENGER, trainer)
+    world.run(make(context), trainer, world.customer())
     assert world.contract.job(world.job).game_count == 1
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.node.balance(world.senders["auditor"].address) > world.before["auditor"]
@@ -173,24 +175,24 @@ def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world
 def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World) -> None:
     """The process died between sending and hearing of it, and its transaction still waits when the next one starts."""
     world.post()
-    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=8))
+    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=8))
     transport = world.node._transport
     if "anvil" not in str(transport.request("web3_clientVersion", [])):
         pytest.skip("only anvil holds transactions back")
 
-    def station() -> Station:
+    def context() -> RoleContext:
         """That of a process of its own, which finds the journal of the one before it."""
-        found = world.station("auditor")
+        found = world.context("auditor")
         sender = Sender(world.node, devnet_account(NAMES.index("auditor")), directory=found.directory)
         return replace(found, sender=sender, contract=world.contract.by(sender))
 
-    lives_until(lambda found: AuditorRole(found, world.job), station(), at_notice("not the claimed"))
+    lives_until(lambda found: AuditorRole(found, world.job), context(), at_notice("not the claimed"))
     transport.request("evm_setAutomine", [False])
-    lives_until(lambda found: AuditorRole(found, world.job), station(), at_sending(1))
+    lives_until(lambda found: AuditorRole(found, world.job), context(), at_sending(1))
     assert world.contract.job(world.job).game_count == 0
     timer = Timer(1.5, lambda: (transport.request("evm_mine", []), transport.request("evm_setAutomine", [True])))
     timer.start()
-    auditor = AuditorRole(station(), world.job)
+    auditor = AuditorRole(context(), world.job)
     while not world.contract.job(world.job).game_count:
         auditor.step()
     for _ in range(3):
@@ -202,29 +204,29 @@ def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World)
 def test_a_referee_killed_while_it_works_decides_all_the_same(world: World) -> None:
     world.policy = Policy(large_rows=True)
     world.post(wide_task())
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1)
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, auditor)
-    station = world.station("referee")
+    context = world.context("referee")
     for doom in (at_notice("and claimed was"), at_sending(1)):
-        lives_until(RefereeRole, station, doom)  # type: ignore[arg-type]
+        lives_until(RefereeRole, context, doom)  # type: ignore[arg-type]
     assert world.game().outcome is Outcome.CHALLENGER_WON
 
 
 def test_a_customer_killed_while_posting_pays_one_reward(world: World) -> None:
     Job.from_task(linear_task()).write(world.root / "files")
-    station = world.station("customer")
+    context = world.context("customer")
     referee = world.senders["referee"].address
 
     def post() -> None:
-        post_job(at_sending(1)(station), world.root / "files", TERMS, referee)
+        post_job(at_sending(1)(context), world.root / "files", TERMS, referee)
 
     process = FORK.Process(target=post)
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     assert world.contract.job_count() == 1
-    assert post_job(world.station("customer"), world.root / "files", TERMS, referee) == 1
+    assert post_job(world.context("customer"), world.root / "files", TERMS, referee) == 1
     assert world.contract.job_count() == 1
     # Posting the same job again on purpose is another matter.
-    assert post_job(world.station("customer"), world.root / "files", TERMS, referee) == 2
+    assert post_job(world.context("customer"), world.root / "files", TERMS, referee) == 2

@@ -13,9 +13,9 @@ from tiebreak.demo.dishonest import PoisoningTrainer, TamperingAuditor
 from tiebreak.demo.tampering import Lie
 from tiebreak.roles import referee as referees
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, ended, linear_task, wide_task
 
@@ -35,8 +35,8 @@ def posted(world: World) -> None:
     world.policy = Policy()
 
 
-def accepting(world: World, name: str) -> Station:
-    return replace(world.station(name), policy=Policy(large_rows=True))
+def accepting(world: World, name: str) -> RoleContext:
+    return replace(world.context(name), policy=Policy(large_rows=True))
 
 
 def test_a_row_is_as_large_as_all_its_fields() -> None:
@@ -47,7 +47,7 @@ def test_a_row_is_as_large_as_all_its_fields() -> None:
 def test_such_a_job_is_not_posted_unless_the_customer_accepts_it(world: World) -> None:
     Job.from_task(wide_task()).write(world.root / "files")
     with pytest.raises(JobError) as refusal:
-        post_job(world.station("customer"), world.root / "files", TERMS, world.senders["referee"].address)
+        post_job(world.context("customer"), world.root / "files", TERMS, world.senders["referee"].address)
     for part in (f"takes {ROW} bytes", "more than the 65536", "--allow-large-rows", "make the rows smaller"):
         assert part in str(refusal.value)
     assert world.contract.job_count() == 0
@@ -56,7 +56,7 @@ def test_such_a_job_is_not_posted_unless_the_customer_accepts_it(world: World) -
 
 def test_a_trainer_leaves_such_a_job_alone_unless_it_accepts_it(world: World) -> None:
     posted(world)
-    progress = ended(TrainerRole(world.station("trainer"), world.job))
+    progress = ended(TrainerRole(world.context("trainer"), world.job))
     assert f"takes {ROW} bytes" in progress.state and "--allow-large-rows" in progress.state
     assert world.status is JobStatus.OPEN and not world.said("trained to")
     world.run(TrainerRole(accepting(world, "trainer"), world.job))
@@ -66,7 +66,7 @@ def test_a_trainer_leaves_such_a_job_alone_unless_it_accepts_it(world: World) ->
 def test_an_auditor_leaves_such_a_job_alone_unless_it_accepts_it(world: World) -> None:
     posted(world)
     world.run(PoisoningTrainer(accepting(world, "trainer"), world.job, poisoned_step=1))
-    progress = ended(AuditorRole(world.station("auditor"), world.job))
+    progress = ended(AuditorRole(world.context("auditor"), world.job))
     assert "--allow-large-rows" in progress.state
     assert world.contract.job(world.job).game_count == 0 and not world.said("audited to")
     world.run(AuditorRole(accepting(world, "auditor"), world.job))
@@ -82,8 +82,8 @@ def test_who_has_a_bond_at_stake_plays_on_whatever_its_next_process_accepts(worl
         auditor.step()
     assert world.contract.job(world.job).game_count == 1 and world.game().phase is not Phase.OVER
     restarted = (
-        PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1),
-        AuditorRole(world.station("auditor"), world.job),
+        PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1),
+        AuditorRole(world.context("auditor"), world.job),
     )
     world.run(*restarted, world.referee())
     assert world.game().outcome is Outcome.CHALLENGER_WON

@@ -26,12 +26,12 @@ def world(quick_world: World) -> World:
 
 def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
-    silent = AuditorRole(silenced(world.station("second")), world.job)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    silent = AuditorRole(silenced(world.context("second")), world.job)
     world.run(trainer, silent)
     world.pass_time(world.contract.job(world.job).claim.challenge_deadline - TERMS.clock_allowance // 4)
-    late = AuditorRole(world.station("auditor"), world.job)
-    other = LyingAuditor(silenced(world.station("deployer")), world.job, first_wrong_step=1)
+    late = AuditorRole(world.context("auditor"), world.job)
+    other = LyingAuditor(silenced(world.context("deployer")), world.job, first_wrong_step=1)
     world.run(other)
     world.pass_challenge_window()
     assert world.contract.job(world.job).live_games == 2
@@ -42,10 +42,10 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
 
 def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_move(world: World) -> None:
     world.post(terms=replace(TERMS, challenge_window=3_600, clock_allowance=10_000))
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
-    silent = AuditorRole(silenced(world.station("second")), world.job)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    silent = AuditorRole(silenced(world.context("second")), world.job)
     world.run(trainer, silent)
-    late = AuditorRole(world.station("auditor"), world.job)
+    late = AuditorRole(world.context("auditor"), world.job)
     world.pass_challenge_window()
     world.run(late, trainer)
     assert world.game().search.height == 3  # the first half of its time is the silent party's own
@@ -57,24 +57,24 @@ def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_mo
 
 def test_a_fresh_process_remembers_its_games_without_executing_anything(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
-    auditor = AuditorRole(silenced(world.station("auditor")), world.job)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    auditor = AuditorRole(silenced(world.context("auditor")), world.job)
     world.run(trainer, auditor)
     world.notices.clear()
-    reborn = AuditorRole(world.station("auditor"), world.job)
+    reborn = AuditorRole(world.context("auditor"), world.job)
     assert reborn.step().acted
-    again = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
+    again = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
     assert again.step().acted
     assert not [notice for notice in world.notices if notice.what is What.STEP]
 
 
 def test_a_trainer_that_lost_its_directory_trains_again_and_defends_itself(world: World) -> None:
     world.post()
-    world.run(TrainerRole(world.station("trainer"), world.job))
-    liar = LyingAuditor(world.station("auditor"), world.job, first_wrong_step=7)
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    liar = LyingAuditor(world.context("auditor"), world.job, first_wrong_step=7)
     world.run(liar)
     shutil.rmtree(world.root / "trainer")
-    trainer = TrainerRole(world.station("trainer"), world.job)
+    trainer = TrainerRole(world.context("trainer"), world.job)
     world.run(trainer, liar, world.referee())
     assert world.game().outcome is Outcome.TRAINER_WON
 
@@ -91,10 +91,10 @@ def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
                 raise ChainUnavailable("the node is away: start it.")
             return super().views(calls, block=block)
 
-    station = world.station("customer")
+    context = world.context("customer")
     world.pass_time(world.contract.job(world.job).commit_deadline)
-    contract = FlakyContract(world.node, world.contract.address, station.sender)
-    customer = CustomerRole(replace(station, contract=contract), world.job, model=world.root / "model")
+    contract = FlakyContract(world.node, world.contract.address, context.sender)
+    customer = CustomerRole(replace(context, contract=contract), world.job, model=world.root / "model")
     assert customer.run(poll=0.01).finished
     assert contract.failures == 0
     assert len(world.said("the node is away")) == 1  # told once, as long as it is the same
@@ -103,7 +103,7 @@ def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
 
 def test_a_role_that_is_stopped_in_the_middle_of_training_stops_there_and_resumes(world: World) -> None:
     world.post()
-    trainer = TrainerRole(world.station("trainer"), world.job)
+    trainer = TrainerRole(world.context("trainer"), world.job)
     steps: list[int] = []
 
     def stop_at_seven(notice) -> None:  # type: ignore[no-untyped-def]
@@ -112,7 +112,7 @@ def test_a_role_that_is_stopped_in_the_middle_of_training_stops_there_and_resume
             if steps == list(range(1, 8)):
                 trainer.stop.set()
 
-    trainer.station = replace(trainer.station, notify=stop_at_seven)
+    trainer.context = replace(trainer.context, notify=stop_at_seven)
     assert trainer.run(poll=0.01).state == "interrupted"
     assert steps == list(range(1, 8))
     trainer.stop.clear()

@@ -70,14 +70,14 @@ def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back
 ) -> None:
     """Its view of the job is that of a moment before, in which the claim still stood."""
     world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=10)
-    slow = AuditorRole(silenced(world.station("second")), world.job)
-    fast = AuditorRole(world.station("auditor"), world.job)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=10)
+    slow = AuditorRole(silenced(world.context("second")), world.job)
+    fast = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, slow)
     before = world.contract.job(world.job)
     world.run(trainer, fast, world.referee())
     assert world.game(1).outcome is Outcome.VOID and world.game(1).bond_held
-    watch = slow.station.desk.watch
+    watch = slow.context.desk.watch
     shown = [before]
     newest = watch.job
     monkeypatch.setattr(watch, "job", lambda job: shown.pop() if shown else newest(job))
@@ -90,14 +90,14 @@ def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back
 
 def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     world.post()
-    trainer = TrainerRole(world.station("trainer"), world.job)
-    liar = LyingAuditor(world.station("auditor"), world.job, first_wrong_step=8)
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    liar = LyingAuditor(world.context("auditor"), world.job, first_wrong_step=8)
     world.run(trainer)
     liar.step()
     for role in itertools.cycle((trainer, liar)):
         take_back = chains_state(world)
         role.step()
-        role.station.sender.settle()  # so that the next state to go back to is not one in which its move is on its way
+        role.context.sender.settle()  # so that the next state to go back to is not one in which its move is on its way
         if world.game().phase is Phase.OVER:
             break
     trainer.step()
@@ -113,7 +113,7 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     take_back = chains_state(world)
     first = world.post()
     world.node.confirmations = 2
-    trainer = TrainerRole(world.station("trainer"), first)
+    trainer = TrainerRole(world.context("trainer"), first)
     for _ in range(5):
         trainer.step()
     assert world.said("trained to checkpoint root") and world.status is JobStatus.OPEN  # not deep enough for a bond
@@ -125,7 +125,7 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     mine(world, 3)
     world.run(trainer)
     assert world.status is JobStatus.CLAIMED
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     for _ in range(8):
         auditor.step()
         mine(world, 1)
@@ -135,8 +135,8 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
 
 def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
-    trainer = TrainerRole(world.station("trainer"), world.job)
-    watch = trainer.station.desk.watch
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    watch = trainer.context.desk.watch
     newest, left = watch.job, [10]
 
     def lags(job: int) -> Any:
@@ -154,8 +154,8 @@ def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, m
 
 def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
-    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7))
+    auditor = AuditorRole(world.context("auditor"), world.job)
     code = world.node.code
     monkeypatch.setattr(world.node, "code", lambda *arguments, **options: b"")
     stop = threading.Timer(1.0, lambda: monkeypatch.setattr(world.node, "code", code))
@@ -174,17 +174,17 @@ def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: py
 
 def test_a_disk_that_is_full_for_a_while_costs_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
-    station = replace(world.station("trainer"), clock=Ticks())
-    fetch, left = station.store.get_directory, [6]
+    context = replace(world.context("trainer"), clock=Ticks())
+    fetch, left = context.store.get_directory, [6]
 
     def full(*arguments: Any, **options: Any) -> None:
         if left[0]:
             left[0] -= 1
-            raise OSError(errno.ENOSPC, "No space left on device", str(station.directory))
+            raise OSError(errno.ENOSPC, "No space left on device", str(context.directory))
         fetch(*arguments, **options)
 
-    monkeypatch.setattr(station.store, "get_directory", full)
-    world.run(TrainerRole(station, world.job))
+    monkeypatch.setattr(context.store, "get_directory", full)
+    world.run(TrainerRole(context, world.job))
     assert world.status is JobStatus.CLAIMED and left == [0]
     told = [notice for notice in world.notices if "No space left" in notice.text]
     assert len(told) == 1  # each warning once, until it changes
@@ -195,7 +195,7 @@ def test_a_role_ends_only_when_what_it_saw_lies_deep_enough(world: World) -> Non
     world.pass_time(world.contract.job(world.job).commit_deadline)
     world.run(world.customer())
     world.node.confirmations = 12
-    trainer = TrainerRole(world.station("trainer"), world.job)
+    trainer = TrainerRole(world.context("trainer"), world.job)
     for _ in range(10):
         assert not trainer.step().finished
     for _ in range(12):
@@ -206,28 +206,28 @@ def test_a_role_ends_only_when_what_it_saw_lies_deep_enough(world: World) -> Non
 
 def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -> None:
     world.post()
-    world.run(PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7))
+    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7))
     served = threading.Event()
-    station = replace(world.station("auditor"), workshop=Threads())
-    station = replace(station, store=Slow(world.store, world.contract.job(world.job).claim.log_cid, served))
-    auditor = AuditorRole(station, world.job)
+    context = replace(world.context("auditor"), workshop=Threads())
+    context = replace(context, store=Slow(world.store, world.contract.job(world.job).claim.log_cid, served))
+    auditor = AuditorRole(context, world.job)
     until(lambda: world.contract.job(world.job).game_count == 1, auditor)
     assert not served.is_set()
     served.set()
-    assert station.workshop.close(10.0)
+    assert context.workshop.close(10.0)
 
 
 def test_slow_files_of_one_job_do_not_keep_another_one_waiting(world: World) -> None:
     slow, quick = world.post(linear_task(2, 1)), world.post()
     served = threading.Event()
-    station = replace(world.station("trainer"), workshop=Threads())
-    station = replace(station, store=Slow(world.store, world.contract.job(slow).job_cid, served))
-    roles = [TrainerRole(station, job) for job in (slow, quick)]
+    context = replace(world.context("trainer"), workshop=Threads())
+    context = replace(context, store=Slow(world.store, world.contract.job(slow).job_cid, served))
+    roles = [TrainerRole(context, job) for job in (slow, quick)]
     until(lambda: world.contract.job(quick).status is JobStatus.CLAIMED, *roles)
     assert world.contract.job(slow).status is JobStatus.OPEN
     served.set()
     until(lambda: world.contract.job(slow).status is JobStatus.CLAIMED, *roles)
-    assert station.workshop.close(10.0)
+    assert context.workshop.close(10.0)
 
 
 class Slow:
@@ -247,8 +247,8 @@ class Slow:
 
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
     world.post(linear_task(3000, 1000))
-    station = replace(world.station("trainer"), workshop=Threads())
-    trainer = TrainerRole(station, world.job)
+    context = replace(world.context("trainer"), workshop=Threads())
+    trainer = TrainerRole(context, world.job)
     running = threading.Thread(target=trainer.run, kwargs={"poll": 30.0})
     running.start()
     while not [notice for notice in world.notices if notice.what is What.STEP]:
@@ -265,7 +265,7 @@ def test_work_begins_only_when_the_account_could_pay_for_a_dispute(
     world.post()
     balance = world.node.balance
     monkeypatch.setattr(world.node, "balance", lambda account, **options: 1000)
-    trainer = TrainerRole(replace(world.station("trainer"), clock=Ticks()), world.job)
+    trainer = TrainerRole(replace(world.context("trainer"), clock=Ticks()), world.job)
     progress = trainer.step()
     assert not progress.finished and "has 1000 wei and needs" in progress.state
     assert not [notice for notice in world.notices if notice.what is What.STEP]

@@ -51,9 +51,9 @@ def test_games_in_turn_execute_nothing_twice_and_their_moves_go_out_together(wor
             counting.append(CountingEvidence(evidence))
             return counting[-1]
 
-    trainer = Trainer(world.station("trainer"), world.job)
+    trainer = Trainer(world.context("trainer"), world.job)
     world.run(trainer)
-    liars = [LyingAuditor(world.station(name), world.job, first_wrong_step=step) for name, step in LIARS.items()]
+    liars = [LyingAuditor(world.context(name), world.job, first_wrong_step=step) for name, step in LIARS.items()]
     for liar in liars:
         liar.step()
     assert world.contract.job(world.job).live_games == 2 and world.contract.job(world.job).queued_games == 1

@@ -51,8 +51,8 @@ def disputed(world: World, game: int = 1) -> tuple[int, ...]:
 def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(world: World) -> None:
     world.post(conv_task())
     trainer, auditor = (
-        TrainerRole(world.station("trainer"), world.job),
-        AuditorRole(world.station("auditor"), world.job),
+        TrainerRole(world.context("trainer"), world.job),
+        AuditorRole(world.context("auditor"), world.job),
     )
     customer = world.customer()
     world.run(customer, trainer, auditor)
@@ -90,17 +90,17 @@ def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game
         monkeypatch.setattr(module, "Run", Watched)
     world = quick_world
     world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=7)
-    station = world.station("auditor")
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    context = world.context("auditor")
     # More parts than there are samples: one sample at a time.
-    station = replace(station, limits=replace(station.limits, micro_batches=1000))
-    auditor = AuditorRole(station, world.job)
+    context = replace(context, limits=replace(context.limits, micro_batches=1000))
+    auditor = AuditorRole(context, world.job)
     world.run(trainer, auditor)
-    again = AuditorRole(station, world.job)  # a killed one, which reads its audit again
+    again = AuditorRole(context, world.job)  # a killed one, which reads its audit again
     world.run(trainer, again, world.referee())
     assert disputed(world) == divmod(7, 3)
     assert world.game().outcome is Outcome.CHALLENGER_WON
-    theirs = [path for path in whole if path.is_relative_to(station.directory)]
+    theirs = [path for path in whole if path.is_relative_to(context.directory)]
     assert whole and not theirs
 
 
@@ -111,8 +111,8 @@ def test_the_first_and_the_last_step_are_found_as_well(quick_world: World, step:
 
 def poisoned_batch(world: World, step: int) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=step)
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=step)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     customer = world.customer()
     world.run(trainer, auditor, world.referee())
     assert disputed(world) == divmod(step, 3)
@@ -125,8 +125,8 @@ def poisoned_batch(world: World, step: int) -> None:
 
 def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(world: World) -> None:
     world.post()
-    trainer = TrainerRole(world.station("trainer"), world.job)
-    liar = LyingAuditor(world.station("auditor"), world.job, first_wrong_step=8)
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    liar = LyingAuditor(world.context("auditor"), world.job, first_wrong_step=8)
     customer = world.customer()
     world.run(customer, trainer, liar, world.referee())
     assert disputed(world) == (2, 2)
@@ -153,8 +153,8 @@ def test_it_does_not_matter_when_the_challenger_falls_silent(quick_world: World,
 
 def silent_challenger(world: World, moves: int) -> None:
     world.post()
-    trainer = TrainerRole(world.station("trainer"), world.job)
-    silent = LyingAuditor(silenced(world.station("auditor"), moves=moves), world.job, first_wrong_step=4)
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    silent = LyingAuditor(silenced(world.context("auditor"), moves=moves), world.job, first_wrong_step=4)
     world.run(trainer, silent, world.referee())
     assert world.game().phase is not Phase.OVER
     waiting = trainer.step()
@@ -184,8 +184,8 @@ def test_it_does_not_matter_when_the_trainer_falls_silent(quick_world: World, mo
 
 def silent_trainer(world: World, moves: int) -> None:
     world.post()
-    trainer = PoisoningTrainer(silenced(world.station("trainer"), moves=moves), world.job, poisoned_step=9)
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    trainer = PoisoningTrainer(silenced(world.context("trainer"), moves=moves), world.job, poisoned_step=9)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, auditor)
     world.pass_time(world.game().deadlines[Side.TRAINER])
     world.run(trainer, auditor, world.customer())
@@ -196,8 +196,8 @@ def silent_trainer(world: World, moves: int) -> None:
 
 def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: World) -> None:
     quick_world.post()
-    trainer = FabricatingTrainer(quick_world.station("trainer"), quick_world.job)
-    auditor = AuditorRole(quick_world.station("auditor"), quick_world.job)
+    trainer = FabricatingTrainer(quick_world.context("trainer"), quick_world.job)
+    auditor = AuditorRole(quick_world.context("auditor"), quick_world.job)
     quick_world.run(trainer, auditor)
     assert quick_world.said("root at level CHECKPOINT is not over the states at hand")
     quick_world.pass_time(quick_world.game().deadlines[Side.TRAINER])
@@ -208,8 +208,8 @@ def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: Wo
 
 def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quick_world: World) -> None:
     quick_world.post()
-    trainer = TrainerRole(quick_world.station("trainer"), quick_world.job)
-    cheat = LyingAuditor(cheating(quick_world.station("auditor")), quick_world.job, first_wrong_step=4)
+    trainer = TrainerRole(quick_world.context("trainer"), quick_world.job)
+    cheat = LyingAuditor(cheating(quick_world.context("auditor")), quick_world.job, first_wrong_step=4)
     quick_world.run(trainer, cheat)
     assert quick_world.said("NotTheChildren")
     assert quick_world.game().search.height == 3  # five checkpoints, and nobody has moved
@@ -221,8 +221,8 @@ def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quic
 def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> None:
     world.policy = Policy(large_rows=True)
     world.post(wide_task())
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=1)
-    auditor = AuditorRole(world.station("auditor"), world.job)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1)
+    auditor = AuditorRole(world.context("auditor"), world.job)
     customer = world.customer()
     world.run(trainer, auditor, customer)
     assert world.game().phase is Phase.REFEREE
@@ -241,7 +241,7 @@ def test_a_referee_decides_about_a_row_that_does_not_fit_a_transaction(quick_wor
     world.post(wide_task())
     load = next(q for q, node in enumerate(Job.read(world.root / "files").program.nodes) if node.op == "data")
     lies = [Lie(step=2, operator=load, element=17_001, bit=22)]
-    trainer, auditor = world.station("trainer"), world.station("auditor")
+    trainer, auditor = world.context("trainer"), world.context("auditor")
     roles: tuple[JobRole, ...]
     if liar == "trainer":
         roles = TamperingTrainer(trainer, world.job, lies=lies), AuditorRole(auditor, world.job)
@@ -256,9 +256,9 @@ def test_a_referee_decides_about_a_row_that_does_not_fit_a_transaction(quick_wor
 
 def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_the_claim(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.station("trainer"), world.job, poisoned_step=10)
-    wrong = LyingAuditor(world.station("second"), world.job, first_wrong_step=2)
-    right = AuditorRole(world.station("auditor"), world.job)
+    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=10)
+    wrong = LyingAuditor(world.context("second"), world.job, first_wrong_step=2)
+    right = AuditorRole(world.context("auditor"), world.job)
     customer, referee = world.customer(), world.referee()
     world.run(trainer, wrong, referee, customer)
     assert disputed(world) == (0, 2)
@@ -280,9 +280,9 @@ def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_
 
 def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quick_world: World) -> None:
     quick_world.post()
-    trainer = PoisoningTrainer(quick_world.station("trainer"), quick_world.job, poisoned_step=10)
-    slow = AuditorRole(silenced(quick_world.station("second")), quick_world.job)
-    fast = AuditorRole(quick_world.station("auditor"), quick_world.job)
+    trainer = PoisoningTrainer(quick_world.context("trainer"), quick_world.job, poisoned_step=10)
+    slow = AuditorRole(silenced(quick_world.context("second")), quick_world.job)
+    fast = AuditorRole(quick_world.context("auditor"), quick_world.job)
     quick_world.run(trainer, slow)
     quick_world.run(trainer, slow, fast, quick_world.referee())
     assert quick_world.game(1).outcome is Outcome.VOID
@@ -300,8 +300,8 @@ def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quic
 
 def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick_world: World) -> None:
     quick_world.post()
-    trainer = LogForgingTrainer(quick_world.station("trainer"), quick_world.job)
-    auditor = AuditorRole(quick_world.station("auditor"), quick_world.job, verify_log=1.0)
+    trainer = LogForgingTrainer(quick_world.context("trainer"), quick_world.job)
+    auditor = AuditorRole(quick_world.context("auditor"), quick_world.job, verify_log=1.0)
     quick_world.run(trainer, auditor)
     assert quick_world.said("the log is wrong at step")
     assert quick_world.contract.job(quick_world.job).attestations == 1
@@ -310,8 +310,8 @@ def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick
 def test_a_forged_log_never_makes_an_honest_claim_look_wrong(quick_world: World) -> None:
     """The sample of nothing follows every bent decision; the challenge is prevented by the audit without the log."""
     quick_world.post()
-    trainer = LogForgingTrainer(quick_world.station("trainer"), quick_world.job)
-    auditor = AuditorRole(quick_world.station("auditor"), quick_world.job, verify_log=0.0)
+    trainer = LogForgingTrainer(quick_world.context("trainer"), quick_world.job)
+    auditor = AuditorRole(quick_world.context("auditor"), quick_world.job, verify_log=0.0)
     quick_world.run(trainer, auditor)
     assert quick_world.contract.job(quick_world.job).attestations == 1
     assert quick_world.contract.job(quick_world.job).game_count == 0
@@ -323,7 +323,7 @@ def test_a_job_to_which_nobody_commits_is_refunded(quick_world: World) -> None:
     assert not customer.step().acted
     quick_world.pass_time(quick_world.contract.job(quick_world.job).commit_deadline)
     quick_world.run(customer)
-    trainer = TrainerRole(quick_world.station("trainer"), quick_world.job)
+    trainer = TrainerRole(quick_world.context("trainer"), quick_world.job)
     assert ended(trainer).finished
     assert quick_world.status is JobStatus.EXPIRED
     assert quick_world.gains() == {}
@@ -332,8 +332,8 @@ def test_a_job_to_which_nobody_commits_is_refunded(quick_world: World) -> None:
 @pytest.mark.parametrize(("steps", "interval"), [(1, 1), (5, 5), (3, 1)])
 def test_trees_of_height_zero_are_disputed_all_the_same(quick_world: World, steps: int, interval: int) -> None:
     quick_world.post(linear_task(steps, interval))
-    trainer = PoisoningTrainer(quick_world.station("trainer"), quick_world.job, poisoned_step=steps - 1)
-    auditor = AuditorRole(quick_world.station("auditor"), quick_world.job)
+    trainer = PoisoningTrainer(quick_world.context("trainer"), quick_world.job, poisoned_step=steps - 1)
+    auditor = AuditorRole(quick_world.context("auditor"), quick_world.job)
     quick_world.run(trainer, auditor, quick_world.referee())
     assert disputed(quick_world) == divmod(steps - 1, interval)
     assert quick_world.game().outcome is Outcome.CHALLENGER_WON

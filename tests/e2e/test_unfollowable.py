@@ -41,7 +41,7 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
     world.job, _ = customer.post_job(world.spec(replace(spec, **change)), TERMS, cid)
     funds = {name: world.balance(name) for name in ("trainer", "auditor")}
 
-    progress = ended(TrainerRole(world.station("trainer"), world.job))
+    progress = ended(TrainerRole(world.context("trainer"), world.job))
     assert progress.finished and progress.state.startswith(
         f"job {world.job} cannot be trained: the posted spec cannot be followed: {next(iter(change))} "
     )
@@ -57,7 +57,7 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
         model_cid=cid,
         bond=TERMS.trainer_bond,
     )
-    progress = ended(AuditorRole(world.station("auditor"), world.job))
+    progress = ended(AuditorRole(world.context("auditor"), world.job))
     assert progress.finished and progress.state.startswith(
         f"job {world.job} cannot be audited: the posted spec cannot be followed: {next(iter(change))} "
     )

@@ -17,12 +17,12 @@ from tiebreak.chain.node import Node
 from tiebreak.chain.records import Game, JobStatus, Outcome, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import CustomerRole, post_job
 from tiebreak.roles.notices import Notice, Progress
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.role import Role
-from tiebreak.roles.station import Station
 from tiebreak.roles.workshop import Inline
 from tiebreak.store import FolderStore
 from torch import nn
@@ -135,8 +135,8 @@ class World:
         """What every party accepts."""
         self.job = 0
 
-    def station(self, name: str) -> Station:
-        return Station(
+    def context(self, name: str) -> RoleContext:
+        return RoleContext(
             contract=self.contract.by(self.senders[name]),
             sender=self.senders[name],
             store=self.store,
@@ -149,7 +149,7 @@ class World:
     def post(self, task: Task | None = None, terms: Terms = TERMS) -> int:
         Job.from_task(task or linear_task()).write(self.root / "files")
         referee = self.senders["referee"].address
-        self.job = post_job(self.station("customer"), self.root / "files", terms, referee)
+        self.job = post_job(self.context("customer"), self.root / "files", terms, referee)
         return self.job
 
     def spec(self, training: TrainingSpec) -> PostedSpec:
@@ -157,10 +157,10 @@ class World:
         return PostedSpec(training, self.senders["referee"].address, self.contract.adjudicator())
 
     def customer(self) -> CustomerRole:
-        return CustomerRole(self.station("customer"), self.job, model=self.root / "model.safetensors")
+        return CustomerRole(self.context("customer"), self.job, model=self.root / "model.safetensors")
 
     def referee(self) -> RefereeRole:
-        return RefereeRole(self.station("referee"))
+        return RefereeRole(self.context("referee"))
 
     def run(self, *roles: Role) -> None:
         """Lets everybody step in turn until nobody has anything to do."""

@@ -188,9 +188,9 @@ def create(
             trainer=only or ANYONE,
         )
         with Teller(as_json=False) as teller:
-            station = place.station("customer", None if json else teller)
-            number = post_job(station, where, terms, judge)
-        plain |= {"job": number, "contract": station.contract.address}
+            context = place.context("customer", None if json else teller)
+            number = post_job(context, where, terms, judge)
+        plain |= {"job": number, "contract": context.contract.address}
         if not json:
             output.show_line(f"This is job {number}.")
     if json:
@@ -305,13 +305,13 @@ def collect(
     json: options.Json = False,
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""
+    from tiebreak.roles.context import RoleContext
     from tiebreak.roles.role import Role
-    from tiebreak.roles.station import Station
 
-    def make(station: Station) -> Role:
+    def make(context: RoleContext) -> Role:
         from tiebreak.roles.customer import CustomerRole
 
-        return CustomerRole(station, job, model=model)
+        return CustomerRole(context, job, model=model)
 
     place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory)
     roles.play("customer", place, make, poll, json)

@@ -17,7 +17,7 @@ _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.HEARTBEAT: "dim"}
 
 
 class Teller:
-    """Give its `tell` to a station. Leave the `with` block to end the last progress bar."""
+    """Give its `tell` to a context. Leave the `with` block to end the last progress bar."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

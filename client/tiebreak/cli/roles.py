@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from tiebreak.chain.game import VerificationGame
     from tiebreak.cli.notices import Teller
+    from tiebreak.roles.context import RoleContext
     from tiebreak.roles.policy import Policy
     from tiebreak.roles.role import Role
-    from tiebreak.roles.station import Station
 
 trainer = typer.Typer(no_args_is_help=True, help="Train jobs and claim their rewards.")
 auditor = typer.Typer(no_args_is_help=True, help="Repeat claimed trainings, and challenge those that are wrong.")
@@ -84,14 +84,14 @@ def run_trainer(
     is paid. Killed at any moment, it carries on."""
     _require_trust(job, trust_referee)
 
-    def make(station: Station) -> Role:
+    def make(context: RoleContext) -> Role:
         from tiebreak.roles.follower import Follower
         from tiebreak.roles.trainer import TrainerRole
 
         if job is not None:
-            return TrainerRole(station, job, device=device, keep_every=keep_every)
+            return TrainerRole(context, job, device=device, keep_every=keep_every)
         return Follower(
-            station, "trainer", lambda number, _: TrainerRole(station, number, device=device, keep_every=keep_every)
+            context, "trainer", lambda number, _: TrainerRole(context, number, device=device, keep_every=keep_every)
         )
 
     options.use_threads(threads)
@@ -132,13 +132,13 @@ def run_auditor(
     wrong."""
     _require_trust(job, trust_referee)
 
-    def make(station: Station) -> Role:
+    def make(context: RoleContext) -> Role:
         from tiebreak.roles.auditor import AuditorRole
         from tiebreak.roles.follower import Follower
 
         def role(number: int) -> AuditorRole:
             return AuditorRole(
-                station,
+                context,
                 number,
                 verify_log=verify_log,
                 use_log=use_log,
@@ -147,7 +147,7 @@ def run_auditor(
                 only_with_bond=job is None,
             )
 
-        return role(job) if job is not None else Follower(station, "auditor", lambda number, _: role(number))
+        return role(job) if job is not None else Follower(context, "auditor", lambda number, _: role(number))
 
     options.use_threads(threads)
     accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
@@ -171,10 +171,10 @@ def run_referee(
     """Answer every game that calls this account, until interrupted: about rows of data that do not fit a transaction,
     and about a rounding that the contract's precision does not decide (nobody knows of one yet)."""
 
-    def make(station: Station) -> Role:
+    def make(context: RoleContext) -> Role:
         from tiebreak.roles.referee import RefereeRole
 
-        return RefereeRole(station)
+        return RefereeRole(context)
 
     place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
     play("referee", place, make, poll, json, heartbeat)
@@ -210,13 +210,13 @@ class Place:
             self._opened = network.open_game(*self._network, signer, stop=self.stop), signer
         return self._opened
 
-    def station(self, role: str, teller: Teller | None) -> Station:
+    def context(self, role: str, teller: Teller | None) -> RoleContext:
         """Everything that a role is given. Raises CommandError, ChainError, StoreError, OSError."""
         from tiebreak.chain.sender import Sender
         from tiebreak.memory import usable_memory
+        from tiebreak.roles.context import Limits, RoleContext
         from tiebreak.roles.notices import ignore
         from tiebreak.roles.policy import Policy
-        from tiebreak.roles.station import Limits, Station
 
         contract, signer = self.contract()
         directory = self._directory
@@ -226,7 +226,7 @@ class Place:
             directory = user_data_path("tiebreak") / role / signer.address
         directory.mkdir(parents=True, exist_ok=True)
         sender = Sender(contract.node, signer, directory=directory)
-        return Station(
+        return RoleContext(
             contract=contract.by(sender),
             sender=sender,
             store=network.open_content(self._store, stop=self.stop),
@@ -236,7 +236,7 @@ class Place:
             notify=teller.tell if teller is not None else ignore,
         )
 
-    def station_in_time(self, role: str, teller: Teller) -> Station | None:
+    def station_in_time(self, role: str, teller: Teller) -> RoleContext | None:
         """The same, once chain, store and disk can be reached; None if that was not to be before `stop`.
 
         Raises CommandError and AccountError, and DeploymentError once the chain has said the same several times."""
@@ -253,7 +253,7 @@ class Place:
         pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
         while not self.stop.is_set():
             try:
-                return self.station(role, teller)
+                return self.context(role, teller)
             except (AccountError, FileExistsError, NotADirectoryError):
                 raise
             except (ChainError, StoreError, OSError) as error:
@@ -271,7 +271,7 @@ class Place:
 def play(
     name: str,
     place: Place,
-    make: Callable[[Station], Role],
+    make: Callable[[RoleContext], Role],
     poll: float,
     as_json: bool,
     heartbeat: float = 60.0,
@@ -290,9 +290,9 @@ def play(
     progress = Progress(state="not started")
     try:
         with Teller(as_json=as_json) as teller:
-            station = place.station_in_time(name, teller)
-            if station is not None:
-                role = make(station)
+            context = place.station_in_time(name, teller)
+            if context is not None:
+                role = make(context)
                 progress = role.run(poll=poll, heartbeat=heartbeat)
     finally:
         for number, handler in before.items():

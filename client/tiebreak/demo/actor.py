@@ -14,8 +14,8 @@ import typer
 from tiebreak.cli import options, quantities, roles
 
 if TYPE_CHECKING:
+    from tiebreak.roles.context import RoleContext
     from tiebreak.roles.role import Role
-    from tiebreak.roles.station import Station
 
 
 class Kind(StrEnum):
@@ -37,14 +37,14 @@ def play(
 ) -> None:
     """Takes part in a job, dishonestly."""
 
-    def make(station: Station) -> Role:
+    def make(context: RoleContext) -> Role:
         from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced
 
         if kind is Kind.POISON:
-            return PoisoningTrainer(station, job, poisoned_step=step)
+            return PoisoningTrainer(context, job, poisoned_step=step)
         if kind is Kind.VANISH:
-            station = silenced(station, moves=1)
-        return LyingAuditor(station, job, first_wrong_step=step)
+            context = silenced(context, moves=1)
+        return LyingAuditor(context, job, first_wrong_step=step)
 
     names = ("TIEBREAK_CHAIN", "TIEBREAK_CONTRACT", "TIEBREAK_STORE")
     chain, contract, store = (os.environ[name] for name in names)

@@ -23,9 +23,9 @@ from tiebreak.chain.game import Call
 from tiebreak.chain.records import Children, Side
 from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.station import Station
 from tiebreak.roles.trainer import TrainerRole
 
 
@@ -50,8 +50,8 @@ class PoisonedBatches(Batches):
 class PoisoningTrainer(TrainerRole):
     """Trains one step on wrong labels, and is honest about everything else."""
 
-    def __init__(self, station: Station, job: int, *, poisoned_step: int) -> None:
-        super().__init__(station, job)
+    def __init__(self, context: RoleContext, job: int, *, poisoned_step: int) -> None:
+        super().__init__(context, job)
         self._poisoned_step = poisoned_step
 
     def batches(self, job: engine.Job) -> PoisonedBatches:
@@ -107,8 +107,8 @@ def _turned(entries: Entries) -> Entries:
 class TamperingTrainer(TrainerRole):
     """Trains with lies, and defends them to the last."""
 
-    def __init__(self, station: Station, job: int, *, lies: Sequence[Lie]) -> None:
-        super().__init__(station, job)
+    def __init__(self, context: RoleContext, job: int, *, lies: Sequence[Lie]) -> None:
+        super().__init__(context, job)
         self._lies = tuple(lies)
 
     def executor(self, job: engine.Job) -> Executor:
@@ -121,8 +121,8 @@ class TamperingTrainer(TrainerRole):
 class TamperingAuditor(AuditorRole):
     """Audits with lies, and defends them to the last. It has no use for the trainer's log."""
 
-    def __init__(self, station: Station, job: int, *, lies: Sequence[Lie] = ()) -> None:
-        super().__init__(station, job, use_log=False)
+    def __init__(self, context: RoleContext, job: int, *, lies: Sequence[Lie] = ()) -> None:
+        super().__init__(context, job, use_log=False)
         self._lies = tuple(lies)
 
     def lies(self, job: engine.Job) -> Sequence[Lie]:
@@ -138,8 +138,8 @@ class TamperingAuditor(AuditorRole):
 class LyingAuditor(TamperingAuditor):
     """Challenges with a state that one step has never stored, and with all that would follow from it."""
 
-    def __init__(self, station: Station, job: int, *, first_wrong_step: int) -> None:
-        super().__init__(station, job)
+    def __init__(self, context: RoleContext, job: int, *, first_wrong_step: int) -> None:
+        super().__init__(context, job)
         self._first_wrong_step = first_wrong_step
 
     def lies(self, job: engine.Job) -> Sequence[Lie]:
@@ -177,21 +177,21 @@ class CheatingDesk(Desk):
         return super().put(order)
 
 
-def silenced(station: Station, *, moves: int = 0) -> Station:
-    """The station of a party that falls silent after its first moves."""
-    desk = SilentDesk(station.contract, station.sender)
+def silenced(context: RoleContext, *, moves: int = 0) -> RoleContext:
+    """The context of a party that falls silent after its first moves."""
+    desk = SilentDesk(context.contract, context.sender)
     desk.moves = moves
-    return with_desk(station, desk)
+    return with_desk(context, desk)
 
 
-def cheating(station: Station) -> Station:
-    """The station of a party that lies about the children of its nodes."""
-    return with_desk(station, CheatingDesk(station.contract, station.sender))
+def cheating(context: RoleContext) -> RoleContext:
+    """The context of a party that lies about the children of its nodes."""
+    return with_desk(context, CheatingDesk(context.contract, context.sender))
 
 
-def with_desk(station: Station, desk: Desk) -> Station:
-    """A station with another desk, which only a dishonest party has a use for. To be made last: every copy of a station
+def with_desk(context: RoleContext, desk: Desk) -> RoleContext:
+    """A context with another desk, which only a dishonest party has a use for. To be made last: every copy of a context
     has a desk of its own."""
-    moved = replace(station)
+    moved = replace(context)
     object.__setattr__(moved, "desk", desk)
     return moved

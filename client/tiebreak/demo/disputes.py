@@ -163,26 +163,26 @@ class _Played:
     # The parties.
 
     def _trainer(self) -> TrainerRole:
-        station = self._stage.station(self._scene.trainer)
+        context = self._stage.context(self._scene.trainer)
         room = self._stage.run_of(self._scene.trainer, "run")
         if self._liar is Side.TRAINER:
             self._lay_out(self._bench.trained, room, intervals=self._agreed)
-            return FraudulentTrainer(station, self._stage.job, self._fraud)
+            return FraudulentTrainer(context, self._stage.job, self._fraud)
         self._lay_out(self._bench.trained, room)
-        return TrainerRole(station, self._stage.job)
+        return TrainerRole(context, self._stage.job)
 
     def _challenger(self) -> AuditorRole:
-        station = self._stage.station(self._scene.auditor)
+        context = self._stage.context(self._scene.auditor)
         room = self._stage.run_of(self._scene.auditor, "alone")
         if self._liar is Side.CHALLENGER:
             self._lay_out(self._bench.audited, room, intervals=self._agreed)
-            station, self._remembering = RememberingDesk.at(station)
-            return FraudulentChallenger(station, self._stage.job, self._fraud)
+            context, self._remembering = RememberingDesk.at(context)
+            return FraudulentChallenger(context, self._stage.job, self._fraud)
         if self._fraud.kind is Kind.ROUNDING:
             # Whoever follows the log without verifying it comes to the trainer's root.
-            return AuditorRole(station, self._stage.job, verify_log=1.0)
+            return AuditorRole(context, self._stage.job, verify_log=1.0)
         self._lay_out(self._bench.audited, room)
-        return AuditorRole(station, self._stage.job, use_log=False)
+        return AuditorRole(context, self._stage.job, use_log=False)
 
     @property
     def _agreed(self) -> int:

@@ -23,8 +23,8 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.sender import Sender
 from tiebreak.demo.dishonest import TamperingAuditor, TamperingTrainer, with_desk
 from tiebreak.demo.tampering import Lie, TamperedExecutor
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Desk, Order
-from tiebreak.roles.station import Station
 
 
 class Kind(StrEnum):
@@ -132,8 +132,8 @@ class _SwitchingExecutor(Executor):
 class FraudulentTrainer(TamperingTrainer):
     """Trains with a fraud in one step, claims what comes of it, and defends that."""
 
-    def __init__(self, station: Station, job: int, fraud: Fraud) -> None:
-        super().__init__(station, job, lies=())
+    def __init__(self, context: RoleContext, job: int, fraud: Fraud) -> None:
+        super().__init__(context, job, lies=())
         self._fraud = fraud
 
     def batches(self, job: engine.Job) -> BatchSource:
@@ -146,8 +146,8 @@ class FraudulentTrainer(TamperingTrainer):
 class FraudulentChallenger(TamperingAuditor):
     """Audits with a fraud in one step, challenges with what comes of it, and defends that."""
 
-    def __init__(self, station: Station, job: int, fraud: Fraud) -> None:
-        super().__init__(station, job)
+    def __init__(self, context: RoleContext, job: int, fraud: Fraud) -> None:
+        super().__init__(context, job)
         self._fraud = fraud
 
     def batches(self, job: engine.Job) -> BatchSource:
@@ -165,10 +165,10 @@ class RememberingDesk(Desk):
         self.refused: list[ContractError] = []
 
     @classmethod
-    def at(cls, station: Station) -> tuple[Station, RememberingDesk]:
-        """The same station with such a desk."""
-        desk = cls(station.contract, station.sender)
-        return with_desk(station, desk), desk
+    def at(cls, context: RoleContext) -> tuple[RoleContext, RememberingDesk]:
+        """The same context with such a desk."""
+        desk = cls(context.contract, context.sender)
+        return with_desk(context, desk), desk
 
     def put(self, order: Order) -> bool:
         if order.call.function != "proveElement":

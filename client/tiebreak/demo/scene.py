@@ -18,8 +18,8 @@ from tiebreak.chain.sender import Sender
 from tiebreak.chain.transport import HttpTransport
 from tiebreak.demo.ledger import Spent, transactions
 from tiebreak.demo.machines import A, B, Machine
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notify
-from tiebreak.roles.station import Station
 from tiebreak.store import open_store
 
 POLL = "0.5"
@@ -76,11 +76,11 @@ class Scene:
         """The party's own directory."""
         return self.directory / party.name.replace(" ", "-")
 
-    def station(self, party: Party, notify: Notify) -> Station:
+    def context(self, party: Party, notify: Notify) -> RoleContext:
         """For a party that is played in this process."""
         sender = Sender(self.node, party.account)
         self.room(party).mkdir(parents=True, exist_ok=True)
-        return Station(
+        return RoleContext(
             contract=self.contract.by(sender),
             sender=sender,
             store=open_store(self.directory / "store"),

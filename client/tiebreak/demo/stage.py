@@ -16,8 +16,8 @@ from tiebreak.demo.processes import PATIENCE, Children
 from tiebreak.demo.report import Account, Check, Story
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Screen
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import CustomerRole, post_job
-from tiebreak.roles.station import Station
 
 _ETHER = 10**18
 TERMS = Terms(
@@ -48,18 +48,18 @@ class Stage:
 
     def post(self, job_dir: Any) -> None:
         """The customer, played in this process, posts the job."""
-        station = self.station(self.scene.customer)
-        self.job = post_job(station, job_dir, TERMS, self.scene.referee.address)
+        context = self.context(self.scene.customer)
+        self.job = post_job(context, job_dir, TERMS, self.scene.referee.address)
 
     def collect(self) -> str:
         """The customer fetches the model, or the refund; returns how it ended."""
-        station = self.station(self.scene.customer)
-        progress = CustomerRole(station, self.job, model=self.scene.directory / f"model-{self.job}.safetensors").run()
+        context = self.context(self.scene.customer)
+        progress = CustomerRole(context, self.job, model=self.scene.directory / f"model-{self.job}.safetensors").run()
         return progress.state
 
-    def station(self, party: Party) -> Station:
+    def context(self, party: Party) -> RoleContext:
         """For a party that is played in this process."""
-        return self.scene.station(party, lambda notice: self._told(party, plain(notice)))
+        return self.scene.context(party, lambda notice: self._told(party, plain(notice)))
 
     def start(self, party: Party, command: Sequence[str]) -> None:
         """Starts a party's process on its machine."""

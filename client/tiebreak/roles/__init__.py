@@ -2,5 +2,5 @@
 because what it needs is on the chain, in the content store, or in its own directory.
 
 Import from the modules themselves: `customer`, `trainer`, `auditor`, `referee`, `follower` (many jobs in one process),
-`station` (what every role is given), `notices` (what a role tells while it works).
+`context` (what every role is given), `notices` (what a role tells while it works).
 """

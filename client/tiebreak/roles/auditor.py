@@ -18,13 +18,13 @@ from roundlog.training.run import StepEvent
 from tiebreak.chain.records import Game, Job, JobStatus, Outcome, Phase, Side
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
-from tiebreak.roles.station import Station
 from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.workshop import Errand, Lane
 
@@ -47,7 +47,7 @@ class AuditorRole(JobRole):
 
     def __init__(
         self,
-        station: Station,
+        context: RoleContext,
         job: int,
         *,
         verify_log: float = 1.0,
@@ -59,7 +59,7 @@ class AuditorRole(JobRole):
         """verify_log: the share of the logged decisions that is verified; 1.0 for all. use_log: False to resolve every
         decision without the trainer's help. only_with_bond: whether a job is left alone, and not
         even audited, where the policy allows no bond: other jobs want the machine."""
-        super().__init__(station, job)
+        super().__init__(context, job)
         self._verify_log = verify_log
         self._use_log = use_log
         self._device = device
@@ -88,7 +88,7 @@ class AuditorRole(JobRole):
         return f"job {self.job} cannot be audited: {why}"
 
     def bond_held(self, posted: Job) -> int:
-        mine = self.games(lambda game: game.challenger == self.station.address)
+        mine = self.games(lambda game: game.challenger == self.context.address)
         return sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
 
     def consider(self, posted: Job) -> Progress:
@@ -96,7 +96,7 @@ class AuditorRole(JobRole):
             return self.leave(f"nobody has committed to job {self.job} in time")
         if posted.status is JobStatus.OPEN:
             return Progress(state="waits for a claim")
-        mine = self.games(lambda game: game.challenger == self.station.address)
+        mine = self.games(lambda game: game.challenger == self.context.address)
         self._games.tell_ended(mine)
         held = self.bond_held(posted)
         void = [number for number, game in mine.items() if game.outcome is Outcome.VOID and game.bond_held]
@@ -114,14 +114,14 @@ class AuditorRole(JobRole):
             return self._play(posted, live)
         if mine:
             return self.leave("the game is over and the claim stands")
-        contract, now = self.station.contract, self.station.now()
+        contract, now = self.context.contract, self.context.now()
         # Asked for before the work, and after it.
         asks = "audit" not in self._errands or self._is_audited()
-        if asks and contract.has_attested(self.job, self.station.address):
+        if asks and contract.has_attested(self.job, self.context.address):
             return self.leave(f"the claim on job {self.job} is right, and this account has said so")
         if now > posted.claim.challenge_deadline and not posted.live_games:
             return self.leave(f"the window for challenges to job {self.job} is closed")
-        policy, bond = self.station.policy, posted.terms.challenger_bond
+        policy, bond = self.context.policy, posted.terms.challenger_bond
         if (why := policy.objection(posted, bond) if self._only_with_bond else policy.not_worth_it(posted)) is not None:
             return self.leave(f"job {self.job} is left alone: {why}")
         if (missing := self.missing_funds(posted.terms.challenger_bond)) is not None:
@@ -136,9 +136,9 @@ class AuditorRole(JobRole):
 
     def _conclude(self, posted: Job, evidence: Evidence) -> Progress:
         root, claimed = evidence.claim.root, posted.claim.checkpoint_root
-        if self.station.now() > posted.claim.challenge_deadline:
+        if self.context.now() > posted.claim.challenge_deadline:
             return self._help_others(root == claimed, evidence)
-        if root == claimed and evidence.made_up.needed:
+        if root == claimed and evidence.fabricated.needed:
             return self.leave(
                 f"the claim on job {self.job} is about a run that has no end, and nothing in it shows that"
             )
@@ -149,7 +149,7 @@ class AuditorRole(JobRole):
 
     def _challenge(self, posted: Job, evidence: Evidence) -> Progress:
         root, bond = evidence.claim.root, posted.terms.challenger_bond
-        objection = self.station.policy.objection(posted, bond) or self._too_large(evidence.job)
+        objection = self.context.policy.objection(posted, bond) or self._too_large(evidence.job)
         if objection is None:
             confirmed = self.work(
                 Lane.GAMES,
@@ -184,7 +184,7 @@ class AuditorRole(JobRole):
 
     def _too_large(self, job: engine.Job) -> str | None:
         """Why a disputed step could not be executed here: audits cut batches, but a step that is disputed is whole."""
-        need, most = engine.run_bytes(job.program, job.spec), self.station.limits.memory_bytes
+        need, most = engine.run_bytes(job.program, job.spec), self.context.limits.memory_bytes
         if need <= most:
             return None
         return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
@@ -195,7 +195,7 @@ class AuditorRole(JobRole):
         end_overdue(self, running or self._live())
         due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None
         duty = Duty(
-            deadline=due or self.station.now() + posted.terms.clock_allowance,
+            deadline=due or self.context.now() + posted.terms.clock_allowance,
             stake=posted.terms.challenger_bond + posted.terms.trainer_bond,
             bonded=True,
         )
@@ -246,12 +246,12 @@ class AuditorRole(JobRole):
             job = self.read_job(posted)
             found = Evidence.recall(
                 job,
-                self.station.room(self.job, posted) / "alone",
+                self.context.room(self.job, posted) / "alone",
                 batches=self.batches(job),
                 executor=self.executor(job),
                 device=self._device,
                 micro_batches=self._micro_batches(job),
-                cache_bytes=self.station.limits.cache_bytes,
+                cache_bytes=self.context.limits.cache_bytes,
             )
             evidence = None if found is None else self.alter(found)
             return [evidence] if evidence is not None and evidence.claim.root == challenged else []
@@ -265,7 +265,7 @@ class AuditorRole(JobRole):
     def _audited(self, posted: Job, duty: Duty) -> Evidence | None:
         """The audit, resumed or read again from its directory; None as long as it takes."""
         if not duty.bonded:
-            require_decidable(self.station, posted)
+            require_decidable(self.context, posted)
         if not self.files_are_here(posted, duty):
             return None
         log = self._log(posted, duty) if self._use_log else None
@@ -281,12 +281,12 @@ class AuditorRole(JobRole):
 
     def _log(self, posted: Job, duty: Duty) -> Errand[list[Path]]:
         """The fetching of the log, for which the audit does not wait; of an empty list if it cannot be had."""
-        left = max(0.0, posted.claim.challenge_deadline - self.station.now())
+        left = max(0.0, posted.claim.challenge_deadline - self.context.now())
         within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
-        room = self.station.room(self.job, posted)
+        room = self.context.room(self.job, posted)
 
         def fetch(errand: Errand[list[Path]]) -> list[Path]:
-            found = fetch_log(self.station, posted, room, within=within)
+            found = fetch_log(self.context, posted, room, within=within)
             return [] if found is None else [found]
 
         return self.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
@@ -295,7 +295,7 @@ class AuditorRole(JobRole):
         """The audit behind everything that is said or bonded. The log is a hint: if it comes late it is left out."""
         job = self.read_job(posted)
         if not bonded:
-            require_small_rows(self.station, job)
+            require_small_rows(self.context, job)
 
         def arrived() -> list[Path]:
             return log.result() if log is not None and log.done and log.error is None else []
@@ -329,7 +329,7 @@ class AuditorRole(JobRole):
 
         verdict = verdicts.audit(
             job,
-            self.station.room(self.job, posted) / "alone",
+            self.context.room(self.job, posted) / "alone",
             claim=posted.claim.checkpoint_root,
             log_dir=log_dir,
             verify_log=self._verify_log,
@@ -339,7 +339,7 @@ class AuditorRole(JobRole):
             on_step=told,
             on_distrust=lambda why: self.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
             micro_batches=self._micro_batches(job),
-            go_on=True,
+            continue_after_stop=True,
             executor=self.executor(job),
         )
         for finding in verdict.findings[:_FINDINGS_TOLD]:
@@ -359,10 +359,10 @@ class AuditorRole(JobRole):
             executor=self.executor(job),
             device=self._device,
             micro_batches=self._micro_batches(job),
-            cache_bytes=self.station.limits.cache_bytes,
+            cache_bytes=self.context.limits.cache_bytes,
         )
         self.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{evidence.claim.root.hex()}")
         return evidence
 
     def _micro_batches(self, job: engine.Job) -> int:
-        return min(self.station.limits.micro_batches, samples_of(job.program))
+        return min(self.context.limits.micro_batches, samples_of(job.program))

@@ -15,8 +15,8 @@ from roundlog.training import job as engine
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job
 from tiebreak.chain.spec import PostedSpec
-from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
-from tiebreak.roles.station import Station
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
 
 _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
@@ -29,11 +29,11 @@ class Refused(Exception):
     """Content, or a whole job, that this role will not work with. The message is one sentence."""
 
 
-def require_decidable(station: Station, posted: Job) -> None:
+def require_decidable(context: RoleContext, posted: Job) -> None:
     """Looks at what the chain alone says of a job: whether disputes about it could be decided, and its size.
 
     Raises Refused if this role will not work on it, NoCode if the node does not show its adjudicator now."""
-    limits = station.limits
+    limits = context.limits
     try:
         posted.spec.training.validate()
     except SpecError as error:
@@ -43,36 +43,36 @@ def require_decidable(station: Station, posted: Job) -> None:
     if posted.spec.training.steps > limits.steps:
         raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
     adjudicator = posted.spec.adjudicator
-    if not station.desk.is_adjudicator(adjudicator):
+    if not context.desk.is_adjudicator(adjudicator):
         raise Refused(
             f"the posted adjudicator {adjudicator} is not this version's, so that nobody knows what it would compute"
         )
-    if (why := why_broken("Adjudicator", station.contract.node.chain_id, adjudicator)) is not None:
+    if (why := why_broken("Adjudicator", context.contract.node.chain_id, adjudicator)) is not None:
         raise Refused(f"the posted adjudicator {adjudicator} is known to be broken ({why})")
 
 
-def fetch_job(station: Station, posted: Job, room: Path, *, within: float | None = None) -> engine.Job:
+def fetch_job(context: RoleContext, posted: Job, room: Path, *, within: float | None = None) -> engine.Job:
     """The job that the chain names, fetched unless it is there already. Asks the store, not the chain.
 
-    Raises Refused for a job that is not the posted one, larger than the station's limits, or of which disputes could
+    Raises Refused for a job that is not the posted one, larger than the context's limits, or of which disputes could
     not be decided; StoreError when its files cannot be had at present, or not in `within` seconds."""
-    limits = station.limits
+    limits = context.limits
     directory = room / "job"
     if directory.exists():
         try:
-            return _read_job(station, posted, directory)
+            return _read_job(context, posted, directory)
         except Refused:
             shutil.rmtree(directory)  # damaged since it was fetched; the store has it whole
     try:
-        station.store.get_directory(posted.job_cid, directory, max_bytes=limits.job_bytes, within=within)
+        context.store.get_directory(posted.job_cid, directory, max_bytes=limits.job_bytes, within=within)
     except _NEVER_BETTER as error:
         raise Refused(f"the job's files are not acceptable: {error}") from error
-    return _read_job(station, posted, directory)
+    return _read_job(context, posted, directory)
 
 
-def _read_job(station: Station, posted: Job, directory: Path) -> engine.Job:
+def _read_job(context: RoleContext, posted: Job, directory: Path) -> engine.Job:
     try:
-        limits = engine.Limits(memory_bytes=station.limits.memory_bytes, micro_batches=station.limits.micro_batches)
+        limits = engine.Limits(memory_bytes=context.limits.memory_bytes, micro_batches=context.limits.micro_batches)
         job = engine.Job.read(directory, limits)
     except engine.JobError as error:
         raise Refused(str(error)) from error
@@ -83,34 +83,34 @@ def _read_job(station: Station, posted: Job, directory: Path) -> engine.Job:
     return job
 
 
-def require_small_rows(station: Station, job: engine.Job) -> None:
+def require_small_rows(context: RoleContext, job: engine.Job) -> None:
     """To be asked before work and a bond go into a job, and never after. Raises Refused for rows that do not fit a
-    transaction, unless the station's policy accepts them."""
-    if not station.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
+    transaction, unless the context's policy accepts them."""
+    if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
         raise Refused(why)
 
 
-def fetch_log(station: Station, posted: Job, room: Path, *, within: float) -> Path | None:
+def fetch_log(context: RoleContext, posted: Job, room: Path, *, within: float) -> Path | None:
     """The directory of the trainer's logs; None if they cannot be had within so many seconds. An audit needs no log, so
     nothing is raised."""
     directory = room / "log"
     if directory.exists():
         return directory
     try:
-        station.store.get_directory(posted.claim.log_cid, directory, max_bytes=station.limits.log_bytes, within=within)
+        context.store.get_directory(posted.claim.log_cid, directory, max_bytes=context.limits.log_bytes, within=within)
     except (StoreError, OSError):
         return None
     return directory
 
 
-def fetch_state(station: Station, cid: str, program: Program, root: bytes, path: Path) -> list[torch.Tensor]:
+def fetch_state(context: RoleContext, cid: str, program: Program, root: bytes, path: Path) -> list[torch.Tensor]:
     """The state with this state root, from a file that somebody offers; it is left at `path`.
 
     Raises Refused if the file holds anything else, StoreError when it cannot be had at present."""
     path.unlink(missing_ok=True)
     most = sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
     try:
-        station.store.get_file(cid, path, max_bytes=most)
+        context.store.get_file(cid, path, max_bytes=most)
         states = list(load_tensors(path, program.states).values())
         found = state_root(states)
     except (*_NEVER_BETTER, StorageError, CommitmentError) as error:

@@ -15,65 +15,65 @@ from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import Job, JobStatus, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.answerable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.contents import fetch_state
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.role import JobRole
-from tiebreak.roles.station import Station
 from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Lane
 
 
-def post_job(station: Station, job_dir: Path, terms: Terms, referee: ChecksumAddress) -> int:
-    """Publishes the job's files, posts the job, with the adjudicator of the station's contract, and pays its reward;
+def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: ChecksumAddress) -> int:
+    """Publishes the job's files, posts the job, with the adjudicator of the context's contract, and pays its reward;
     returns its id.
 
-    If this is interrupted at any instant, the same call made again with the same station carries on and does not pay
+    If this is interrupted at any instant, the same call made again with the same context carries on and does not pay
     twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job, or
-    one whose disputes could not be decided, or only by the referee (unless the station's policy accepts that), or by
+    one whose disputes could not be decided, or only by the referee (unless the context's policy accepts that), or by
     the clock for this machine, StoreError, ChainError."""
-    job = engine.Job.read(job_dir, engine.Limits(memory_bytes=station.limits.memory_bytes))
+    job = engine.Job.read(job_dir, engine.Limits(memory_bytes=context.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
         raise engine.JobError(why)
-    if not station.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
+    if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
         raise engine.JobError(why)
-    require_time(station, job, terms)
-    adjudicator = station.contract.adjudicator()
-    if not is_adjudicator(station.contract.node, adjudicator):
+    require_time(context, job, terms)
+    adjudicator = context.contract.adjudicator()
+    if not is_adjudicator(context.contract.node, adjudicator):
         raise engine.JobError(
             f"the adjudicator {adjudicator} of this contract is not this version's: deploy a contract"
         )
-    if (broken := why_broken("Adjudicator", station.contract.node.chain_id, adjudicator)) is not None:
+    if (broken := why_broken("Adjudicator", context.contract.node.chain_id, adjudicator)) is not None:
         raise engine.JobError(f"the adjudicator {adjudicator} is known to be broken ({broken}): use a newer release")
     spec = PostedSpec(job.spec, referee, adjudicator)
-    cid = station.store.add_directory(job_dir)
-    _tell(station, What.PUBLISHED, f"published the job as {cid}")
-    record_path = station.directory / "posting.json"
-    station.sender.settle()
+    cid = context.store.add_directory(job_dir)
+    _tell(context, What.PUBLISHED, f"published the job as {cid}")
+    record_path = context.directory / "posting.json"
+    context.sender.settle()
     name = {"job_cid": cid, "spec_hash": spec.hash.hex()}
     record = read_record(record_path) if record_path.exists() else {}
-    if _is_about(record, name) and (found := _posted_since(station, record)) is not None:
+    if _is_about(record, name) and (found := _posted_since(context, record)) is not None:
         record_path.unlink()
         return found
-    station.directory.mkdir(parents=True, exist_ok=True)
+    context.directory.mkdir(parents=True, exist_ok=True)
     # The same intention has the same name after a kill, so that it is paid for once.
     token = str(record.get("token") or os.urandom(8).hex()) if _is_about(record, name) else os.urandom(8).hex()
-    write_record(record_path, {**name, "token": token, "from_block": station.contract.node.head().number + 1})
-    job_id, receipt = station.contract.post_job(spec, terms, cid, purpose=f"post a job: {token}")
+    write_record(record_path, {**name, "token": token, "from_block": context.contract.node.head().number + 1})
+    job_id, receipt = context.contract.post_job(spec, terms, cid, purpose=f"post a job: {token}")
     record_path.unlink()
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
-    station.notify(notice)
+    context.notify(notice)
     return job_id
 
 
-def require_time(station: Station, job: engine.Job, terms: Terms) -> None:
+def require_time(context: RoleContext, job: engine.Job, terms: Terms) -> None:
     """Measures blocks and a step of the job here, and holds the clocks against that. Raises JobError if they are too
     short for whoever is right, be it on a machine like this one."""
-    policy = station.policy
+    policy = context.policy
     needed = policy.least_clock
     if needed is None:
-        pace = Pace(block=station.desk.block_seconds(), step=step_seconds(job))
+        pace = Pace(block=context.desk.block_seconds(), step=step_seconds(job))
         needed = least_clock(job.program, job.spec, pace, terms.concurrent_games)
     if terms.clock_allowance < needed:
         raise engine.JobError(
@@ -86,13 +86,13 @@ def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:
     return {key: record.get(key) for key in name} == name
 
 
-def _posted_since(station: Station, record: dict[str, object]) -> int | None:
+def _posted_since(context: RoleContext, record: dict[str, object]) -> int | None:
     """The job that an interrupted posting has brought about after all."""
     block = record.get("from_block")
-    for event in station.contract.events(from_block=block if isinstance(block, int) else None):
+    for event in context.contract.events(from_block=block if isinstance(block, int) else None):
         if (
             isinstance(event, JobPosted)
-            and event.customer == station.address
+            and event.customer == context.address
             and event.job_cid == record["job_cid"]
             and event.spec_hash.hex() == record["spec_hash"]
         ):
@@ -100,8 +100,8 @@ def _posted_since(station: Station, record: dict[str, object]) -> int | None:
     return None
 
 
-def _tell(station: Station, what: What, text: str) -> None:
-    station.notify(Notice(role="customer", what=what, text=text))
+def _tell(context: RoleContext, what: What, text: str) -> None:
+    context.notify(Notice(role="customer", what=what, text=text))
 
 
 class CustomerRole(JobRole):
@@ -109,9 +109,9 @@ class CustomerRole(JobRole):
 
     name = "customer"
 
-    def __init__(self, station: Station, job: int, *, model: Path) -> None:
+    def __init__(self, context: RoleContext, job: int, *, model: Path) -> None:
         """model: where to put the trained state (safetensors)."""
-        super().__init__(station, job)
+        super().__init__(context, job)
         self._model = model
 
     def refusal(self, why: str) -> str:
@@ -120,7 +120,7 @@ class CustomerRole(JobRole):
     def consider(self, posted: Job) -> Progress:
         match posted.status:
             case JobStatus.OPEN:
-                if self.station.now() <= posted.commit_deadline:
+                if self.context.now() <= posted.commit_deadline:
                     return Progress(state="waits for a trainer", until=posted.commit_deadline + 1)
                 self.order("take the reward back", "reclaim", self.job, job=self.job)
                 return Progress(state="reclaims")
@@ -132,10 +132,10 @@ class CustomerRole(JobRole):
 
     def _watch(self, posted: Job) -> Progress:
         if posted.live_games:
-            end_overdue(self, self.station.desk.games_of(self.job))
+            end_overdue(self, self.context.desk.games_of(self.job))
             return Progress(state=f"waits for {posted.live_games} games")
         deadline = posted.claim.challenge_deadline
-        if self.station.now() <= deadline:
+        if self.context.now() <= deadline:
             return Progress(state="waits for the challenge window to close", until=deadline + 1)
         self.order("finalize", "finalize", self.job, job=self.job)
         return Progress(state="finalizes")
@@ -151,7 +151,7 @@ class CustomerRole(JobRole):
             self._model.parent.mkdir(parents=True, exist_ok=True)
             part = self._model.with_name(f".{self._model.name}.partial")
             claim, job = posted.claim, self.read_job(posted)
-            fetch_state(self.station, claim.model_cid, job.program, claim.final_state_root, part)
+            fetch_state(self.context, claim.model_cid, job.program, claim.final_state_root, part)
             part.replace(self._model)
             self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
             return self._model

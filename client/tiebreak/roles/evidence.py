@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import torch
 from roundlog.adjudication.openings import needed
-from roundlog.dispute import DisputedOperator, MadeUp, StepTrace, trace_step
+from roundlog.dispute import DisputedOperator, FabricatedValues, StepTrace, trace_step
 from roundlog.execution.batches import BatchSource
 from roundlog.execution.executor import Executor
 from roundlog.training.job import Job
@@ -50,7 +50,7 @@ class Evidence:
     ) -> None:
         self.job = job
         self.run_dir = run_dir
-        self.made_up = MadeUp(run_dir)
+        self.fabricated = FabricatedValues(run_dir)
         self._batches = batches
         self._executor = executor
         self._device = device
@@ -134,7 +134,7 @@ class Evidence:
         if not isinstance(executor, Executor):
             executor = Executor(self.job.program, self.job.spec.rounding_bits)
         inputs = run.inputs(step, self._state_before(step))
-        return trace_step(executor, inputs, alone(self.job.spec), self.made_up, keep)
+        return trace_step(executor, inputs, alone(self.job.spec), self.fabricated, keep)
 
     def output(self, step: int, q: int) -> Output:
         """The output of operator q of a step, with everything that can be opened of it."""
@@ -145,7 +145,7 @@ class Evidence:
             q,
             values=trace.values,
             states=self._state_before(step),
-            made_up=self.made_up,
+            fabricated=self.fabricated,
             stop=trace.stop,
         )
 
@@ -159,7 +159,7 @@ class Evidence:
             batches=self._batches,
             device=self._device,
             micro_batches=self._micro_batches,
-            go_on=True,
+            continue_after_stop=True,
             executor=self._executor,
         )
 

@@ -8,20 +8,20 @@ from roundlog.arithmetic import MachineError
 
 from tiebreak.chain.errors import AccountError
 from tiebreak.chain.records import Job
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Progress, What, together
 from tiebreak.roles.role import OUTAGES, JobRole, Role, sentence
-from tiebreak.roles.station import Station
 from tiebreak.roles.workshop import Interrupted
 
 Make = Callable[[int, Job], JobRole | None]
-"""Gives a job's role, at the same station; None for a job to be left alone for ever."""
+"""Gives a job's role, at the same context; None for a job to be left alone for ever."""
 
 
 class Follower(Role):
     """Follows the chain. Never finishes by itself: set `stop`."""
 
-    def __init__(self, station: Station, name: str, make: Make) -> None:
-        super().__init__(station)
+    def __init__(self, context: RoleContext, name: str, make: Make) -> None:
+        super().__init__(context)
         self.name = name
         self._make = make
         self._seen = 0
@@ -47,7 +47,7 @@ class Follower(Role):
         )
 
     def _look_for_jobs(self) -> None:
-        desk = self.station.desk
+        desk = self.context.desk
         for number, posted in desk.jobs_after(self._seen):
             role = self._make(number, posted)
             if role is None:

@@ -19,11 +19,11 @@ def end_overdue(role: JobRole, games: Mapping[int, Game]) -> None:
 
     Colluding parties would never end each other's games, behind which others are queued. Needs no evidence, and asks
     for nothing but games that are at hand."""
-    now = role.station.now()
+    now = role.context.now()
     for number, game in games.items():
-        side = next((side for side in Side if game.party(side) == role.station.address), None)
+        side = next((side for side in Side if game.party(side) == role.context.address), None)
         if side is None:
-            late = math.ceil(HEAD_START * role.station.desk.block_seconds())
+            late = math.ceil(HEAD_START * role.context.desk.block_seconds())
             text = "end a game of others whose clock ran out"
         elif game.deadlines[side]:
             continue  # nobody gains by hurrying the end of a game that it has lost

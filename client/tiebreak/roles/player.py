@@ -84,7 +84,7 @@ class Games:
         open a level or name an element, so this helps in between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
             return
-        clock, now = game.clocks[self._side], self._role.station.now()
+        clock, now = game.clocks[self._side], self._role.context.now()
         # The first half of its time is the party's own: two who send the same move only get in each other's way.
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
@@ -99,7 +99,7 @@ class Games:
 
     def _decide(self, game_id: int, game: Game, evidence: Evidence) -> Decision | None:
         """What to do in a game; None as long as it is being computed, or the chunk cannot be had."""
-        now = self._role.station.now()
+        now = self._role.context.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
         if not moves:
             return next_move(game, self._side, Known(), now)
@@ -128,7 +128,7 @@ class Games:
 
     def _chunk(self, game_id: int, game: Game) -> bytes | None:
         """The chunk that was posted; its hash is known, so that it need not lie under any number of blocks."""
-        found = self._role.station.desk.watch.posted_chunk(game_id)
+        found = self._role.context.desk.watch.posted_chunk(game_id)
         if found is None:
             self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
         return found

@@ -19,7 +19,7 @@ class Pulse:
 
     def beat(self, progress: Progress) -> None:
         """Tells it if it is time."""
-        now = self._role.station.clock()
+        now = self._role.context.clock()
         if now < self._next or progress.finished:
             return
         self._next = now + self._seconds
@@ -30,10 +30,10 @@ class Pulse:
         parts = [*self._role.doing(), progress.state or "waits"]
         parts.append(f"{progress.stake} wei at stake" if progress.stake else "nothing at stake")
         if progress.deadline is not None:
-            left = progress.deadline - self._role.station.now()
+            left = progress.deadline - self._role.context.now()
             parts.append(f"has to move within {left} seconds" if left >= 0 else "is out of time")
         if progress.until is not None:
-            parts.append(f"nothing to do for {max(0, progress.until - self._role.station.now())} seconds")
+            parts.append(f"nothing to do for {max(0, progress.until - self._role.context.now())} seconds")
         if repeated := self._role.repeated_warnings():
             parts.append(repeated)
         return "; ".join(parts)

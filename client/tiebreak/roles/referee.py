@@ -16,9 +16,9 @@ from tiebreak.chain.posted import last_block_before
 from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Phase
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Progress, What, together
 from tiebreak.roles.role import JobRole, Role
-from tiebreak.roles.station import Station
 from tiebreak.roles.workshop import Lane
 
 
@@ -27,17 +27,17 @@ class RefereeRole(Role):
 
     name = "referee"
 
-    def __init__(self, station: Station) -> None:
-        super().__init__(station)
+    def __init__(self, context: RoleContext) -> None:
+        super().__init__(context)
         self._seen = 0
         self._desks: dict[int, RefereesJob] = {}
 
     def look(self) -> Progress:
-        for number, posted in self.station.desk.jobs_after(self._seen):
-            if posted.spec.referee == self.station.address:
-                self._desks[number] = RefereesJob(self.station, number)
+        for number, posted in self.context.desk.jobs_after(self._seen):
+            if posted.spec.referee == self.context.address:
+                self._desks[number] = RefereesJob(self.context, number)
             else:
-                self.station.desk.watch.unfollow(number)
+                self.context.desk.watch.unfollow(number)
             self._seen = number
         found = []
         for number, desk in list(self._desks.items()):
@@ -56,8 +56,8 @@ class RefereesJob(JobRole):
 
     name = "referee"
 
-    def __init__(self, station: Station, job: int) -> None:
-        super().__init__(station, job)
+    def __init__(self, context: RoleContext, job: int) -> None:
+        super().__init__(context, job)
         self._told: dict[int, int] = {}
         self._arguments: dict[int, int] = {}
 
@@ -67,16 +67,16 @@ class RefereesJob(JobRole):
     def consider(self, posted: Job) -> Progress:
         if posted.status in (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.EXPIRED):
             return self.leave(f"job {self.job} is {posted.status.name}")
-        if posted.spec.referee != self.station.address or not posted.live_games:
+        if posted.spec.referee != self.context.address or not posted.live_games:
             return Progress(state="watches")
-        now = self.station.now()
+        now = self.context.now()
         asked = self.games(lambda game: game.phase is Phase.REFEREE and now <= game.referee_deadline)
         if not asked:
             return Progress(state="watches")
         due = min(game.referee_deadline for game in asked.values())
         for game_id, game in asked.items():
             # A verdict names no hash: after a reorganisation it could reach another game with this number.
-            if self.station.desk.watch.is_confirmed(game_id):
+            if self.context.desk.watch.is_confirmed(game_id):
                 self._rule(posted, game_id, game)
         return Progress(working=True, state=f"decides {len(asked)} games", deadline=due)
 
@@ -119,7 +119,7 @@ class RefereesJob(JobRole):
     def _argument(self, game_id: int, game: Game) -> int | None:
         """The function's argument, as the contract has read it from the agreed operand."""
         if game_id not in self._arguments:
-            contract, newest = self.station.contract, self.newest_block()
+            contract, newest = self.context.contract, self.newest_block()
             oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
             for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
                 if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:

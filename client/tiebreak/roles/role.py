@@ -18,12 +18,12 @@ from tiebreak.chain.node import Receipt
 from tiebreak.chain.records import Game, Job
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_job
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order
 from tiebreak.roles.ending import Ending
 from tiebreak.roles.notices import Notice, Progress, Warnings, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.pulse import Pulse
-from tiebreak.roles.station import Station
 from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Interrupted, Lane
 from tiebreak.store import StoreError
@@ -47,9 +47,9 @@ class Role(ABC):
 
     name: str
 
-    def __init__(self, station: Station) -> None:
-        self.station = station
-        self.stop = station.contract.node.stop or threading.Event()
+    def __init__(self, context: RoleContext) -> None:
+        self.context = context
+        self.stop = context.contract.node.stop or threading.Event()
         """Set it, and the role ends at its next wait; long work ends at its next training step."""
         self._warnings = Warnings()
 
@@ -66,7 +66,7 @@ class Role(ABC):
 
     def step(self) -> Progress:
         """One look at the chain, and all that can be done now."""
-        desk = self.station.desk
+        desk = self.context.desk
         desk.look()
         progress = self.look()
         return replace(progress, acted=desk.flush() or progress.acted, working=progress.working or desk.is_busy)
@@ -97,7 +97,7 @@ class Role(ABC):
                     self.stop.wait(pause)
         finally:
             if self.stop.is_set() or progress.finished:
-                self.station.workshop.close()
+                self.context.workshop.close()
         return progress
 
     def tell(
@@ -111,7 +111,7 @@ class Role(ABC):
     ) -> None:
         notice = Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt)
         if what is not What.WARNING or self._warnings.is_new(notice):
-            self.station.notify(notice)
+            self.context.notify(notice)
 
     def repeated_warnings(self) -> str:
         """How many warnings came again since this was asked the last time; empty if none did."""
@@ -139,13 +139,13 @@ class Role(ABC):
                 return
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
-        self.station.desk.put(
+        self.context.desk.put(
             Order(call=Call.of(function, *arguments), sent=sent, failed=failed, value=value, purpose=purpose)
         )
 
     def withdraw(self) -> bool:
         """Fetches what the contract owes to this account; False if that is nothing."""
-        credit = self.station.contract.credit_of(self.station.address)
+        credit = self.context.contract.credit_of(self.context.address)
         if credit:
             self.order(f"withdraw {credit} wei", "withdraw")
         return credit > 0
@@ -162,10 +162,10 @@ def sentence(error: BaseException) -> str:
 class JobRole(Role):
     """A role in one job."""
 
-    def __init__(self, station: Station, job: int) -> None:
-        super().__init__(station)
+    def __init__(self, context: RoleContext, job: int) -> None:
+        super().__init__(context)
         self.job = job
-        self._ending = Ending(station.contract.node.confirmations)
+        self._ending = Ending(context.contract.node.confirmations)
         self._errands: dict[str, Errand[object]] = {}
         self._pauses: dict[str, Pauses] = {}
         self._patience: dict[str, Pauses] = {}
@@ -177,7 +177,7 @@ class JobRole(Role):
     # Looking.
 
     def look(self) -> Progress:
-        self.station.desk.watch.follow(self.job)
+        self.context.desk.watch.follow(self.job)
         posted = self.posted()
         if posted is None:
             # A node that lags behind says the same of a job that there is, and a number can be posted yet.
@@ -216,13 +216,13 @@ class JobRole(Role):
         for what, errand in list(self._errands.items()):
             if isinstance(errand.error, Refused):
                 self.forget(what)
-                self._again[what] = self.station.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
+                self._again[what] = self.context.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
         return Progress(state=why, stake=held)
 
     def posted(self) -> Job | None:
         """The job as the chain shows it now; None if it shows none."""
         try:
-            return self.station.desk.watch.job(self.job)
+            return self.context.desk.watch.job(self.job)
         except ContractError as error:
             if error.name == "WrongJobStatus":
                 return None
@@ -231,7 +231,7 @@ class JobRole(Role):
     def confirmed(self, posted: Job) -> bool:
         """Whether the job, and the claim on it, lie as deep as asked: only then a bond is put on them."""
         try:
-            deep = self.station.desk.watch.confirmed_job(self.job)
+            deep = self.context.desk.watch.confirmed_job(self.job)
         except NotConfirmed:
             return False
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
@@ -239,12 +239,12 @@ class JobRole(Role):
     def intention(self, posted: Job) -> str:
         """The job's part in the name of a payment that is made once: one number may stand for several jobs, on other
         contracts or after a reorganisation."""
-        return f"job {self.job} of {self.station.contract.address} with spec 0x{posted.spec_hash.hex()}"
+        return f"job {self.job} of {self.context.contract.address} with spec 0x{posted.spec_hash.hex()}"
 
     def leave(self, why: str) -> Progress:
         """Ends the role: once it has seen the same reason often enough, deep enough, and has all that is its own."""
         self._leaves = True
-        if self.station.desk.is_busy or self.withdraw():
+        if self.context.desk.is_busy or self.withdraw():
             return Progress(working=True, state=why)
         if not self._ending.seen(why, self.newest_block()):
             return Progress(working=True, state=f"{why}; looks once more")
@@ -252,7 +252,7 @@ class JobRole(Role):
 
     def newest_block(self) -> int:
         """Number of the newest block that was seen."""
-        head = self.station.desk.watch.head
+        head = self.context.desk.watch.head
         assert head is not None, "look first"
         return head.number
 
@@ -280,7 +280,7 @@ class JobRole(Role):
         """What `call` returns; None as long as that takes. It is called apart from the games, and again after a pause
         if it fails for a reason that can pass, or when it is `about` something else. Raises what it has raised for
         good, Interrupted."""
-        if self._again.get(what, 0.0) > self.station.clock():
+        if self._again.get(what, 0.0) > self.context.clock():
             return None
         errand = self.begin(lane, what, call, duty, doing, about=about)
         if not errand.done:
@@ -298,7 +298,7 @@ class JobRole(Role):
             text = sentence(error) if isinstance(error, OUTAGES) else f"{type(error).__name__}: {error}"
             self.notify_job(What.WARNING, f"{doing} did not succeed: {text}")
             pauses = self._pauses.setdefault(what, Pauses(first=1.0, most=30.0 if lane is Lane.GAMES else 300.0))
-            self._again[what] = self.station.clock() + pauses.next()
+            self._again[what] = self.context.clock() + pauses.next()
             return None
 
     def begin(
@@ -315,7 +315,7 @@ class JobRole(Role):
         key = (id(self), self._spec_hash, what, about)
         if what in self._errands and self._errands[what].key != key:
             self.forget(what)
-        errand = self.station.workshop.ask(lane, key, call, duty, doing)
+        errand = self.context.workshop.ask(lane, key, call, duty, doing)
         self._errands[what] = errand  # type: ignore[assignment]  # of whatever type
         return errand
 
@@ -323,7 +323,7 @@ class JobRole(Role):
         """Drops a piece of work, done or not."""
         errand = self._errands.pop(what, None)
         if errand is not None:
-            self.station.workshop.forget(errand.key)
+            self.context.workshop.forget(errand.key)
 
     def drop_work(self) -> None:
         """Drops everything that was computed about the job."""
@@ -342,18 +342,18 @@ class JobRole(Role):
     def files_are_here(self, posted: Job, duty: Duty) -> bool:
         """Whether the job's files are in its room, and were found to be what they have to be. They are not kept in
         memory: whoever works with them reads them again. Raises Refused."""
-        self._block_seconds = self.station.desk.block_seconds()
+        self._block_seconds = self.context.desk.block_seconds()
         patience = self._patience.setdefault("files", Pauses(first=60.0, most=3600.0))
 
         def fetch(errand: Errand[bool]) -> bool:
-            fetch_job(self.station, posted, self.station.room(self.job, posted), within=patience.next())
+            fetch_job(self.context, posted, self.context.room(self.job, posted), within=patience.next())
             return True
 
         return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
 
     def read_job(self, posted: Job) -> engine.Job:
         """The job's files, from its room; for work that runs apart from the games. Raises Refused, StoreError."""
-        return fetch_job(self.station, posted, self.station.room(self.job, posted))
+        return fetch_job(self.context, posted, self.context.room(self.job, posted))
 
     def on_step(
         self, errand: Errand[T], posted: Job, job: engine.Job, doing: str, *, bonded: bool
@@ -363,7 +363,7 @@ class JobRole(Role):
         spec, seen = job.spec, [float("inf")]
 
         def told(event: StepEvent) -> None:
-            self.station.notify(
+            self.context.notify(
                 Notice(
                     role=self.name,
                     what=What.STEP,
@@ -391,12 +391,12 @@ class JobRole(Role):
         """Holds a job's clocks against what its games take here. Raises Refused if they are too short."""
         pace = Pace(block=self._block_seconds, step=step_seconds)
         needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
-        if (objection := self.station.policy.clock_objection(posted, needed)) is not None:
+        if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
             raise Refused(objection)
 
     def missing_funds(self, bond: int) -> str | None:
         """What this account lacks for a bond and the gas of a whole dispute, in one sentence; None if nothing."""
-        found = self.station.desk.funds(bond, self.station.clock())
+        found = self.context.desk.funds(bond, self.context.clock())
         if not found.missing:
             return None
         self.notify_job(What.WARNING, found.sentence)
@@ -405,11 +405,11 @@ class JobRole(Role):
     def close(self) -> None:
         """Gives back what the role keeps in memory, once it has finished."""
         self.drop_work()
-        self.station.desk.watch.unfollow(self.job)
+        self.context.desk.watch.unfollow(self.job)
 
     def games(self, wanted: Callable[[Game], bool]) -> dict[int, Game]:
         """The games of this job that are wanted, by their numbers."""
-        found = self.station.desk.games_of(self.job)
+        found = self.context.desk.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:

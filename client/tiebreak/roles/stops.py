@@ -20,7 +20,7 @@ def confirm_stop(evidence: Evidence) -> str | None:
 
     Call it before every bond that stakes on `evidence`; it executes nothing if the run went through. After a restart it
     knows the stop from the run's directory. Raises OSError, and StorageError for a damaged directory."""
-    if not evidence.made_up.needed:
+    if not evidence.fabricated.needed:
         return None
     noted = noted_stop(evidence.run_dir)
     if noted is None:

@@ -38,7 +38,7 @@ def step_seconds(job: Job) -> float:
     """What the first step of a job takes here; the quicker of two executions, because the first one compiles."""
     seen: list[float] = []
     with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
-        run = Run(job, Path(name), on_step=lambda event: seen.append(event.seconds), go_on=True)
+        run = Run(job, Path(name), on_step=lambda event: seen.append(event.seconds), continue_after_stop=True)
         for _ in range(2):
             run.step(0, list(job.initial.values()), alone(job.spec))
     return min(seen)

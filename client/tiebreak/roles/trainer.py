@@ -15,13 +15,13 @@ from tiebreak.chain.records import ANYONE, Job, JobStatus, Phase, Side
 from tiebreak.game import Leaves
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.role import JobRole
-from tiebreak.roles.station import Station
 from tiebreak.roles.workshop import Errand, Lane
 
 
@@ -39,9 +39,11 @@ class TrainerRole(JobRole):
 
     name = "trainer"
 
-    def __init__(self, station: Station, job: int, *, device: torch.device | str = "cpu", keep_every: int = 1) -> None:
+    def __init__(
+        self, context: RoleContext, job: int, *, device: torch.device | str = "cpu", keep_every: int = 1
+    ) -> None:
         """keep_every: intervals between two checkpoints that stay on disk."""
-        super().__init__(station, job)
+        super().__init__(context, job)
         self._device = device
         self._keep_every = keep_every
         self._games = Games(self, Side.TRAINER)
@@ -75,19 +77,19 @@ class TrainerRole(JobRole):
         return f"job {self.job} cannot be trained: {why}"
 
     def bond_held(self, posted: Job) -> int:
-        mine = posted.status is JobStatus.CLAIMED and posted.claim.trainer == self.station.address
+        mine = posted.status is JobStatus.CLAIMED and posted.claim.trainer == self.context.address
         return posted.terms.trainer_bond if mine else 0
 
     def consider(self, posted: Job) -> Progress:
         if posted.status is not JobStatus.OPEN:
             return self._after_commit(posted)
-        if posted.terms.trainer not in (ANYONE, self.station.address):
+        if posted.terms.trainer not in (ANYONE, self.context.address):
             return self.leave(f"job {self.job} is reserved for {posted.terms.trainer}")
-        if (objection := self.station.policy.objection(posted, posted.terms.trainer_bond)) is not None:
+        if (objection := self.context.policy.objection(posted, posted.terms.trainer_bond)) is not None:
             return self.leave(f"job {self.job} is left alone: {objection}")
-        if self.station.now() > posted.commit_deadline:
+        if self.context.now() > posted.commit_deadline:
             return self.leave(f"nobody has committed to job {self.job} in time")
-        require_decidable(self.station, posted)
+        require_decidable(self.context, posted)
         if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
             return Progress(state=missing)
         if not self._told_stakes:
@@ -103,7 +105,7 @@ class TrainerRole(JobRole):
         return self._commit(posted, done)
 
     def _after_commit(self, posted: Job) -> Progress:
-        if posted.claim.trainer != self.station.address:
+        if posted.claim.trainer != self.context.address:
             return self.leave(f"job {self.job} was not claimed by this trainer")
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
@@ -115,10 +117,10 @@ class TrainerRole(JobRole):
 
     def _train(self, posted: Job, errand: Errand[Claimed]) -> Claimed:
         """Raises Refused for a run that has no end, or whose clocks are too short for this machine."""
-        room, job = self.station.room(self.job, posted), self.read_job(posted)
+        room, job = self.context.room(self.job, posted), self.read_job(posted)
         bonded = posted.status is not JobStatus.OPEN
         if not bonded:
-            require_small_rows(self.station, job)
+            require_small_rows(self.context, job)
         trainer = training.Trainer(
             job,
             room / "run",
@@ -140,9 +142,9 @@ class TrainerRole(JobRole):
             batches=self.batches(job),
             executor=self.executor(job),
             device=self._device,
-            cache_bytes=self.station.limits.cache_bytes,
+            cache_bytes=self.context.limits.cache_bytes,
         )
-        store = self.station.store
+        store = self.context.store
         log_cid = store.add_directory(self.log_to_publish(result.log_dir))
         model_cid = store.add_file(result.final_state)
         self.notify_job(What.PUBLISHED, f"published the log ({result.log_bytes} bytes) as {log_cid}")
@@ -157,11 +159,11 @@ class TrainerRole(JobRole):
             job = self.read_job(posted)
             found = Evidence.recall(
                 job,
-                self.station.room(self.job, posted) / "run",
+                self.context.room(self.job, posted) / "run",
                 batches=self.batches(job),
                 executor=self.executor(job),
                 device=self._device,
-                cache_bytes=self.station.limits.cache_bytes,
+                cache_bytes=self.context.limits.cache_bytes,
             )
             return [] if found is None else [self.alter(found)]
 
@@ -190,7 +192,7 @@ class TrainerRole(JobRole):
         # What a game would need is on disk; a role with many claims keeps none of them in memory.
         self.forget("training")
         self.forget("recalling")
-        if self.station.now() <= posted.claim.challenge_deadline:
+        if self.context.now() <= posted.claim.challenge_deadline:
             return Progress(
                 state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
             )
@@ -204,7 +206,7 @@ class TrainerRole(JobRole):
         due = min(
             (game.deadlines[Side.TRAINER] for game in games.values() if game.deadlines[Side.TRAINER]), default=None
         )
-        later = self.station.now() + posted.terms.clock_allowance
+        later = self.context.now() + posted.terms.clock_allowance
         duty = Duty(deadline=due or later, stake=stake, bonded=True)
         evidence = self._evidence(posted, duty)
         if evidence is None:

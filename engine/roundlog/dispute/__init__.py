@@ -5,12 +5,12 @@ is asked for; nothing is kept but what an answer needs."""
 from roundlog.dispute.operator import DisputedOperator, ElementMaterial
 from roundlog.dispute.running import RunningResults, running_results
 from roundlog.dispute.trace import StepTrace, operators_half, trace_step, trace_tree
-from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.fabricated_values import FabricatedValues
 
 __all__ = [
     "DisputedOperator",
     "ElementMaterial",
-    "MadeUp",
+    "FabricatedValues",
     "RunningResults",
     "StepTrace",
     "operators_half",

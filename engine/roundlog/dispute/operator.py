@@ -24,7 +24,7 @@ from roundlog.descriptors import Family, describe, encode_descriptor, program_tr
 from roundlog.dispute.running import RunningResults, running_results
 from roundlog.dispute.sums import running_sums
 from roundlog.dispute.trace import claimed_tree, right_bytes
-from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.job import Job
 from roundlog.training.stops import Stop
 
@@ -55,7 +55,7 @@ class DisputedOperator:
         *,
         values: Mapping[int, torch.Tensor],
         states: list[torch.Tensor],
-        made_up: MadeUp,
+        fabricated: FabricatedValues,
         stop: Stop | None = None,
     ) -> None:
         """values: what is claimed of operator q and of its inputs (`roundlog.adjudication.openings.needed`). states:
@@ -65,7 +65,7 @@ class DisputedOperator:
         self.encoded = encode_descriptor(self.descriptor)
         self._job = job
         self._step = Step.of(job.spec, step)
-        self._made_up = made_up
+        self._made_up = fabricated
         self._stop = stop
         self._values = values
         self._running: dict[int, RunningResults] = {}

@@ -31,7 +31,7 @@ from roundlog.execution.executor import Executor, StepResult, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import Program, first_store
 from roundlog.rounding import Rounding
-from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.stops import Stop, claimed_slot, fabricated_slot
 
 
@@ -70,7 +70,7 @@ class StepTrace:
 
 
 def trace_step(
-    executor: Executor, inputs: StepInputs, rounding: Rounding, made_up: MadeUp, keep: Collection[int] = ()
+    executor: Executor, inputs: StepInputs, rounding: Rounding, fabricated: FabricatedValues, keep: Collection[int] = ()
 ) -> StepTrace:
     """Executes a step and notes every operator's output. keep: of which operators to keep it. Where the step stops,
     the rest is made up."""
@@ -84,7 +84,7 @@ def trace_step(
     try:
         result = until_undisturbed(execute, rounding.start_again)
     except StoppedError as error:
-        return _stopped(executor.program, executor.bits, inputs, roots, made_up, error, keep)
+        return _stopped(executor.program, executor.bits, inputs, roots, fabricated, error, keep)
     return StepTrace(
         operators=roots.roots, states=[tensor_root(state) for state in result.states], stop=None, values=roots.kept
     )
@@ -95,7 +95,7 @@ def _stopped(
     bits: int,
     inputs: StepInputs,
     roots: TraceRoots,
-    made_up: MadeUp,
+    fabricated: FabricatedValues,
     error: StoppedError,
     keep: Collection[int],
 ) -> StepTrace:
@@ -106,10 +106,10 @@ def _stopped(
         if index < stop.operator:
             return roots.roots[index]
         if index == stop.operator:
-            return claimed_tree(program, bits, step, stop, error.output, made_up).root
+            return claimed_tree(program, bits, step, stop, error.output, fabricated).root
         if index < first:
-            return made_up.data(32, "root", step, index)
-        return tensor_root(fabricated_slot(program, bits, step, index, made_up))
+            return fabricated.data(32, "root", step, index)
+        return tensor_root(fabricated_slot(program, bits, step, index, fabricated))
 
     operators = [root(index) for index in range(len(program.nodes))]
     # What the stores keep has to be what the state holds: else an opponent with a copy of the operators' half would
@@ -123,20 +123,20 @@ def _stopped(
 
 
 def claimed_tree(
-    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, made_up: MadeUp
+    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, fabricated: FabricatedValues
 ) -> MerkleTree:
     """The tree that a party claims over the output of the operator at which a step stops: right up to the chunk of the
     first element without a value, nobody else's from there on. So the first chunk in which an opponent differs is one
     in which it is wrong. Of a store it is a tensor's, which the next step loads; of any other operator nobody ever
     asks for the bytes below."""
     if stop.operator >= first_store(program):
-        return tensor_tree(claimed_slot(program, bits, step, stop, output, made_up))
+        return tensor_tree(claimed_slot(program, bits, step, stop, output, fabricated))
     kind = program.nodes[stop.operator].type
     first = stop.element * kind.dtype.itemsize // CHUNK_SIZE
     right = right_bytes(stop, output)
     leaves = [leaf_hash(right[i * CHUNK_SIZE : (i + 1) * CHUNK_SIZE]) for i in range(first)]
     chunks = -(-kind.nbytes // CHUNK_SIZE)
-    secret = [made_up.data(32, "chunk", step, stop.operator, i) for i in range(first, chunks)]
+    secret = [fabricated.data(32, "chunk", step, stop.operator, i) for i in range(first, chunks)]
     return MerkleTree.of_leaf_hashes([*leaves, *secret])
 
 

@@ -10,7 +10,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, check_machine, undisturbed
 from roundlog.commitments import canonical
-from roundlog.execution.finiteness import Doubts, all_finite, ends_finite
+from roundlog.execution.finiteness import DeferredChecks, all_finite, ends_finite
 from roundlog.execution.fusion import Group, compute, compute_on_device, deaths, plan
 from roundlog.execution.origin import Watch
 from roundlog.kernels.cuda import works
@@ -104,7 +104,7 @@ class RunningStep:
         self._pass_on = pass_on
         self._finite: set[int] = set()
         """Values that the kernel which made them has found finite."""
-        self.doubts: Doubts | None = None
+        self.doubts: DeferredChecks | None = None
         """Where checks are put off to, if they are."""
 
     def forget(self, values: Sequence[int]) -> None:
@@ -297,7 +297,7 @@ class Executor:
     ) -> StepResult:
         """On a device, where whether the loss and the next state are finite is seen at the end."""
         running = self._start(inputs, rounding, pass_on)
-        running.doubts = Doubts()
+        running.doubts = DeferredChecks()
         try:
             if fused:
                 self._by_plan(running)

@@ -27,7 +27,7 @@ def all_finite(x: torch.Tensor) -> bool:
     return bool(x.isfinite().all())
 
 
-class Doubts:
+class DeferredChecks:
     """Checks that nobody waits for: on a device, the host would wait for every one of them otherwise."""
 
     def __init__(self) -> None:

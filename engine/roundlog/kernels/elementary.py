@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numba import njit, types
 from numba.extending import intrinsic
 
-from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, Near
+from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, AmbiguousPart
 from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]
@@ -178,15 +178,19 @@ def evaluate(name: str, x: F32) -> F64:
     return y
 
 
-def mark_function(name: str, x: F32, factor: float, out: F32, *, relative: float, absolute: float) -> list[Near]:
+def mark_function(
+    name: str, x: F32, factor: float, out: F32, *, relative: float, absolute: float
+) -> list[AmbiguousPart]:
     """x: float32[n], contiguous; name: one of FUNCTIONS, whose values err by no more than d = |y| * relative +
     absolute. Writes the rounded values to out (float32[n]); marks as `roundlog.kernels.marking` does, part by part of
     x, in any order."""
     code = _CODES[name]
-    found: list[Near] = []
+    found: list[AmbiguousPart] = []
     # An element costs about four times what reading it does.
     in_parts(
-        lambda start, stop: found.append(Near(*_blocks(code, x, relative, absolute, factor, out, start, stop))),
+        lambda start, stop: found.append(
+            AmbiguousPart(*_blocks(code, x, relative, absolute, factor, out, start, stop))
+        ),
         -(-len(x) // _BLOCK),
         4 * len(x),
     )

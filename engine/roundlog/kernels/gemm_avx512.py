@@ -24,7 +24,7 @@ from roundlog.kernels.gemm_microkernel import (
     widen,
     widen_transposed,
 )
-from roundlog.kernels.marking import LARGEST, Near
+from roundlog.kernels.marking import LARGEST, AmbiguousPart
 from roundlog.kernels.scratch import scratch
 
 F32 = npt.NDArray[np.float32]
@@ -273,7 +273,7 @@ class Output:
 
 def certify_part(
     a: Lines, b: Lines, terms: int, block: int, gamma: float, factor: float, out: Output, batches: int = 1
-) -> Near:
+) -> AmbiguousPart:
     """Sums over `terms` > 0, in blocks of `block`, of a's lines times b's. They are rounded and marked as
     `roundlog.kernels.marking.mark_product` does it, with the norms of a's lines times gamma and those of b's. The
     indices of what is marked are those in the output's memory, in no order."""
@@ -286,8 +286,8 @@ def certify_part(
         if count <= room:
             indices, y, d = near
             if count == room:
-                return Near(indices, y, d)
-            return Near(indices[:count].copy(), y[:count].copy(), d[:count].copy())
+                return AmbiguousPart(indices, y, d)
+            return AmbiguousPart(indices[:count].copy(), y[:count].copy(), d[:count].copy())
         # Only where much is marked, as hostile data can make it. It was soon found out.
         room = min(max(count, _GROWTH * room), batches * a.count * b.count)
 

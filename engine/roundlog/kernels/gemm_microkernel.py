@@ -132,7 +132,7 @@ def _products(module: Any) -> Any:
 
 def _squares(vectors: int) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        strip, energies = (_numbers(builder, address) for address in arguments[:2])
+        strip, squared_norms = (_numbers(builder, address) for address in arguments[:2])
         multiply_add = _multiply_add(builder)
 
         def term(k: Any, sums: list[Any]) -> list[Any]:
@@ -141,21 +141,21 @@ def _squares(vectors: int) -> Callable[..., Any]:
             return [builder.call(multiply_add, [x, x, total]) for x, total in zip(loaded, sums, strict=True)]
 
         for at, total in enumerate(_sum_up(builder, arguments[2], vectors, term)):
-            _store(builder, energies, at, builder.fadd(_load(builder, energies, at), total))
+            _store(builder, squared_norms, at, builder.fadd(_load(builder, squared_norms, at), total))
         return context.get_dummy_value()
 
     return generate
 
 
 @_instructions
-def add_squares_of_rows(typingctx: Any, strip: Any, energies: Any, terms: Any) -> Any:
-    """energies[r] += the sum over terms of strip[k, r] squared, of a left operand's strip; terms > 0."""
+def add_squares_of_rows(typingctx: Any, strip: Any, squared_norms: Any, terms: Any) -> Any:
+    """squared_norms[r] += the sum over terms of strip[k, r] squared, of a left operand's strip; terms > 0."""
     return types.void(types.int64, types.int64, types.int64), _squares(1)
 
 
 @_instructions
-def add_squares_of_columns(typingctx: Any, strip: Any, energies: Any, terms: Any) -> Any:
-    """energies[c] += the sum over terms of strip[k, c] squared, of a right operand's strip; terms > 0."""
+def add_squares_of_columns(typingctx: Any, strip: Any, squared_norms: Any, terms: Any) -> Any:
+    """squared_norms[c] += the sum over terms of strip[k, c] squared, of a right operand's strip; terms > 0."""
     return types.void(types.int64, types.int64, types.int64), _squares(_VECTORS)
 
 

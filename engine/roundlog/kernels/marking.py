@@ -31,7 +31,7 @@ _SPARSE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class AmbiguousPart:
     """The marked elements."""
 
     indices: I64
@@ -68,20 +68,20 @@ def _place(indices: Any, y: Any, d: Any, first: int, occurs: Any, before: Any, n
         in_order[place], values[place], bounds[place] = indices[i], y[i], d[i]
 
 
-def ascending(indices: I64, y: F64, d: F64) -> Near:
+def ascending(indices: I64, y: F64, d: F64) -> AmbiguousPart:
     """The same elements, by their indices, each of which occurs once. Where many are marked, as hostile data can make
     it, it is counted how many come before each: sorting them would take several times as long."""
     count = len(indices)
     if count < 2 or (indices[1:] > indices[:-1]).all():
-        return Near(indices, y, d)
+        return AmbiguousPart(indices, y, d)
     first, last = int(indices.min()), int(indices.max())
     if last - first >= _SPARSE * count:
         order = np.argsort(indices)
-        return Near(indices[order], y[order], d[order])
+        return AmbiguousPart(indices[order], y[order], d[order])
     words = (last - first) // 64 + 1
     near = np.empty_like(indices), np.empty_like(y), np.empty_like(d)
     _place(indices, y, d, first, np.zeros(words, np.uint64), np.zeros(words, np.uint64), near)
-    return Near(*near)
+    return AmbiguousPart(*near)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -178,7 +178,7 @@ def mark_product(
     pitch: int | None = None,
     run: int | None = None,
     skip: int = 0,
-) -> Near:
+) -> AmbiguousPart:
     """y: float64[R, C]; rows: float64[R]; columns: float64[Q, C], Q divides R: d[r, c] is the product of rows[r] and
     columns[r // (R / Q), c].
 
@@ -196,7 +196,7 @@ def mark_product(
         y.size,
     )
     count = int(flags.sum(dtype=np.int64))
-    near = Near(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
+    near = AmbiguousPart(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
     if count:
         _product_marked(y, rows, columns, per, factor, first, pitch, run, skip, flags, near.indices, near.y, near.d)
     return near
@@ -262,7 +262,7 @@ _NO_BOUNDS = np.zeros(0, dtype=np.float64)
 
 def mark_flat(
     y: F64, d: F64 | None, factor: float, out: F32, *, first: int = 0, relative: float = 0.0, absolute: float = 0.0
-) -> Near:
+) -> AmbiguousPart:
     """y: float64[n]; d: float64[n], or None for d = |y| * relative + absolute. Writes the rounded elements to out
     (float32[n]); the marked ones' indices count from `first`."""
     bounds = _NO_BOUNDS if d is None else d
@@ -273,7 +273,7 @@ def mark_flat(
         y.size,
     )
     count = int(flags.sum(dtype=np.int64))
-    near = Near(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
+    near = AmbiguousPart(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
     if count:
         _flat_marked(y, bounds, relative, absolute, factor, flags, first, near.indices, near.y, near.d)
     return near

@@ -1,4 +1,4 @@
-"""FP32 matrices as FP64 ones, together with the energies (sums of squares) that bounds are made of, in one read."""
+"""FP32 matrices as FP64 ones, together with the squared norms that bounds are made of, in one read."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bound import Bound, ProductBound
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -213,8 +213,8 @@ class MatMul(Contraction, Summation):
         a, b = inputs
         small = a.ndim == 2 and a.shape[0] * b.shape[1] <= 2 * PANEL
         if small and a.device.type == "cpu" and a.numel() and b.numel():
-            y, *energies = sum_product(a, b)
-            return y, tuple(energies)
+            y, *squared_norms = sum_product(a, b)
+            return y, tuple(squared_norms)
         return blocked_product(a, b), (row_energies(a), column_energies(b))
 
     def measured(self, part: Types, output: TensorType) -> int:
@@ -223,7 +223,7 @@ class MatMul(Contraction, Summation):
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         return parts_keep_chain(parts)
 
-    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         a, b = inputs
         if a.device.type != "cpu" or not a.numel() or not b.numel():
             return super().certify(inputs, attributes, scale)

@@ -28,7 +28,7 @@ from roundlog.operators.contraction import (
     row_norms,
 )
 from roundlog.operators.cpu import conv, convolution_runs
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import (
     Attributes,
     Tensors,
@@ -99,14 +99,14 @@ class _Convolution(Contraction):
         wide = F.unfold(x.to(torch.float64), kernel, dilation, padding, stride)
         return wide.reshape(x.shape[0], groups, -1, wide.shape[2])
 
-    panels: ClassVar[Callable[..., tuple[torch.Tensor, Marked]]]
+    panels: ClassVar[Callable[..., tuple[torch.Tensor, Ambiguous]]]
     """Both inputs, what is convolved, the bound and the scale -> what `certify` returns, on the CPU."""
     kernel: ClassVar[Callable[..., F64]]
     """Both inputs, the geometry, groups and elements -> what `sums` returns."""
     runs_of: ClassVar[Callable[..., tuple[Runs, Runs, Index, Index]]]
     """Both inputs, what is convolved and elements -> what `runs` returns."""
 
-    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         a, b = inputs
         if a.device.type != "cpu":
             return super().certify(inputs, attributes, scale)
@@ -139,7 +139,7 @@ class _Convolution(Contraction):
 
 
 def _plain_convolution() -> AbstractContextManager[None]:
-    """For sums of energies: cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound."""
+    """For sums of squares: cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound."""
     manager: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=False)
     return manager
 
@@ -344,7 +344,7 @@ class Conv2dGradWeight(_Convolution, Summation):
         return self.bound_of(self._measures(inputs, attributes), terms)
 
     def _measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
-        """The energies of the channels of g, and of everything that a tap reads of a channel of x: where maps are
+        """The squared norms of the channels of g, and of everything that a tap reads of a channel of x: where maps are
         small, some taps read nothing but padding. f64[O] and f64[groups, C/groups * I * J]."""
         g, x = inputs
         energy = column_energies(x.reshape(1, x.shape[0], prod(x.shape[1:]))).reshape(1, *x.shape[1:])

@@ -10,13 +10,13 @@ import torch
 from roundlog.arithmetic import FULL_BITS, round_interval, round_to_bits
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.cuda import works
-from roundlog.kernels.marking import LARGEST, Near, ascending, mark_flat, mark_product
+from roundlog.kernels.marking import LARGEST, AmbiguousPart, ascending, mark_flat, mark_product
 from roundlog.kernels.scratch import empty
 from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class Ambiguous:
     """The elements of one output whose interval [y - scale d, y + scale d] holds a rounding boundary, or is not finite
     in FP32. On the CPU, wherever the output lies: they are few, and every decision about them would be a dozen small
     kernels on a device."""
@@ -28,22 +28,22 @@ class Marked:
     d: torch.Tensor
     """f64[n]: its bound."""
 
-    def of(self, chosen: torch.Tensor | slice) -> Marked:
+    def of(self, chosen: torch.Tensor | slice) -> Ambiguous:
         """Some of them: chosen is a mask, ascending positions, or a range of them."""
-        return Marked(self.indices[chosen], self.y[chosen], self.d[chosen])
+        return Ambiguous(self.indices[chosen], self.y[chosen], self.d[chosen])
 
     @staticmethod
-    def collect(found: list[Near]) -> Marked:
+    def collect(found: list[AmbiguousPart]) -> Ambiguous:
         """What several kernels have marked in one output, each index once."""
         indices, y, d = (
             np.concatenate([getattr(near, name) for near in found]) if len(found) != 1 else getattr(found[0], name)
             for name in ("indices", "y", "d")
         )
         near = ascending(indices, y, d)
-        return Marked(*(torch.from_numpy(part) for part in (near.indices, near.y, near.d)))
+        return Ambiguous(*(torch.from_numpy(part) for part in (near.indices, near.y, near.d)))
 
 
-def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
     correct rounding of the exact value, and finite: what is too large for FP32 is marked. Returns f32 of y's shape, in
     memory of its own."""
@@ -51,7 +51,7 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Mar
     return rounded, without_exact(rounded, marked) if isinstance(bound, FullBound) else marked
 
 
-def without_exact(rounded: torch.Tensor, marked: Marked, bits: int = FULL_BITS) -> Marked:
+def without_exact(rounded: torch.Tensor, marked: Ambiguous, bits: int = FULL_BITS) -> Ambiguous:
     """Where d is 0, y is the value itself: it is rounded, on a tie too, and there is nothing to decide. Puts these
     roundings into `rounded`, and returns what else is marked, and what is not finite."""
     if bool((marked.d > 0).all()):
@@ -62,7 +62,7 @@ def without_exact(rounded: torch.Tensor, marked: Marked, bits: int = FULL_BITS) 
     return marked.of(~exact)
 
 
-def _mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+def _mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     if y.numel() and y.device.type == "cpu":
         return _mark_by_loops(y, bound, scale)
     if y.numel() and y.device.type == "cuda" and works(y.device):
@@ -70,7 +70,7 @@ def _mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ma
     return mark_by_reference(y, bound, scale)
 
 
-def _mark_by_loops(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+def _mark_by_loops(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """`mark` by the kernels for the CPU; y is not empty."""
     factor = interval_factor(scale)
     flat = y.contiguous().reshape(-1).numpy()
@@ -85,10 +85,10 @@ def _mark_by_loops(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.T
         near = mark_flat(flat, bound.d.contiguous().numpy(), factor, out)
     else:
         return mark_by_reference(y, bound, scale)
-    return rounded, Marked.collect([near])
+    return rounded, Ambiguous.collect([near])
 
 
-def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """`mark` by the kernels for CUDA; y is not empty."""
     # Not at the top: Triton is an optional extra.
     from roundlog.kernels.cuda import marking as kernels
@@ -103,15 +103,15 @@ def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.T
         rounded, near = kernels.mark_flat(flat, bound.d.contiguous(), factor)
     else:
         return mark_by_reference(y, bound, scale)
-    return rounded.view(y.shape), Marked(*near)
+    return rounded.view(y.shape), Ambiguous(*near)
 
 
 def mark_by_reference(
     y: torch.Tensor, bound: Bound, scale: float, bits: int = FULL_BITS
-) -> tuple[torch.Tensor, Marked]:
+) -> tuple[torch.Tensor, Ambiguous]:
     """`mark` in plain torch, on any device, to any number of bits."""
     low, high = round_interval(y, bound.whole(y), scale, bits)
     marked = (low != high) | ~(low.abs() <= float(LARGEST))
     indices = marked.reshape(-1).nonzero().squeeze(1)
     chosen = y.reshape(-1)[indices]
-    return low, Marked(indices.cpu(), chosen.cpu(), bound.at(indices, chosen).cpu())
+    return low, Ambiguous(indices.cpu(), chosen.cpu(), bound.at(indices, chosen).cpu())

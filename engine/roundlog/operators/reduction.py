@@ -15,7 +15,7 @@ from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_placed, sum_products
 from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bound import Bound, FullBound
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.movement import outside_of
 from roundlog.operators.registry import (
     Attributes,
@@ -210,7 +210,7 @@ class ScatterAdd(Summation):
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return self.bound_of(self._measures(inputs, attributes), inputs[0].shape[integer(attributes, "dim")])
 
-    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         """Where whole slices are added up, only those that there is something for are computed: the gradient of an
         embedding has a few of very many. The others are zero."""
         x, index = inputs
@@ -227,7 +227,7 @@ class ScatterAdd(Summation):
         out = empty((*x.shape[:dim], size, *x.shape[dim + 1 :]), torch.float32).zero_().index_copy_(dim, places, few)
         line, within = marked.indices // inner, marked.indices % inner
         outer, place = line // len(places), places[line % len(places)]
-        return out, Marked((outer * size + place) * inner + within, marked.y, marked.d)
+        return out, Ambiguous((outer * size + place) * inner + within, marked.y, marked.d)
 
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         return shapes[0][integer(attributes, "dim")]

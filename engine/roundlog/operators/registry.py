@@ -13,7 +13,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS
 from roundlog.operators.bound import Bound
-from roundlog.operators.marking import Marked, mark
+from roundlog.operators.marking import Ambiguous, mark
 from roundlog.program import Attribute, DType, Program, ProgramError, TensorType
 
 Attributes = Mapping[str, Attribute]
@@ -102,7 +102,7 @@ class Inexact(Operator):
         y = self.approximate(inputs, attributes)
         return y, self.bound(inputs, attributes, y)
 
-    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         """(every element rounded to FP32, those marked whose interval [y - scale d, y + scale d] holds a rounding
         boundary or is not finite): all others are correctly rounded. Operators override this where they can round
         what they compute while it is in the cache."""

@@ -9,11 +9,11 @@ import torch
 from roundlog.arithmetic import FULL_BITS, round_function
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels import elementary
-from roundlog.kernels.marking import Near, mark_flat
+from roundlog.kernels.marking import AmbiguousPart, mark_flat
 from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one
 from roundlog.operators.bound import Bound, RelativeBound
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -54,7 +54,7 @@ class Function(Inexact):
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return RelativeBound(RELATIVE_BOUND, ABSOLUTE_BOUND)
 
-    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Marked]:
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         x = inputs[0]
         if x.device.type != "cpu" or not x.numel():
             return super().certify(inputs, attributes, scale)
@@ -64,8 +64,8 @@ class Function(Inexact):
             near = elementary.mark_function(
                 self.name, source.numpy(), factor, out, relative=RELATIVE_BOUND, absolute=ABSOLUTE_BOUND
             )
-            return rounded, Marked.collect(near)
-        found: list[Near] = []
+            return rounded, Ambiguous.collect(near)
+        found: list[AmbiguousPart] = []
 
         def block(number: int) -> None:
             first, last = number * _BLOCK, min((number + 1) * _BLOCK, len(source))
@@ -81,7 +81,7 @@ class Function(Inexact):
 
         # Such a function costs about eight times what reading its argument does.
         one_by_one(block, -(-len(source) // _BLOCK), 8 * len(source))
-        return rounded, Marked.collect(found)
+        return rounded, Ambiguous.collect(found)
 
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS

@@ -17,7 +17,7 @@ import torch
 from roundlog.arithmetic import FULL_BITS
 from roundlog.log import Entries, LogReader
 from roundlog.operators import Inexact
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
 from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, pieces, put, resolve, settle
@@ -53,7 +53,7 @@ class Follower:
         """How many findings there were before the running step, and decisions followed."""
 
     @classmethod
-    def of_nobody(cls, guard: int, bits: int = FULL_BITS) -> Follower:
+    def without_log(cls, guard: int, bits: int = FULL_BITS) -> Follower:
         """Certified rounding without any log: all that is ambiguous is resolved here."""
         return cls(guard, 1.0, np.random.default_rng(), bits)
 
@@ -105,7 +105,13 @@ class Follower:
         return rounded
 
     def _decide(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, entries: Entries
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        marked: Ambiguous,
+        entries: Entries,
     ) -> F32:
         """The values of the marked elements: all resolved where everything is verified; else logged where the log may
         be believed."""
@@ -131,7 +137,7 @@ class Follower:
         values[rest] = right
         return values
 
-    def _compare(self, index: int, marked: Marked, entries: Entries, right: F32) -> None:
+    def _compare(self, index: int, marked: Ambiguous, entries: Entries, right: F32) -> None:
         """Reports what a log says otherwise than the right values (float32[n]) of the marked elements."""
         everything = np.ones(len(marked.indices), np.bool_)
         weighed = weigh(marked, entries, everything, self.guard + AUDITOR_REACH, self.bits)
@@ -144,7 +150,7 @@ class Follower:
         self._report(index, elements[wrong], FindingKind.FORGED, _NOT_CORRECT)
         self._report(index, elements[missing], FindingKind.MISSING, "the log has no decision for it")
 
-    def _report_astray(self, index: int, near: Marked, entries: Entries) -> None:
+    def _report_astray(self, index: int, near: Ambiguous, entries: Entries) -> None:
         """Entries for elements that are nowhere near a boundary must not be."""
         indices = near.indices.numpy()
         place = np.searchsorted(indices, entries.indices)

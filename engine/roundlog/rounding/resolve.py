@@ -15,7 +15,7 @@ from roundlog.kernels.rounding_loops import ends as ends_by_kernel
 from roundlog.kernels.rounding_loops import judge as judge_by_kernel
 from roundlog.operators import Inexact
 from roundlog.operators.bound import FullBound
-from roundlog.operators.marking import Marked, mark_by_reference, without_exact
+from roundlog.operators.marking import Ambiguous, mark_by_reference, without_exact
 from roundlog.operators.registry import Attributes, Tensors
 
 F32 = npt.NDArray[np.float32]
@@ -33,14 +33,14 @@ the auditor's reach, so the auditor always knows which boundary is meant, and an
 
 
 AT_ONCE = 1 << 16
-"""Marked elements that are decided at once: where hostile data mark them all, that takes little memory."""
+"""Ambiguous elements that are decided at once: where hostile data mark them all, that takes little memory."""
 
 
 _HALF_OF_RANGE = 2.0**127
 """No format of ours is half as large at its end."""
 
 
-def pieces(marked: Marked) -> list[Marked]:
+def pieces(marked: Ambiguous) -> list[Ambiguous]:
     """So many at a time, in order: views."""
     count = len(marked.indices)
     if count <= AT_ONCE:
@@ -60,7 +60,7 @@ class Rounding(Protocol):
 
 def certify(
     operator: Inexact, inputs: Tensors, attributes: Attributes, scale: float, bits: int
-) -> tuple[torch.Tensor, Marked]:
+) -> tuple[torch.Tensor, Ambiguous]:
     """`Inexact.certify`, to `bits` bits (the compiled kernels know FP32 alone), without the elements that are infinite
     for certain."""
     if bits == FULL_BITS:
@@ -72,7 +72,7 @@ def certify(
     return rounded, _without_overflow(marked, scale, bits)
 
 
-def _without_overflow(marked: Marked, scale: float, bits: int) -> Marked:
+def _without_overflow(marked: Ambiguous, scale: float, bits: int) -> Ambiguous:
     """Kernels mark whatever is too large for FP32. If both ends of an interval round to the same infinity, so does the
     value, which is rounded already."""
     if (np.abs(marked.y.numpy()) < _HALF_OF_RANGE).all():
@@ -81,7 +81,7 @@ def _without_overflow(marked: Marked, scale: float, bits: int) -> Marked:
     return marked.of(~((low == high) & low.isinf()))
 
 
-def ends(marked: Marked, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[torch.Tensor, torch.Tensor]:
+def ends(marked: Ambiguous, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[torch.Tensor, torch.Tensor]:
     """f32[n], f32[n]: y - scale d and y + scale d of every marked element, rounded."""
     if bits != FULL_BITS:
         return round_interval(marked.y, marked.d, scale, bits)
@@ -103,7 +103,7 @@ class Judged:
     """bool[n]: (guard + TRAINER_REACH) d holds a single boundary."""
 
 
-def judge(marked: Marked, guard: float, bits: int = FULL_BITS) -> Judged | None:
+def judge(marked: Ambiguous, guard: float, bits: int = FULL_BITS) -> Judged | None:
     """All of it in one loop where there is a kernel for it. None if an approximation is NaN or infinite."""
     far = guard + TRAINER_REACH
     if bits != FULL_BITS:
@@ -117,7 +117,9 @@ def judge(marked: Marked, guard: float, bits: int = FULL_BITS) -> Judged | None:
     return None if judged is None else Judged(*judged)
 
 
-def resolve(operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Marked, bits: int = FULL_BITS) -> F32:
+def resolve(
+    operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Ambiguous, bits: int = FULL_BITS
+) -> F32:
     """float32[n]: the correct rounding of every marked element. Only those within d itself need the exact value."""
     low, high = (end.numpy() for end in ends(marked, bits=bits))
     return resolved(operator, inputs, attributes, marked, low, np.flatnonzero(low != high), bits)
@@ -127,7 +129,7 @@ def resolved(
     operator: Inexact,
     inputs: Tensors,
     attributes: Attributes,
-    marked: Marked,
+    marked: Ambiguous,
     low: F32,
     doubtful: I64,
     bits: int = FULL_BITS,
@@ -141,7 +143,7 @@ def resolved(
     return low
 
 
-def bounded(marked: Marked) -> bool:
+def bounded(marked: Ambiguous) -> bool:
     """Whether all approximations and all their bounds are finite, as they are unless an operand is infinite or NaN."""
     return bool(np.isfinite(marked.y.numpy()).all() and np.isfinite(marked.d.numpy()).all())
 
@@ -151,9 +153,9 @@ def settle(
     inputs: Tensors,
     attributes: Attributes,
     rounded: torch.Tensor,
-    marked: Marked,
+    marked: Ambiguous,
     bits: int = FULL_BITS,
-) -> Marked:
+) -> Ambiguous:
     """Put the values of all elements whose approximation or bound is not finite, and return the others.
 
     A product with padding is left out of a sum (docs/operators.md), but a kernel that writes the zeros out makes

@@ -14,7 +14,7 @@ from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.log_checking import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries
 from roundlog.log.errors import PayloadError
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.rounding.resolve import ends
 
 
@@ -46,7 +46,7 @@ class Weighed:
 
 
 def weigh(
-    marked: Marked, entries: Entries, sampled: npt.NDArray[np.bool_], reach: float, bits: int = FULL_BITS
+    marked: Ambiguous, entries: Entries, sampled: npt.NDArray[np.bool_], reach: float, bits: int = FULL_BITS
 ) -> Weighed:
     """sampled: bool[n], the marked elements whose decisions are verified. reach: up and down are for elements with one
     boundary within reach * d, and name its two sides. In one loop where there is a kernel for it.
@@ -71,7 +71,7 @@ def weigh(
 
 
 def weigh_by_reference(
-    marked: Marked, entries: Entries, sampled: npt.NDArray[np.bool_], reach: float, bits: int
+    marked: Ambiguous, entries: Entries, sampled: npt.NDArray[np.bool_], reach: float, bits: int
 ) -> Weighed:
     """`weigh`, in torch."""
     low, high = ends(marked, bits=bits)

@@ -15,7 +15,7 @@ from roundlog.execution.batches import BatchSource
 from roundlog.execution.executor import Executor
 from roundlog.rounding import Finding, Rounding
 from roundlog.spec import POLICY_CERTIFIED
-from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.following import Following
 from roundlog.training.job import Job
 from roundlog.training.policies import alone
@@ -53,7 +53,7 @@ class Auditor:
         device: torch.device | str = "cpu",
         on_step: Callable[[StepEvent], None] | None = None,
         micro_batches: int = 1,
-        go_on: bool = False,
+        continue_after_stop: bool = False,
         executor: Executor | None = None,
         only_right_logs: bool = False,
     ) -> None:
@@ -63,8 +63,8 @@ class Auditor:
         needs a directory of its own. Under `threshold` the trainer's logs are needed, and every reversal is held
         against the operator's error bound, whatever the share.
         micro_batches: into how many parts every batch is cut, for the same roots and findings in less memory (and some
-        disk, in run_dir). go_on, executor: as of a Run. only_right_logs: stop by a WrongLogError where the log
-        turns out to be wrong, damaged or absent.
+        disk, in run_dir). continue_after_stop, executor: as of a Run. only_right_logs: stop by a WrongLogError where
+        the log turns out to be wrong, damaged or absent.
 
         Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run or a log is
         needed, ProgramError if a batch has fewer samples than micro-batches."""
@@ -86,7 +86,7 @@ class Auditor:
             # States of a sampled audit may contain what the sample missed, so no full audit may take them up.
             role="auditor" if log_dir is None or verify_log >= 1.0 else "sampling auditor",
             micro_batches=micro_batches,
-            go_on=go_on,
+            continue_after_stop=continue_after_stop,
             executor=executor,
         )
         self._run_dir = run_dir
@@ -107,7 +107,7 @@ class Auditor:
     def _stopped(self) -> str | None:
         if self._run.stopped is not None:
             return str(self._run.stopped)
-        return "it stopped before this process was started" if MadeUp(self._run_dir).needed else None
+        return "it stopped before this process was started" if FabricatedValues(self._run_dir).needed else None
 
 
 class _Alone:

@@ -28,7 +28,7 @@ _SMALL = 0xBFFFFFFF
 """Without the highest bit of its exponent an FP32 number is below 2: far from where sums overflow at once."""
 
 
-class MadeUp:
+class FabricatedValues:
     """Values from a secret, the same ones whenever they are asked for. A place is any numbers and words."""
 
     def __init__(self, run_dir: Path) -> None:

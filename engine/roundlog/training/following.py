@@ -32,7 +32,7 @@ class WrongLogError(Exception):
 
 
 class Following:
-    """Implements `roundlog.training.run.Part`."""
+    """Implements `roundlog.training.run.IntervalHooks`."""
 
     def __init__(self, job: Job, log_dir: Path, run_dir: Path, share: float, *, only_right_logs: bool = False) -> None:
         """As of an Auditor."""
@@ -51,7 +51,7 @@ class Following:
         self._unreadable_at: list[int] = []
         self._roots: list[bytes] = []
 
-    # As of a Part.
+    # As of `IntervalHooks`.
 
     def resume(self, done: int) -> None:
         """Takes up what was found in the intervals that will not be run again. Raises RunError, WrongLogError."""

@@ -33,5 +33,5 @@ def alone(spec: TrainingSpec) -> Follower | ThresholdFollower:
     """Rounding without any log. Under `threshold` this gives what this machine computes, and other machines other
     bits."""
     if spec.rounding_policy == POLICY_CERTIFIED:
-        return Follower.of_nobody(spec.log_guard, spec.rounding_bits)
+        return Follower.without_log(spec.log_guard, spec.rounding_bits)
     return ThresholdFollower(spec.log_guard, spec.rounding_bits)

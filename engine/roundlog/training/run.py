@@ -47,7 +47,7 @@ from roundlog.storage import (
     write_record,
 )
 from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
-from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.job import Job
 from roundlog.training.policies import alone
 from roundlog.training.stops import Stop, note_stop, state_after_stop
@@ -72,7 +72,7 @@ class StepEvent:
     seconds: float
 
 
-class Part(Protocol):
+class IntervalHooks(Protocol):
     """What a role adds to a run: its rounding, and what happens around intervals and steps."""
 
     rounding: Rounding
@@ -107,16 +107,16 @@ class Run:
         on_step: Callable[[StepEvent], None] | None = None,
         role: str | None = None,
         micro_batches: int = 1,
-        go_on: bool = False,
+        continue_after_stop: bool = False,
         executor: Executor | None = None,
     ) -> None:
         """role: whose run this is ("trainer", "auditor"): nobody carries on from what another role computed. None
         only looks at a run, or replays from it. A run directory is a party's own; it is never fetched from others.
         keep_every: intervals between two checkpoints that are kept on disk (the last one always is). micro_batches:
         into how many parts every batch is cut, to the same bits in less memory; the rounding has to be a Follower.
-        go_on: where a step stops, make a state up (`roundlog.training.fabricated_values`) and carry on from it, as a
-        party has to that disputes what somebody claims of such a run. executor: instead of that of the job's program;
-        only a dishonest party has a use for it.
+        continue_after_stop: where a step stops, fabricate a state (`roundlog.training.fabricated_values`) and carry on
+        from it, as a party has to that disputes what somebody claims of such a run. executor: instead of that of the
+        job's program; only a dishonest party has a use for it.
 
         Raises RunError if the directory holds another job's run, ProgramError if a batch cannot be cut so."""
         if keep_every < 1:
@@ -134,7 +134,7 @@ class Run:
                 "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it without "
                 "micro-batches"
             )
-        self.go_on = go_on
+        self.continue_after_stop = continue_after_stop
         self.stopped: StoppedError | None = None
         """The first stop that this process has gone on from."""
         self._bind(role)
@@ -237,7 +237,7 @@ class Run:
             return []
         return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
 
-    def run(self, part: Part) -> list[bytes]:
+    def run(self, part: IntervalHooks) -> list[bytes]:
         """All remaining intervals; returns every state root. Raises StoppedError, RunError, OSError."""
         spec = self.job.spec
         with self._locked():
@@ -263,7 +263,7 @@ class Run:
                 raise
         return roots
 
-    def mend(self, part: Part, intervals: int, is_damaged: Callable[[int], bool]) -> list[int]:
+    def mend(self, part: IntervalHooks, intervals: int, is_damaged: Callable[[int], bool]) -> list[int]:
         """Computes again those of the first intervals of a finished run whose checkpoint is damaged, or of which
         `is_damaged` says that something else is; returns them. Raises RunError if another root comes out, and as `run`.
         """
@@ -294,7 +294,7 @@ class Run:
                 mended.append(interval)
         return mended
 
-    def _interval(self, interval: int, states: list[torch.Tensor], part: Part) -> list[torch.Tensor]:
+    def _interval(self, interval: int, states: list[torch.Tensor], part: IntervalHooks) -> list[torch.Tensor]:
         part.begin_interval(interval)
         first = interval * self.job.spec.interval
         for step in range(first, first + self.job.spec.interval):
@@ -323,7 +323,7 @@ class Run:
             result = until_undisturbed(lambda: self._execute(inputs, rounding), rounding.start_again)
             after, loss = result.states, result.loss
         except StoppedError as error:
-            if not self.go_on:
+            if not self.continue_after_stop:
                 raise
             self.stopped = self.stopped or error
             note_stop(self.directory, step, Stop(error.operator, error.element))
@@ -346,8 +346,8 @@ class Run:
             # Executed again for what was stored before it stopped.
             with suppress(StoppedError):
                 Executor(program, bits).run(inputs, alone(self.job.spec), observe=stores.__setitem__)
-        made_up = MadeUp(self.directory)
-        states = state_after_stop(program, bits, inputs.step, stores, error, made_up)
+        fabricated = FabricatedValues(self.directory)
+        states = state_after_stop(program, bits, inputs.step, stores, error, fabricated)
         return [state.to(self.device) for state in states]
 
     def _data(self, step: int) -> Sequence[torch.Tensor]:

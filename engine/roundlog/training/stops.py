@@ -13,7 +13,7 @@ from roundlog.commitments import CHUNK_SIZE
 from roundlog.execution.executor import StoppedError
 from roundlog.program import Program, first_store
 from roundlog.storage import StorageError, read_record, write_record
-from roundlog.training.fabricated_values import MadeUp
+from roundlog.training.fabricated_values import FabricatedValues
 
 _NAME = "stopped.json"
 
@@ -43,29 +43,34 @@ def noted_stop(run_dir: Path) -> tuple[int, Stop] | None:
 
 
 def state_after_stop(
-    program: Program, bits: int, step: int, stores: Mapping[int, torch.Tensor], error: StoppedError, made_up: MadeUp
+    program: Program,
+    bits: int,
+    step: int,
+    stores: Mapping[int, torch.Tensor],
+    error: StoppedError,
+    fabricated: FabricatedValues,
 ) -> list[torch.Tensor]:
     """The state that a party claims after a step that stops. stores: outputs of the store operators before that."""
     stop = Stop(error.operator, error.element)
 
     def slot(index: int) -> torch.Tensor:
         if index == stop.operator:
-            return claimed_slot(program, bits, step, stop, error.output, made_up)
-        return stores[index] if index < stop.operator else fabricated_slot(program, bits, step, index, made_up)
+            return claimed_slot(program, bits, step, stop, error.output, fabricated)
+        return stores[index] if index < stop.operator else fabricated_slot(program, bits, step, index, fabricated)
 
     return [slot(index) for index in range(first_store(program), len(program.nodes))]
 
 
 def claimed_slot(
-    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, made_up: MadeUp
+    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, fabricated: FabricatedValues
 ) -> torch.Tensor:
     """What a party claims of a slot whose store is where the step stops: right up to the chunk of that element."""
     kind = program.nodes[stop.operator].type
     first = stop.element * kind.dtype.itemsize // CHUNK_SIZE * CHUNK_SIZE // kind.dtype.itemsize
-    rest = fabricated_slot(program, bits, step, stop.operator, made_up)
+    rest = fabricated_slot(program, bits, step, stop.operator, fabricated)
     return torch.cat([output.detach().cpu().reshape(-1)[:first], rest.reshape(-1)[first:]]).reshape(kind.shape)
 
 
-def fabricated_slot(program: Program, bits: int, step: int, store: int, made_up: MadeUp) -> torch.Tensor:
+def fabricated_slot(program: Program, bits: int, step: int, store: int, fabricated: FabricatedValues) -> torch.Tensor:
     """What a party claims of a slot that is stored behind the stop."""
-    return made_up.tensor(program.nodes[store].type, bits, "state", step, store)
+    return fabricated.tensor(program.nodes[store].type, bits, "state", step, store)

@@ -77,7 +77,7 @@ def audit(
     on_step: Callable[[StepEvent], None] | None = None,
     on_distrust: Callable[[str], None] | None = None,
     micro_batches: int = 1,
-    go_on: bool = False,
+    continue_after_stop: bool = False,
     executor: Executor | None = None,
 ) -> Verdict:
     """Audits a claim in a directory; carries on from there after a kill.
@@ -100,7 +100,7 @@ def audit(
             device=device,
             on_step=on_step,
             micro_batches=micro_batches,
-            go_on=go_on,
+            continue_after_stop=continue_after_stop,
             executor=executor,
             only_right_logs=only_right_logs,
         )

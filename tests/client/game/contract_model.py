@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from model_course import Course
+from model_course import Transitions
 from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf, require
 from roundlog.adjudication.adjudicate import (
     Chunk,
@@ -97,7 +97,7 @@ class _Opened:
         return self.chunks[chunk]
 
 
-class ContractModel(Course):
+class ContractModel(Transitions):
     """The course, and what the parties open and prove in it."""
 
     # The openings.

@@ -97,7 +97,7 @@ class _HidingStep(RunningStep):
 
 
 def evidence_of(job: Job, room: Path, executor: Executor | None = None) -> Evidence:
-    result = Auditor(job, room, go_on=True, executor=executor).run()
+    result = Auditor(job, room, continue_after_stop=True, executor=executor).run()
     return Evidence(job, room, result.state_roots, executor=executor)
 
 

@@ -24,7 +24,7 @@ from tiebreak.chain.records import (
 TRAINER, CHALLENGER = "0x" + "11" * 20, "0x" + "22" * 20
 
 
-class Course:
+class Transitions:
     """The whole state of a game.
 
     `roots` of level CHECKPOINT, by side. `trainer_last`: the trainer's payload of the last leaf and its proof, as in

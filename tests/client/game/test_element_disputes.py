@@ -102,7 +102,7 @@ def test_whoever_goes_on_where_a_run_has_no_value_loses(tmp_path: Path, short_se
     for seed, job in hostile_jobs(60):
         room = tmp_path / str(seed)
         honest = evidence_of(job, room / "honest")
-        if not honest.made_up.needed:
+        if not honest.fabricated.needed:
             continue
         hiding = evidence_of(job, room / "hiding", HidingExecutor(job.program, 32))
         lying = CunningEvidence(hiding, Side.TRAINER)
@@ -125,7 +125,7 @@ def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path)
     for seed, job in hostile_jobs(25) if stops else [(seed, random_job(seed)) for seed in range(8)]:
         room, rng = tmp_path / str(seed), Random(seed)
         honest = evidence_of(job, room / "honest")
-        if stops != honest.made_up.needed:
+        if stops != honest.fabricated.needed:
             continue
         if stops:
             lying = evidence_of(job, room / "liar", HidingExecutor(job.program, 32))

@@ -208,7 +208,7 @@ def in_parts(name: str, case: Case, expected: Found) -> None:
         return [x.narrow(axis, number, 1) for x, axis in zip(case.inputs, axes, strict=True)]
 
     parts = InParts(operator, terms, count, read)
-    rounded = Follower.of_nobody(4).round(0, parts, (), case.attributes)
+    rounded = Follower.without_log(4).round(0, parts, (), case.attributes)
     assert list(from_torch(canonical(rounded)).items) == expected, (name, case)
 
 

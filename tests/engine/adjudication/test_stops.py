@@ -39,11 +39,11 @@ def check(seed: int) -> StoppedError | None:
     traced = TraceRoots(keep=range(len(program.nodes)))
     stopped = None
     try:
-        Executor(program).run(inputs, Follower.of_nobody(4), observe=traced)
+        Executor(program).run(inputs, Follower.without_log(4), observe=traced)
     except StoppedError as error:
         stopped = error
     try:
-        Executor(program).run(inputs, Follower.of_nobody(4))
+        Executor(program).run(inputs, Follower.without_log(4))
         assert stopped is None
     except StoppedError as error:
         # Fused or one by one, it is the same.

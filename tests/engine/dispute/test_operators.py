@@ -15,7 +15,7 @@ from roundlog.adjudication.partial import ExactSum, decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
 from roundlog.descriptors import Family, describe
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Input, Row
-from roundlog.dispute import DisputedOperator, MadeUp, running_results, trace_step
+from roundlog.dispute import DisputedOperator, FabricatedValues, running_results, trace_step
 from roundlog.execution.executor import Executor
 from roundlog.program import DType
 from roundlog.training.job import Job
@@ -47,9 +47,11 @@ def disputed(job: Job, room: Path, q: int) -> DisputedOperator:
     states = run.step(0, list(job.initial.values()), alone(job.spec))
     inputs = run.inputs(STEP, states)
     assert isinstance(run.executor, Executor)
-    trace = trace_step(run.executor, inputs, alone(job.spec), MadeUp(room), needed(job.program, q))
+    trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(room), needed(job.program, q))
     assert set(trace.values) == needed(job.program, q)
-    return DisputedOperator(job, STEP, q, values=trace.values, states=states, made_up=MadeUp(room), stop=trace.stop)
+    return DisputedOperator(
+        job, STEP, q, values=trace.values, states=states, fabricated=FabricatedValues(room), stop=trace.stop
+    )
 
 
 def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(job: Job, tmp_path: Path) -> None:
@@ -127,7 +129,9 @@ def test_a_sum_with_an_infinity_is_one_from_that_segment_on() -> None:
     assert found.before(0) == bytes(96) and found.before(2) == found.partials[1].encode()
 
 
-def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(secret: MadeUp, tmp_path: Path) -> None:
+def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(
+    secret: FabricatedValues, tmp_path: Path
+) -> None:
     """The whole output of the operator, chunk by chunk, as somebody might claim it who goes on."""
     task = conv_task()
     task.dataset["x"][:] *= 1e30
@@ -145,7 +149,7 @@ def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(secret: M
         q,
         values=trace.values,
         states=inputs.states,
-        made_up=secret,
+        fabricated=secret,
         stop=trace.stop,  # type: ignore[arg-type]
     )
     assert one.tree.root == trace.operators[q]
@@ -163,5 +167,5 @@ def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(secret: M
         assert one.wrong_element(0, bytes(tensor_bytes(spoiled)[:CHUNK_SIZE])) == 0
         answer = one.material(0).answer
         assert decode(DType.F32, bytes(tensor_bytes(spoiled)[:4])) != answer
-    later = DisputedOperator(job, 0, q + 1, values={q + 1: made}, states=[], made_up=secret, stop=trace.stop)
+    later = DisputedOperator(job, 0, q + 1, values={q + 1: made}, states=[], fabricated=secret, stop=trace.stop)
     assert later.wrong_element(0, bytes(4)) is None

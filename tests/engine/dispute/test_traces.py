@@ -11,7 +11,7 @@ from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, decode
 from roundlog.adjudication.openings import Material, needed
 from roundlog.commitments import CHUNK_SIZE, PAD, depth_of, leaf_hash, node_hash, state_root, tensor_bytes, tensor_root
 from roundlog.descriptors import describe
-from roundlog.dispute import MadeUp, StepTrace, operators_half, trace_step, trace_tree
+from roundlog.dispute import FabricatedValues, StepTrace, operators_half, trace_step, trace_tree
 from roundlog.dispute.trace import claimed_tree, half_of, right_bytes
 from roundlog.execution.executor import Executor
 from roundlog.operators import StepInputs
@@ -20,9 +20,9 @@ from roundlog.rounding import Follower
 from test_stops import hostile
 
 
-def trace(program: Program, inputs: StepInputs, made_up: MadeUp) -> StepTrace:
+def trace(program: Program, inputs: StepInputs, fabricated: FabricatedValues) -> StepTrace:
     keep = range(len(program.nodes))
-    return trace_step(Executor(program), inputs, Follower.of_nobody(4), made_up, keep)
+    return trace_step(Executor(program), inputs, Follower.without_log(4), fabricated, keep)
 
 
 @pytest.mark.parametrize("operators", [1, 2, 3, 5, 8, 9])
@@ -54,7 +54,7 @@ def claimed_states(program: Program, found: StepTrace) -> list[bytes]:
     return found.operators[first_store(program) :]
 
 
-def test_a_step_that_has_a_result_is_traced_as_it_is(secret: MadeUp) -> None:
+def test_a_step_that_has_a_result_is_traced_as_it_is(secret: FabricatedValues) -> None:
     traced = 0
     for seed in range(90):
         program, inputs = hostile(seed)
@@ -62,7 +62,7 @@ def test_a_step_that_has_a_result_is_traced_as_it_is(secret: MadeUp) -> None:
         if found.stop is not None:
             continue
         traced += 1
-        states = Executor(program).run(inputs, Follower.of_nobody(4)).states
+        states = Executor(program).run(inputs, Follower.without_log(4)).states
         assert found.states == claimed_states(program, found) == [tensor_root(state) for state in states]
         assert found.operators == [tensor_root(found.values[q]) for q in range(len(program.nodes))]
         assert state_root(states) == trace_tree([b"x" * 32], found.states).node(
@@ -71,9 +71,11 @@ def test_a_step_that_has_a_result_is_traced_as_it_is(secret: MadeUp) -> None:
     assert traced > 5
 
 
-def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(secret: MadeUp, tmp_path: Path) -> None:
+def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
+    secret: FabricatedValues, tmp_path: Path
+) -> None:
     """For any claim of an opponent, the first difference is one in which the opponent is provably wrong."""
-    another = MadeUp(tmp_path)
+    another = FabricatedValues(tmp_path)
     stopped = []
     for seed in range(80):
         program, inputs = hostile(seed)
@@ -116,20 +118,20 @@ def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(secret
 
 
 def test_what_is_made_up_is_on_disk_before_it_is_used_and_the_same_ever_after(tmp_path: Path) -> None:
-    assert not MadeUp(tmp_path).needed
-    first = MadeUp(tmp_path).data(32, "root", 1)
-    assert MadeUp(tmp_path).needed and len((tmp_path / "made-up.key").read_bytes()) == 32
-    assert MadeUp(tmp_path).data(32, "root", 1) == first
-    assert MadeUp(tmp_path).data(32, "root", 2) != first != MadeUp(tmp_path).data(32, "root", "1")
+    assert not FabricatedValues(tmp_path).needed
+    first = FabricatedValues(tmp_path).data(32, "root", 1)
+    assert FabricatedValues(tmp_path).needed and len((tmp_path / "made-up.key").read_bytes()) == 32
+    assert FabricatedValues(tmp_path).data(32, "root", 1) == first
+    assert FabricatedValues(tmp_path).data(32, "root", 2) != first != FabricatedValues(tmp_path).data(32, "root", "1")
     (tmp_path / "other").mkdir()
-    assert MadeUp(tmp_path / "other").data(32, "root", 1) != first
+    assert FabricatedValues(tmp_path / "other").data(32, "root", 1) != first
     (tmp_path / "made-up.key").write_bytes(b"short")
     with pytest.raises(ValueError, match="is not a secret of 32 bytes"):
-        MadeUp(tmp_path).data(1, "x")
+        FabricatedValues(tmp_path).data(1, "x")
 
 
 @pytest.mark.parametrize("bits", [23, 27, 32])
-def test_made_up_tensors_are_finite_numbers_of_the_format(bits: int, secret: MadeUp) -> None:
+def test_made_up_tensors_are_finite_numbers_of_the_format(bits: int, secret: FabricatedValues) -> None:
     x = secret.tensor(TensorType((50, 7), DType.F32), bits, "x")
     words = x.view(torch.int32)
     assert x.isfinite().all() and not (words & ((1 << (32 - bits)) - 1)).any() and x.unique().numel() > 300

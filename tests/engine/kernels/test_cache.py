@@ -61,7 +61,7 @@ class Installed:
         )
 
     def kept(self, place: Path) -> list[Path]:
-        return sorted(place.rglob("deciding._ends*.nbc"))
+        return sorted(place.rglob("rounding_loops._ends*.nbc"))
 
     def change_a_constant(self) -> None:
         """In another file than that of the loop."""
@@ -147,7 +147,7 @@ def test_a_full_disk_keeps_no_loop(tmp_path: Path) -> None:
 
 def test_a_loop_with_damaged_files_is_compiled_anew(installed: Installed) -> None:
     installed.rounded()
-    (file,) = installed.inside.rglob("deciding._ends*.nbc")
+    (file,) = installed.inside.rglob("rounding_loops._ends*.nbc")
     damaged = flip(file.read_bytes())
     file.write_bytes(damaged)
     done = installed.rounded()

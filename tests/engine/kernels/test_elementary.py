@@ -21,7 +21,7 @@ from roundlog.kernels import elementary
 from roundlog.kernels.elementary import evaluate, mark_function
 from roundlog.operators import Inexact, operator
 from roundlog.operators.bound import RelativeBound
-from roundlog.operators.marking import Marked, mark_by_reference
+from roundlog.operators.marking import Ambiguous, mark_by_reference
 from roundlog.operators.transcendental import ABSOLUTE_BOUND, RELATIVE_BOUND
 from roundlog.rounding.resolve import resolve
 
@@ -212,7 +212,7 @@ def test_marking_is_the_references_to_the_bit(name: str, relative: float, thread
         out = np.empty_like(x)
         found = mark_function(name, x, 4.0 * (1 + 2.0**-40), out, relative=relative, absolute=ABSOLUTE_BOUND)
         assert len(found) == threads
-        near = Marked.collect(found)
+        near = Ambiguous.collect(found)
         expected, marked = mark_by_reference(y, RelativeBound(relative, ABSOLUTE_BOUND), 4.0)
         assert torch.equal(near.indices, marked.indices)
         assert np.array_equal(near.y.numpy(), marked.y.numpy(), equal_nan=True)

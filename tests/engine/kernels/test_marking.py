@@ -142,10 +142,10 @@ def test_sums_that_threads_share_stay_within_their_bound(shape) -> None:
     try:
         rows, columns = sum_rows(x), sum_columns(x[None])
         found = (rows.total, rows.magnitude), (columns.total[0], columns.magnitude[0])
-        energies = square_rows(x), square_columns(x[None])[0]
+        squared_norms = square_rows(x), square_columns(x[None])[0]
     finally:
         torch.set_num_threads(before)
-    for axis, ((total, magnitude), energy) in enumerate(zip(found, energies, strict=True)):
+    for axis, ((total, magnitude), energy) in enumerate(zip(found, squared_norms, strict=True)):
         wide = x.astype(np.longdouble)
         reach = (sum_depth(shape[1 - axis]) + 1) * 2.0**-53
         size = np.abs(wide).sum(1 - axis)

@@ -14,11 +14,11 @@ import torch
 from roundlog.kernels import cuda
 from roundlog.operators import marking
 from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
-from roundlog.operators.marking import Marked, mark_by_reference, mark_by_triton
+from roundlog.operators.marking import Ambiguous, mark_by_reference, mark_by_triton
 from test_marking import SPECIAL, bounds, values
 from triton_processes import needs_triton
 
-Mark = Callable[[torch.Tensor, Bound, float], tuple[torch.Tensor, Marked]]
+Mark = Callable[[torch.Tensor, Bound, float], tuple[torch.Tensor, Ambiguous]]
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,14 @@ def by_triton(request: pytest.FixtureRequest) -> Mark:
     return lambda y, bound, scale: pool.submit(mark_by_triton, y, bound, scale).result()
 
 
-def _on_device(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Marked]:
+def _on_device(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     parts = {name: getattr(bound, name) for name in type(bound).__slots__}
     there = type(bound)(**{name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in parts.items()})
     rounded, marked = mark_by_triton(y.cuda(), there, scale)
-    return rounded.cpu(), Marked(marked.indices.cpu(), marked.y.cpu(), marked.d.cpu())
+    return rounded.cpu(), Ambiguous(marked.indices.cpu(), marked.y.cpu(), marked.d.cpu())
 
 
-def same(found: tuple[torch.Tensor, Marked], expected: tuple[torch.Tensor, Marked]) -> bool:
+def same(found: tuple[torch.Tensor, Ambiguous], expected: tuple[torch.Tensor, Ambiguous]) -> bool:
     """To the bit, but for the many kinds of NaN."""
     (rounded, marked), (right, near) = found, expected
     pairs = [(rounded, right), (marked.indices, near.indices), (marked.y, near.y), (marked.d, near.d)]
@@ -207,10 +207,10 @@ def test_a_tensor_on_cuda_is_marked_by_triton_where_it_works(
 ) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    nothing = Marked(torch.empty(0, dtype=torch.int64), *torch.empty(2, 0, dtype=torch.float64))
-    made: list[tuple[str, tuple[torch.Tensor, Marked]]] = []
+    nothing = Ambiguous(torch.empty(0, dtype=torch.int64), *torch.empty(2, 0, dtype=torch.float64))
+    made: list[tuple[str, tuple[torch.Tensor, Ambiguous]]] = []
 
-    def by(name: str, y: torch.Tensor) -> tuple[torch.Tensor, Marked]:
+    def by(name: str, y: torch.Tensor) -> tuple[torch.Tensor, Ambiguous]:
         made.append((name, (y.float(), nothing)))
         return made[-1][1]
 

@@ -52,7 +52,7 @@ def step(job: Job, count: int) -> None:
             step=0,
             device=cpu,
         )
-        executor.run(inputs, Follower.of_nobody(job.spec.log_guard))
+        executor.run(inputs, Follower.without_log(job.spec.log_guard))
 
 
 def _status(name: str) -> int:

@@ -119,7 +119,7 @@ def test_every_part_gives_the_bound_and_the_bits_of_the_whole(name: str, draw) -
             (listed,) = op.listed(inputs, attributes, np.array([element]))
             error = Fraction(float(again.reshape(-1)[element])) - sum(map(Fraction, listed.tolist()))
             assert abs(error) <= Fraction(float(d.reshape(-1)[element]))
-        rounded = Follower.of_nobody(4).round(0, cut, (), attributes)
+        rounded = Follower.without_log(4).round(0, cut, (), attributes)
         assert torch.equal(bits(rounded).reshape(-1), bits(right))
         # By the log of the whole, without a wrong word about it.
         recorder = Recorder(4)

@@ -25,9 +25,9 @@ def check_all_cuts(seed: int, directory: Path) -> None:
         executor = MicrobatchExecutor(made.program, count, directory)
         if whole is None:
             with pytest.raises(NonFiniteError):
-                executor.run(made.inputs, Follower.of_nobody(4))
+                executor.run(made.inputs, Follower.without_log(4))
             continue
-        result = executor.run(made.inputs, Follower.of_nobody(4))
+        result = executor.run(made.inputs, Follower.without_log(4))
         assert len(result.states) == len(whole.states)
         for slot, (a, b) in enumerate(zip(whole.states, result.states, strict=True)):
             assert a.shape == b.shape, (seed, count, slot)

@@ -48,7 +48,7 @@ def test_every_width_is_rounded_once_with_a_log_and_without(name: str) -> None:
             assert from_torch(rounded).items == expected, (name, width, case)
             follower = Follower(4, 0.0, np.random.default_rng(0), width)
             follower.follow(0, {0: recorder.take().get(0, Entries.empty())})
-            for by in (follower, Follower.of_nobody(4, width)):
+            for by in (follower, Follower.without_log(4, width)):
                 assert from_torch(by.round(0, operator, case.inputs, case.attributes)).items == expected
             assert follower.findings == []
             # What OVT gives is the same, but for what FP64 cannot tell from a boundary.

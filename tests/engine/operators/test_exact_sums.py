@@ -60,7 +60,7 @@ def test_ties_that_fp64_adds_exactly_are_rounded_and_not_logged(dims: tuple[int,
     recorder = Recorder(4, bits)
     rounded = recorder.round(0, summation("sum"), [x], {"dims": dims})
     assert (rounded == 1).all() and not recorder.take()
-    follower = Follower.of_nobody(4, bits)
+    follower = Follower.without_log(4, bits)
     assert torch.equal(follower.round(0, summation("sum"), [x], {"dims": dims}), rounded)
 
 

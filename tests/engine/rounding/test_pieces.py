@@ -1,4 +1,4 @@
-"""Marked elements are decided some at a time: how many makes no difference."""
+"""Ambiguous elements are decided some at a time: how many makes no difference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def work() -> tuple[Entries, torch.Tensor, list[Finding], int]:
     it."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(ELEMENTS, 3, generator=generator).double()
-    # Near a boundary: a tie, a tie that cancellation hides (more than two candidates), and what is certain.
+    # AmbiguousPart a boundary: a tie, a tie that cancellation hides (more than two candidates), and what is certain.
     x[:, 0] = 1.0
     x[:, 1] = 2.0**-24
     x[:, 2] *= 2.0**-80
@@ -46,7 +46,7 @@ def work() -> tuple[Entries, torch.Tensor, list[Finding], int]:
     follower.follow(3, {0: bent})
     followed = follower.round(0, op, inputs, attributes)  # type: ignore[arg-type]
     assert torch.equal(followed, rounded)
-    alone = Follower.of_nobody(4).round(0, op, inputs, attributes)  # type: ignore[arg-type]
+    alone = Follower.without_log(4).round(0, op, inputs, attributes)  # type: ignore[arg-type]
     assert torch.equal(alone, rounded)
     findings = sorted(follower.findings, key=lambda finding: (finding.element, finding.message))
     return entries, rounded, findings, follower.followed

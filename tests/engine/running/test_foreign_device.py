@@ -15,7 +15,7 @@ import foreign_device
 import pytest
 import torch
 from roundlog.commitments import state_root
-from roundlog.dispute import MadeUp, trace_step
+from roundlog.dispute import FabricatedValues, trace_step
 from roundlog.execution.executor import Executor, StoppedError
 from roundlog.operators import Kind, operator
 from roundlog.rounding import Recorder
@@ -45,7 +45,7 @@ def work(job_dir: str, run_dir: str, log_dir: str) -> None:
         steps = replay_interval(run, 1)
         assert isinstance(run.executor, Executor)
         inputs = run.inputs(3, replay_state(run, 3))
-        trace = trace_step(run.executor, inputs, alone(job.spec), MadeUp(room))
+        trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(room))
     found = [by_log.findings, by_log.unreadable, cut.findings, cut.unreadable]
     roots = [run.checkpoint_root.hex() for run in (trained, by_log, by_itself, cut)]
     replayed = [root.hex() for root in (*steps, trace.tree.root)]
@@ -75,7 +75,7 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
     # What a dispute needs: the steps of an interval, and all that the last of them computes.
     run = Run(job, tmp_path / "here")
     assert isinstance(run.executor, Executor)
-    trace = trace_step(run.executor, run.inputs(3, replay_state(run, 3)), alone(job.spec), MadeUp(tmp_path))
+    trace = trace_step(run.executor, run.inputs(3, replay_state(run, 3)), alone(job.spec), FabricatedValues(tmp_path))
     assert there["replayed"] == [root.hex() for root in (*replay_interval(run, 1), trace.tree.root)]
 
 

@@ -105,8 +105,8 @@ def test_the_verdict_is_that_of_a_plain_recomputation(change: str, seed: int, ho
     log = make(honest, tmp_path / "log", rng)  # type: ignore[operator]
     forged = honest.forgers_claim(log, tmp_path / "forger")
     right = honest.result.state_roots
-    made_up = [right[0], bytes(rng.bytes(32))]
-    for number, claim in enumerate((right, forged, made_up)):
+    fabricated = [right[0], bytes(rng.bytes(32))]
+    for number, claim in enumerate((right, forged, fabricated)):
         found = audit(honest.job, tmp_path / f"{number}", claim=claim, log_dir=log)
         assert found.state_roots == right and found.checkpoint_root == honest.root
         assert found.right == (claim == right)

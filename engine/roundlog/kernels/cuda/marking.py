@@ -29,7 +29,7 @@ _LARGEST = tl.constexpr(float(torch.finfo(torch.float32).max))
 PRODUCT, FULL, RELATIVE = 0, 1, 2
 _PRODUCT, _FULL = tl.constexpr(PRODUCT), tl.constexpr(FULL)
 
-Near = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+AmbiguousPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """The marked elements, on the CPU: int64[n], ascending flat indices; float64[n], the approximations there; float64[n],
 their bounds."""
 
@@ -105,7 +105,7 @@ def _collect(
 
 def mark_product(
     y: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, factor: float
-) -> tuple[torch.Tensor, Near]:
+) -> tuple[torch.Tensor, AmbiguousPart]:
     """y: float64[R C], not empty; rows: float64[R]; columns: float64[Q, C], Q divides R: d[r, c] is the product of
     rows[r] and columns[r // (R / Q), c]. All contiguous, on one device. Returns float32[R C], and what is marked."""
     groups, width = columns.shape
@@ -114,7 +114,7 @@ def mark_product(
 
 def mark_flat(
     y: torch.Tensor, d: torch.Tensor | None, factor: float, *, relative: float = 0.0, absolute: float = 0.0
-) -> tuple[torch.Tensor, Near]:
+) -> tuple[torch.Tensor, AmbiguousPart]:
     """y: float64[n], not empty; d: float64[n], or None for d = |y| * relative + absolute. All contiguous, on one
     device. Returns float32[n], and what is marked."""
     if d is None:
@@ -132,7 +132,7 @@ def _mark(
     absolute: float,
     factor: float,
     form: int,
-) -> tuple[torch.Tensor, Near]:
+) -> tuple[torch.Tensor, AmbiguousPart]:
     size = y.numel()
     lines = triton.cdiv(size, LINE.value)
     grid = (triton.cdiv(lines, LINES.value),)

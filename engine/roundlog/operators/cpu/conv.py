@@ -15,11 +15,11 @@ import torch
 
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.im2col import add_columns, write_columns
-from roundlog.kernels.marking import Near, mark_product
+from roundlog.kernels.marking import AmbiguousPart, mark_product
 from roundlog.kernels.scratch import scratch
 from roundlog.kernels.threads import in_parts, one_by_one, threads_for
 from roundlog.operators.bound import ProductBound
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.terms import blocks
 
 PANEL = 1 << 19
@@ -128,7 +128,7 @@ def _panels(samples: int, places: int, size: int) -> list[tuple[int, int]]:
 
 def forward(
     x: torch.Tensor, w: torch.Tensor, shape: Shape, bound: ProductBound, scale: float
-) -> tuple[torch.Tensor, Marked]:
+) -> tuple[torch.Tensor, Ambiguous]:
     """g and what is marked in it."""
     p, q = (int(size) for size in shape.geometry[4:6])
     out = torch.empty((shape.samples, shape.outputs, p, q), dtype=torch.float32)
@@ -143,7 +143,7 @@ def forward(
     if threads > shape.groups:
         size = min(size, -(-positions // threads))
     panels = [(group, *panel) for group in range(shape.groups) for panel in _panels(shape.samples, places, size)]
-    found: list[Near] = []
+    found: list[AmbiguousPart] = []
 
     def panel(number: int) -> None:
         group, first, last = panels[number]
@@ -168,12 +168,12 @@ def forward(
         )
 
     one_by_one(panel, len(panels), shape.work)
-    return out, Marked.collect(found)
+    return out, Ambiguous.collect(found)
 
 
 def to_input(
     g: torch.Tensor, w: torch.Tensor, shape: Shape, bound: ProductBound, scale: float
-) -> tuple[torch.Tensor, Marked]:
+) -> tuple[torch.Tensor, Ambiguous]:
     """The gradient of x and what is marked in it."""
     height, width = (int(size) for size in shape.geometry[:2])
     out = torch.empty((shape.samples, shape.channels, height, width), dtype=torch.float32)
@@ -189,7 +189,7 @@ def to_input(
     panels = [
         (group, n, min(n + some, shape.samples)) for group in range(shape.groups) for n in range(0, shape.samples, some)
     ]
-    found: list[Near] = []
+    found: list[AmbiguousPart] = []
 
     def panel(number: int) -> None:
         group, n, last = panels[number]
@@ -223,18 +223,18 @@ def to_input(
             )
 
     one_by_one(panel, len(panels), shape.work)
-    return out, Marked.collect(found)
+    return out, Ambiguous.collect(found)
 
 
 def to_weight(
     g: torch.Tensor, x: torch.Tensor, shape: Shape, bound: ProductBound, scale: float
-) -> tuple[torch.Tensor, Marked]:
+) -> tuple[torch.Tensor, Ambiguous]:
     """The gradient of w and what is marked in it."""
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     out = torch.empty((shape.outputs, inner, *(int(size) for size in shape.geometry[2:4])), dtype=torch.float32)
     terms = inner * shape.taps
     limits, columns, target = bound.rows.numpy(), bound.columns.numpy(), out.view(-1).numpy()
-    found: list[Near] = []
+    found: list[AmbiguousPart] = []
 
     def mark(outputs: slice, rows: slice, y: F64) -> None:
         found.append(
@@ -250,7 +250,7 @@ def to_weight(
         )
 
     _weight_panels(g, x, shape, mark)
-    return out, Marked.collect(found)
+    return out, Ambiguous.collect(found)
 
 
 def weight_sums(g: torch.Tensor, x: torch.Tensor, shape: Shape) -> torch.Tensor:

@@ -15,12 +15,12 @@ import torch
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.gemm_avx512 import Lines, Output, certify_part, sum_part
 from roundlog.kernels.gemm_microkernel import COLUMNS, ROWS
-from roundlog.kernels.marking import Near
+from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.cpu import gemm_blas
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.terms import blocked_gamma, blocks
 
 MOST_ROWS, MOST_COLUMNS = 512, 1024
@@ -36,7 +36,7 @@ def by_tiles() -> bool:
     return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Marked]:
+def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it."""
     if not by_tiles():
         return gemm_blas.certify_product(a, b, scale)
@@ -46,7 +46,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     of_a, of_b = storage_of(a), storage_of(b)
     elements = out.numel() * terms // 16
     parts = _parts(batches, rows, columns, threads_for(batches * rows * columns, elements))
-    found: list[Near] = []
+    found: list[AmbiguousPart] = []
 
     def part(number: int) -> None:
         batch, row, column = parts[number]
@@ -64,7 +64,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
         )
 
     one_by_one(part, len(parts), elements)
-    return out, Marked.collect(found)
+    return out, Ambiguous.collect(found)
 
 
 def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -81,11 +81,11 @@ def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
     def part(number: int) -> None:
         _, row, column = parts[number]
-        sums, *energies = sum_part(
+        sums, *squared_norms = sum_part(
             _lines(a[None], of_a, 0, row, 1), _lines(b[None], of_b, 0, column, 2), terms, _block(terms)
         )
-        # Several parts find the same energies, to the bit.
-        for whole, places, found in zip((left, right), (row, column), energies, strict=True):
+        # Several parts find the same squared norms, to the bit.
+        for whole, places, found in zip((left, right), (row, column), squared_norms, strict=True):
             whole[slice(*places)] = torch.from_numpy(found)
         y[slice(*row), slice(*column)] = torch.from_numpy(sums)
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.marking import Near, mark_product
+from roundlog.kernels.marking import AmbiguousPart, mark_product
 from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.to_f64 import dense, widen
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.terms import blocked_gamma, blocks
 
 F64 = npt.NDArray[np.float64]
@@ -26,7 +26,7 @@ SHARED = 1 << 23
 """FP64 elements up to which an operand that all panels share is widened once, and not again for every panel: 64 MiB."""
 
 
-def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Marked]:
+def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it."""
     a, b = dense(a), dense(b)
     (batches, rows, terms), columns = a.shape, b.shape[2]
@@ -67,13 +67,13 @@ def _multiply(wide_a: torch.Tensor, wide_b: torch.Tensor, first: bool) -> F64:
     return y
 
 
-def _by_batches(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
+def _by_batches(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Ambiguous]:
     (batches, rows, terms), columns = a.shape, b.shape[2]
     out = empty((batches, rows, columns), torch.float32)
     flat, factor, gamma = out.view(-1).numpy(), interval_factor(scale), blocked_gamma(terms)
     size = max(1, PANEL // max(rows * columns, (rows + columns) * terms))
     panels = _cut(batches, -(-batches // size), threads)
-    found: list[Near] = []
+    found: list[AmbiguousPart] = []
 
     def panel(number: int) -> None:
         first, last = panels[number]
@@ -94,10 +94,10 @@ def _by_batches(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) ->
         )
 
     one_by_one(panel, len(panels), out.numel() * terms // 16)
-    return out, Marked.collect(found)
+    return out, Ambiguous.collect(found)
 
 
-def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
+def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Ambiguous]:
     """Panels of the longer side of the output."""
     (_, rows, terms), columns = a.shape, b.shape[2]
     out = empty((1, rows, columns), torch.float32)
@@ -107,7 +107,7 @@ def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> 
     # Never narrower than what a matrix kernel needs to run at full speed, if the threads do not need it.
     size = max(256, PANEL // max(shorter, min(terms, cut[0][1])))
     panels = _cut(longer, -(-longer // size), threads)
-    found: list[Near] = []
+    found: list[AmbiguousPart] = []
     kept, kept_energy = None, np.zeros(shorter)
     if shorter * terms <= SHARED:
         kept = widen("shared", b, kept_energy, -2) if by_rows else widen("shared", a, kept_energy, -1)
@@ -137,10 +137,10 @@ def _by_panels(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> 
         )
 
     one_by_one(panel, len(panels), out.numel() * terms // 16)
-    return out, Marked.collect(found)
+    return out, Ambiguous.collect(found)
 
 
-def _by_terms(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Marked]:
+def _by_terms(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> tuple[torch.Tensor, Ambiguous]:
     """Long sums for a small output."""
     (_, rows, terms), columns = a.shape, b.shape[2]
     out = empty((1, rows, columns), torch.float32)
@@ -152,7 +152,7 @@ def _by_terms(a: torch.Tensor, b: torch.Tensor, scale: float, threads: int) -> t
         interval_factor(scale),
         out.view(-1).numpy(),
     )
-    return out, Marked.collect([near])
+    return out, Ambiguous.collect([near])
 
 
 def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -167,8 +167,8 @@ def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 
 def _sum_by_terms(a: torch.Tensor, b: torch.Tensor, threads: int) -> tuple[F64, F64, F64]:
-    """The product of a: [1, M, K] and b: [1, K, N], and both energies. Every thread adds up some of the blocks, so each
-    operand is widened once."""
+    """The product of a: [1, M, K] and b: [1, K, N], and the squared norms of both. Every thread adds up some of the
+    blocks, so each operand is widened once."""
     (_, rows, terms), columns = a.shape, b.shape[2]
     cut = blocks(terms)
     shares = _cut(len(cut), threads, threads)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from roundlog.kernels.gemm_avx512 import Lines, Output, certify_part, sum_part
-from roundlog.kernels.marking import Near, mark_product
+from roundlog.kernels.marking import AmbiguousPart, mark_product
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -86,7 +86,7 @@ def test_sums_are_taken_in_the_order_that_is_promised(rows: int, columns: int, t
             assert np.allclose(np.sqrt(column_energy), of_columns, rtol=2.0**-40, atol=0)
 
 
-def marked(a: F32, b: F32, block: int, out: Output, gamma: float = GAMMA) -> Near:
+def marked(a: F32, b: F32, block: int, out: Output, gamma: float = GAMMA) -> AmbiguousPart:
     return certify_part(lines(a, 0), lines(b, 1), a.shape[1], block, gamma, FACTOR, out)
 
 

@@ -11,7 +11,7 @@ import {Lie, Run, Runs} from "./support/Runs.sol";
 import {Toy} from "./support/Toy.sol";
 
 /// @notice Answers as its owner likes at this moment, or like the real one.
-contract CapriciousAdjudicator {
+contract MaliciousAdjudicator {
     IAdjudicator private immutable _real;
     mapping(bytes4 call => bytes answer) private _answers;
 
@@ -38,11 +38,11 @@ contract CapriciousAdjudicator {
 
 /// @notice A spec may name any adjudicator. A bad one spoils its own job, and nothing else: every game ends, all money comes out, and other
 ///         jobs of the same contract go on as if it were not there.
-contract CapriciousTest is Players {
+contract MaliciousAdjudicatorTest is Players {
     /// Of a block. What a bad adjudicator makes dearer than that simply fails.
     uint256 private constant BLOCK = 30_000_000;
 
-    CapriciousAdjudicator private _capricious;
+    MaliciousAdjudicator private _malicious;
     IAdjudicator private _real;
     Run private _honest;
     Run private _wrong;
@@ -56,7 +56,7 @@ contract CapriciousTest is Players {
     function setUp() public override {
         super.setUp();
         _real = adjudicator;
-        _capricious = new CapriciousAdjudicator(_real);
+        _malicious = new MaliciousAdjudicator(_real);
         _honest = honestRun(6, 3);
     }
 
@@ -96,13 +96,13 @@ contract CapriciousTest is Players {
 
     function spoilt(bytes4 selector, bytes memory answer, uint256 place, uint256 after_) private {
         _wrong = Runs.with(6, 3, Lie(3, place, 1, 0));
-        adjudicator = IAdjudicator(address(_capricious));
+        adjudicator = IAdjudicator(address(_malicious));
         (JobId job, GameId id) = dispute(_wrong, _honest);
         GameId waiting = challengeRun(job, stranger, _honest);
         assertPhase(waiting, Phase.QUEUED);
         adjudicator = _real;
         for (uint256 moves = 0; moves < after_ && oneMove(id); ++moves) {}
-        _capricious.set(selector, answer);
+        _malicious.set(selector, answer);
         // Another job of the same contract, while this one is in trouble.
         (JobId other, GameId good) = dispute(_wrong, _honest);
         playOut(good, _wrong, _honest);
@@ -153,14 +153,14 @@ contract CapriciousTest is Players {
     /// @dev A verdict with other answers than before is still the verdict of this job, and of nothing else.
     function test_anAdjudicatorThatChangesItsMind_decidesNothingTwice() public {
         _wrong = Runs.with(6, 3, Lie(3, 2, 1, 0));
-        adjudicator = IAdjudicator(address(_capricious));
+        adjudicator = IAdjudicator(address(_malicious));
         (, GameId id) = dispute(_wrong, _honest);
         playTo(id, Level.CHUNK, Phase.PROVING, _wrong, _honest);
         GameView memory shown = game.getGame(id);
         Outline memory outline = _real.outline(descriptorOf(2), Toy.CHUNK_SIZE);
         // The tree that was searched keeps the sizes that the first answer gave.
         (outline.chunks, outline.elements, outline.segments) = (77, 777, 7);
-        _capricious.set(IAdjudicator.outline.selector, abi.encode(outline));
+        _malicious.set(IAdjudicator.outline.selector, abi.encode(outline));
         vm.assertEq(keccak256(abi.encode(game.getGame(id))), keccak256(abi.encode(shown)), "nothing moves");
         prove(id, _honest);
         assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);

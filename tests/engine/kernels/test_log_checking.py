@@ -8,22 +8,22 @@ import torch
 from roundlog.kernels import log_checking
 from roundlog.log import Decision, Entries
 from roundlog.log.errors import PayloadError
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.rounding.resolve import ends
 from roundlog.rounding.verdicts import Verdict, weigh, weigh_by_reference
-from test_deciding import near_boundaries
+from test_rounding_loops import near_boundaries
 
 REACH = 8
 
 
-def marked_elements(rng: np.random.Generator, count: int) -> Marked:
+def marked_elements(rng: np.random.Generator, count: int) -> Ambiguous:
     y = near_boundaries(rng, count)
     d = np.abs(y) * 2.0 ** rng.integers(-60, -20, count) * rng.choice([0.0, 1.0], count, p=[0.1, 0.9])
     indices = np.cumsum(rng.integers(1, 5, count))
-    return Marked(torch.from_numpy(indices), torch.from_numpy(y), torch.from_numpy(d))
+    return Ambiguous(torch.from_numpy(indices), torch.from_numpy(y), torch.from_numpy(d))
 
 
-def entries_for(rng: np.random.Generator, marked: Marked) -> Entries:
+def entries_for(rng: np.random.Generator, marked: Ambiguous) -> Entries:
     """Some elements have an entry, and some that are not marked; what is said is a candidate, or next to one."""
     low, high = (end.numpy() for end in ends(marked, REACH))
     chosen = rng.random(len(low)) < 0.8

@@ -11,7 +11,7 @@ from roundlog.arithmetic import adjacent, round_interval, sums
 from roundlog.arithmetic.interval import UNIT_F64
 from roundlog.kernels.rounding_loops import round_pairs, write_down
 from roundlog.log import Decision
-from roundlog.operators.marking import Marked
+from roundlog.operators.marking import Ambiguous
 from roundlog.rounding.resolve import TRAINER_REACH, judge
 
 LARGEST = float(np.float32(3.4028234663852886e38))
@@ -53,7 +53,7 @@ def test_elements_are_judged_as_the_references_judge_them(guard: int) -> None:
     y = near_boundaries(rng, 20_000)
     d = np.abs(y) * 2.0 ** rng.integers(-60, -20, len(y)) * rng.choice([0.0, 1.0], len(y), p=[0.1, 0.9])
     y[:4] = [LARGEST, 2.0**128, -(2.0**128), 0.0]
-    marked = Marked(torch.arange(len(y)), torch.from_numpy(y), torch.from_numpy(d))
+    marked = Ambiguous(torch.arange(len(y)), torch.from_numpy(y), torch.from_numpy(d))
     judged = judge(marked, guard)
     assert judged is not None
     low, high = round_interval(marked.y, marked.d)
@@ -70,7 +70,7 @@ def test_elements_are_judged_as_the_references_judge_them(guard: int) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nothing_is_judged_beside_an_approximation_that_is_not_finite(bad: float, bits: int) -> None:
     y = torch.tensor([1.0, bad, 2.0], dtype=torch.float64)
-    assert judge(Marked(torch.arange(3), y, torch.zeros_like(y)), 4, bits) is None
+    assert judge(Ambiguous(torch.arange(3), y, torch.zeros_like(y)), 4, bits) is None
 
 
 def test_a_sum_is_rounded_as_the_pair_that_it_makes() -> None:

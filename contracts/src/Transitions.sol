@@ -13,7 +13,7 @@ import {Trace} from "./Trace.sol";
 
 /// @title How a game goes on
 /// @notice From one phase and level to the next, and which clocks run meanwhile.
-library Course {
+library Transitions {
     using Bisections for Search;
     using Clocks for Clock;
     using Clocks for ClockPair;

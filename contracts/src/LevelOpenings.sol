@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {Finding, Outline} from "./adjudication/IAdjudicator.sol";
 import {Bisections, Children, Search, Side} from "./Bisection.sol";
-import {Course} from "./Course.sol";
+import {Transitions} from "./Transitions.sol";
 import {GameId, IVerificationGame, Outcome} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Merkle, Node} from "./Merkle.sol";
@@ -16,11 +16,11 @@ import {OperatorView} from "./Views.sol";
 /// @title The openings that lead from one level to the next
 /// @notice Phase OPENING: each side opens what it has to say below the leaf, and the second to do so starts the search there. A contract of its
 ///         own for the sake of the limit on code; it works on the storage of the game that calls it.
-library Descent {
+library LevelOpenings {
     using Bisections for Search;
     using Bisections for Side;
-    using Course for Game;
-    using Course for Job;
+    using Transitions for Game;
+    using Transitions for Job;
     using Records for Game;
 
     /// @notice `IVerificationGame.openLevel`, in phase OPENING.

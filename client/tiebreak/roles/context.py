@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Station:
+class RoleContext:
     """`contract` writes with `sender`. Everything the role keeps is below `directory`, which no other role shares.
 
     `workshop`: where long work is done. `clock`: seconds of this machine, for pauses."""
