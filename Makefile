@@ -9,9 +9,12 @@ WORKERS ?= 2
 FUZZ_SECONDS ?= 300
 MINUTES ?= 30
 PROGRAMS ?= 2000
+# The versions that the tests were last passed with; empty for the newest that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
 PIP := $(VENV)/bin/pip --disable-pip-version-check
+INSTALL := $(PIP) install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: demo test test-slow test-matrix test-triton fuzz fuzz-capture chaos lint test-python clean
+.PHONY: demo test test-slow test-matrix test-triton coverage fuzz fuzz-capture chaos lint test-python clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -20,17 +23,17 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tiebreak needs Python 3.11 or newer: set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install -q '$(TORCH)'
-	$(PIP) install -q -e .
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	$(INSTALL) '$(TORCH)'
+	$(INSTALL) -e '.[demo]'
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
-	$(PIP) install -q -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	touch $@
 
 $(VENV)/.installed-triton: pyproject.toml $(VENV)/.installed-dev
-	$(PIP) install -q -e '.[cuda]'
+	$(INSTALL) -e '.[cuda]'
 	touch $@
 
 include contracts/contracts.mk
@@ -45,6 +48,10 @@ lint: $(VENV)/.installed-dev
 # One thread a process: threads of several processes that wait for each other on few processors take fifty times as long.
 test-python: $(VENV)/.installed-dev contracts-tools
 	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile
+
+# As test-python, half as fast again; the last lines are a table of the lines and branches that no test reaches.
+coverage: $(VENV)/.installed-dev contracts-tools
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile --cov --cov-report=term
 
 test-slow: $(VENV)/.installed-dev contracts-tools
 	$(VENV)/bin/pytest -m 'slow and not matrix'

@@ -12,20 +12,26 @@ import time
 from collections.abc import Mapping
 from typing import Any, cast
 
-from eth.abc import ComputationAPI, SignedTransactionAPI, StateAPI
-from eth.estimators.gas import binary_gas_search_intrinsic_tolerance
-from eth.vm.spoof import SpoofTransaction
 from eth_abi.abi import encode as encode_abi
-from eth_tester import EthereumTester, PyEVMBackend
-from eth_tester.exceptions import TransactionFailed
 from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
 from web3.types import RPCEndpoint
 
 from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
 from tiebreak.chain.embedded_logs import LogIndex
-from tiebreak.chain.errors import RpcRefused
+from tiebreak.chain.errors import DevnetError, RpcRefused
 from tiebreak.chain.recursion import restore_recursion_limit
+
+try:
+    from eth.abc import ComputationAPI, SignedTransactionAPI, StateAPI
+    from eth.estimators.gas import binary_gas_search_intrinsic_tolerance
+    from eth.vm.spoof import SpoofTransaction
+    from eth_tester import EthereumTester, PyEVMBackend
+    from eth_tester.exceptions import TransactionFailed
+except ImportError as error:
+    raise DevnetError(
+        f"the embedded chain needs {error.name}, which is not installed: pip install 'tiebreak[demo]', or use anvil."
+    ) from error
 
 restore_recursion_limit()
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import Task
+from roundlog.capture import CaptureError, Task
 
 
 class Net(nn.Module):
@@ -40,8 +40,10 @@ def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 def data() -> dict[str, torch.Tensor]:
     """All images f32[1797, 1, 8, 8], scaled to 0..1, and their labels i64[1797]."""
-    from sklearn.datasets import load_digits
-
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise CaptureError("the digits come with scikit-learn: pip install 'tiebreak[demo]'") from None
     digits = load_digits()
     return {
         "images": torch.tensor(digits.images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16,
