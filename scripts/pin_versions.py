@@ -19,8 +19,8 @@ def main() -> None:
     found = {(d.metadata["Name"].lower().replace("_", "-"), d.version) for d in distributions()}
     lines = [f"{name}=={version}" for name, version in sorted(found) if name not in _NOT_PINNED]
     head = [
-        f"# What `make test` was last passed with, on Python {platform.python_version()}: `make` installs these versions,",
-        "# so that a test run of next year is one of today. `make CONSTRAINTS= test` takes the newest that",
+        f"# What `make test` was last passed with, on Python {platform.python_version()}: `make` installs these",
+        "# versions, so that a test run of next year is one of today. `make CONSTRAINTS= test` takes the newest that",
         "# pyproject.toml allows. Written by scripts/pin_versions.py.",
     ]
     _FILE.write_text("\n".join([*head, *lines]) + "\n")

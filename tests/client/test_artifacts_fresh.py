@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import compile_contracts
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import compile_contracts  # noqa: E402
-
 EIP_170_LIMIT = 24_576
 ARTIFACTS = {f"{name}.json" for name in compile_contracts.CONTRACTS}
 

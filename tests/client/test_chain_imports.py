@@ -15,6 +15,12 @@ def test_a_command_that_only_reads_the_chain_loads_neither_torch_nor_the_store_n
     assert done.stdout.strip() == "[]"
 
 
+def test_without_the_evm_the_embedded_chain_is_refused_with_its_remedy() -> None:
+    script = "import sys; sys.modules['eth_tester'] = None; import tiebreak.chain.embedded"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "needs eth_tester, which is not installed: pip install 'tiebreak[demo]'" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("module", ["accounts", "embedded"])
 def test_deeply_nested_json_cannot_crash_the_process(module: str) -> None:
     script = f"""

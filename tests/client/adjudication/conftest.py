@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import compile_contracts
 import pytest
 from tiebreak.chain.devnet import start_devnet
 from web3 import HTTPProvider, Web3
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "scripts"))
-# What attacks the engine attacks the contract, too.
-sys.path += [str(ROOT / "tests" / "engine" / room) for room in ("", "operators", "adjudication")]
-
-import compile_contracts  # noqa: E402
 
 Deploy = Callable[..., Any]
 

@@ -1,13 +1,7 @@
-"""Random programs are those of the engine's tests."""
-
-import sys
-from pathlib import Path
+"""What all tests of games share."""
 
 import pytest
 import roundlog.execution.executor
-
-for room in ("operators", "microbatch", "adjudication"):
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine" / room))
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,7 @@
-"""Random programs are those of the tests of micro-batches, and hostile ones those of the adjudicator's."""
-
-import sys
-from pathlib import Path
+"""What all tests of disputes share."""
 
 import pytest
 from roundlog.dispute import FabricatedValues
-
-for room in ("operators", "microbatch", "adjudication"):
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / room))
 
 
 @pytest.fixture(scope="session")

@@ -5,20 +5,15 @@ A sample of the matrix runs with the other tests; all of it, 50 steps on all mac
 
 import hashlib
 import platform
-import sys
-from pathlib import Path
-
-import pytest
-from processes import finish, start
-from roundlog.training.job import Job
-from tasks import TASKS
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
 import matrix
+import pytest
 from machines.process import Outcome
 from machines.profiles import MACHINES
 from machines.tasks import FULL, SMALL, SMALL_STEPS
+from processes import finish, start
+from roundlog.training.job import Job
+from tasks import TASKS
 
 SAMPLE = ("native", "AVX2, one thread", "compatible", "CUDA")
 SAMPLE_TASKS = {"gpt2": 2, "logistic": 3, "resnet50": 1, "vgg11": 2}
