@@ -40,7 +40,7 @@ class _Left:
 
     def add(self, name: str, before: object, after: object) -> None:
         """Something that a step has changed."""
-        both = isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)
+        both = all(issubclass(type(thing), torch.Tensor) for thing in (before, after))
         if both and before.dtype in STORED and (after.shape, after.dtype) == (before.shape, before.dtype):  # type: ignore[attr-defined]
             self.attributes[f"attribute/{name}"] = before  # type: ignore[assignment]
         elif before is None:
@@ -100,7 +100,7 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
         raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
     memory = {tensor.untyped_storage()._cdata for tensor in (*task.model.parameters(), *task.model.buffers())}
-    left = _Left({}, [])
+    left = _Left({}, around.changed_arrays())
     for change in around.changes():
         if not change.name.startswith(_OWN) and id(change.before) not in known:
             left.add(change.name, change.before, change.after)
@@ -111,6 +111,7 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
             left.add(name, tensor, tensor)
     if moved := around.moved_generators():
         raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
+    around.refuse_advanced()
     return left
 
 

@@ -63,6 +63,7 @@ class Tracer:
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
         buffers = {f"buffer/{k}": v for k, v in model.named_buffers()}
         self._originals = {**self._parameters, **buffers, **attributes}
+        surroundings.refuse_views(self._originals)
         self._first = tied(self._originals)
         self._trainable, self._groups = _groups(task, model)
         self._substitution = Substitution(self._originals, task.dataset)
@@ -107,6 +108,7 @@ class Tracer:
             if "data is not allocated yet" in str(error):  # .tolist() and .numpy() of a traced tensor
                 raise CaptureError(control_flow(error)) from error
             raise CaptureError(f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}") from error
+        self._own_constants(graph)
         return Trace(
             graph=graph,
             states=self.states,
@@ -115,6 +117,13 @@ class Tracer:
             trained={name: self._parameters[f"parameter/{name}"] for name in self._trainable},
             gradients=self._gradients,
         )
+
+    def _own_constants(self, graph: fx.GraphModule) -> None:
+        """Copy constants that lie in arrays of numpy's, which are going to be put back."""
+        for node in graph.graph.nodes:
+            held = getattr(graph, str(node.target)) if node.op == "get_attr" else None
+            if isinstance(held, torch.Tensor) and self._surroundings.is_in_array(held):
+                setattr(graph, str(node.target), held.detach().clone())
 
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})

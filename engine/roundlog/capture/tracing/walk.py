@@ -1,0 +1,359 @@
+"""A walk through everything that the Python code of a training step can reach.
+
+It goes where code goes: into attributes, slots, items, closures, hooks, the global variables that functions of the
+user's name, and the classes that are the user's. Of a library's class it looks at what stands in it, where a user may
+have put something, and goes on into tensors and functions alone. Objects that fail when they are looked at are passed
+by."""
+
+from __future__ import annotations
+
+import array
+import functools
+import gc
+import itertools
+import operator
+import random
+import sys
+import types
+import warnings
+import weakref
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import LIBRARIES
+from roundlog.capture.tracing.containers import (
+    IMMUTABLE,
+    Container,
+    Reader,
+    Restorer,
+    attributes_of,
+    class_attributes,
+    closure_of,
+    equal_numbers,
+    globals_of,
+    hooks_of,
+    items_of,
+    remembered_by,
+    slots_of,
+)
+
+Part = tuple[str, Any]
+"""What an object holds: its path, and itself."""
+
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+class Generator:
+    """A generator of random numbers, as it was when it was first looked at."""
+
+    def __init__(self, path: str, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
+        """path: in messages; empty for those of torch, whose numbers become the program's own."""
+        self.path = path
+        self._read, self._write = read, write
+        self._saved = read()
+
+    def put_back(self) -> None:
+        self._write(self._saved)
+
+    def has_moved(self) -> bool:
+        return str(self._read()) != str(self._saved)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Array:
+    """An array of numpy's, and what it held when it was first looked at."""
+
+    path: str
+    array: np.ndarray[Any, Any]
+    saved: np.ndarray[Any, Any] | None
+    """None for one that cannot be written, and for a file in memory."""
+
+    def has_changed(self) -> bool:
+        # By bytes: NaN is itself, and objects are told apart by where they are.
+        return self.saved is not None and self.array.tobytes() != self.saved.tobytes()
+
+    def put_back(self) -> None:
+        if self.has_changed():
+            self.array[...] = self.saved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Position:
+    """How far an iterator is that nobody can wind back: a generator function's, `itertools.count`."""
+
+    path: str
+    iterator: Any
+    saved: list[Any]
+
+    def has_moved(self) -> bool:
+        now = position_of(self.iterator)
+        return len(now) != len(self.saved) or not all(
+            one is two or equal_numbers(one, two) for one, two in zip(now, self.saved, strict=True)
+        )
+
+
+class Walk:
+    """What can be reached from some roots."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
+        """id -> (name, tensor)."""
+        self.containers: list[Container] = []
+        self.generators: list[Generator] = []
+        self.arrays: list[Array] = []
+        self.positions: list[Position] = []
+        self._seen: dict[int, object] = {}
+        self._openers: dict[type, Callable[[Walk, str, Any], Iterable[Part]] | None] = {}
+        self._visited: set[type] = set()
+        self._slots: dict[type, dict[str, Any]] = {}
+        self._own: dict[str, bool] = {}
+
+    def add(self, name: str, root: object) -> None:
+        """Walk from a root. Raises CaptureError for what no capture can follow."""
+        todo: list[Part] = [(name, root)]
+        while todo:
+            path, thing = todo.pop()
+            if id(thing) in self._seen or (opener := self._opener(type(thing))) is None:
+                continue
+            self._seen[id(thing)] = thing
+            try:
+                inside = list(opener(self, path, thing))
+            except CaptureError:
+                raise
+            except Exception:  # whatever a class of the user's does when it is looked at
+                continue
+            todo.extend(reversed(inside))
+
+    def _opener(self, kind: type) -> Callable[[Walk, str, Any], Iterable[Part]] | None:
+        """What looks into objects of a class; None if there is nothing to see."""
+        if kind not in self._openers:
+            known = (_OPENERS[ancestor] for ancestor in kind.__mro__ if ancestor in _OPENERS)
+            is_iterator = hasattr(kind, "__next__") and kind.__flags__ & IMMUTABLE and not hasattr(kind, "write")
+            self._openers[kind] = next(known, Walk._iterator if is_iterator else Walk._object)
+        return self._openers[kind]
+
+    def _held(self, path: str, way: tuple[Reader, Restorer] | None) -> Iterator[Part]:
+        """What a container holds; the container is remembered."""
+        if way is None:
+            return
+        container = Container(path, *way, way[0]())
+        self.containers.append(container)
+        for key, item in container.saved.items():
+            if self._opener(type(item)) is not None:
+                yield container.name_of(key), item
+
+    def _object(self, path: str, thing: Any) -> Iterator[Part]:
+        kind = type(thing)
+        if kind not in self._slots:
+            self._slots[kind] = slots_of(kind)
+        yield from self._held(path, attributes_of(thing, self._slots[kind]))
+        yield from self._classes(kind)
+
+    def _collection(self, path: str, thing: Any) -> Iterator[Part]:
+        yield from self._held(path, items_of(thing))
+        if isinstance(thing, defaultdict):
+            yield path, thing.default_factory
+        if type(thing) not in _COLLECTIONS:
+            yield from self._object(path, thing)
+
+    def _tuple(self, path: str, thing: Any) -> Iterator[Part]:
+        items = tuple.__iter__(thing) if isinstance(thing, tuple) else frozenset.__iter__(thing)
+        yield from ((f"{path}[{number}]", item) for number, item in enumerate(items))
+        if type(thing) not in _COLLECTIONS:
+            yield from self._object(path, thing)
+
+    def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[Part]:
+        if not isinstance(tensor, FakeTensor) and tensor.layout == torch.strided:
+            self.tensors[id(tensor)] = (path, tensor)
+            yield from self._held(path, hooks_of(tensor))
+        yield from self._object(path, tensor)
+
+    def _module(self, path: str, module: nn.Module) -> Iterator[Part]:
+        # First, so that what stands in them is named without them.
+        yield from ((path, vars(module)[name]) for name in _MODULE_TABLES if name in vars(module))
+        yield from self._object(path, module)
+
+    def _torch_generator(self, path: str, thing: torch.Generator) -> Iterable[Part]:
+        self.generators.append(Generator("", thing.get_state, thing.set_state))
+        return ()
+
+    def _system_random(self, path: str, thing: object) -> Iterable[Part]:
+        raise CaptureError(f"{path} draws from the operating system, which nobody can repeat: draw by torch")
+
+    def _random(self, path: str, thing: random.Random) -> Iterator[Part]:
+        self.generators.append(Generator(path, thing.getstate, thing.setstate))
+        yield from self._object(path, thing)
+
+    def _random_state(self, path: str, thing: np.random.RandomState) -> Iterable[Part]:
+        self.generators.append(Generator(path, thing.get_state, thing.set_state))
+        return ()
+
+    def _bits(self, path: str, thing: Any) -> Iterable[Part]:
+        bits = getattr(thing, "bit_generator", thing)
+        self.generators.append(Generator(path, lambda: bits.state, functools.partial(setattr, bits, "state")))
+        return ()
+
+    def _array(self, path: str, thing: np.ndarray[Any, Any]) -> Iterator[Part]:
+        plain = thing.view(np.ndarray)
+        kept = plain.flags.writeable and not isinstance(thing, np.memmap)
+        self.arrays.append(Array(path, plain, plain.copy() if kept else None))
+        if plain.dtype.hasobject:
+            yield from ((f"{path}[{number}]", item) for number, item in enumerate(plain.flat))
+        yield from self._object(path, thing)
+
+    def _iterator(self, path: str, thing: Any) -> Iterator[Part]:
+        """An iterator of Python's own, and what it iterates over."""
+        self.positions.append(Position(path, thing, position_of(thing)))
+        # The list that itertools.cycle keeps is its own, and nobody's to put back.
+        inside = (
+            tuple(part) if type(part) is list and isinstance(thing, itertools.cycle) else part for part in _parts(thing)
+        )
+        yield from ((path, part) for part in inside)
+
+    def _cache(self, path: str, cache: Any) -> Iterator[Part]:
+        """What `functools.cache` and `functools.lru_cache` make of a function, and the results that it remembers."""
+        yield path, cache.__wrapped__
+        yield from self._held(f"{path}()", remembered_by(cache))
+        if cache.cache_info().currsize and cache.cache_parameters()["maxsize"] is not None:
+            # The table of a cache of limited size holds links, and none of the results.
+            yield from (
+                (f"{path}()", part) for part in _parts(cache) if part is not vars(cache) and not _is_table(part)
+            )
+        yield from self._object(path, cache)
+
+    def _function(self, path: str, function: types.FunctionType) -> Iterator[Part]:
+        yield from ((path, part) for part in (function.__defaults__, function.__kwdefaults__, vars(function)))
+        if function.__closure__:
+            yield from self._held("", closure_of(function))
+        if not function.__code__.co_filename.startswith((*LIBRARIES, "<frozen")):
+            yield from self._globals(function.__globals__, _names(function.__code__), set())
+
+    def _globals(self, variables: dict[str, Any], names: set[str], visited: set[int]) -> Iterator[Part]:
+        """The global variables that a function names, and those that it names of the user's modules."""
+        visited.add(id(variables))
+        yield from self._held("", globals_of(variables, names))
+        for name in names & variables.keys():
+            module = variables[name]
+            if (
+                isinstance(module, types.ModuleType)
+                and id(vars(module)) not in visited
+                and self._is_own(module.__name__)
+            ):
+                yield from self._globals(vars(module), names, visited)
+
+    def _class(self, path: str, kind: type) -> Iterator[Part]:
+        """A class that somebody holds."""
+        if self._is_users(kind):
+            yield from self._classes(kind)
+
+    def _classes(self, kind: type) -> Iterator[Part]:
+        """What stands in a class and those that it inherits from, and in their metaclasses."""
+        if kind in self._visited:
+            return
+        for ancestor in kind.__mro__:
+            if ancestor in self._visited:
+                continue
+            self._visited.add(ancestor)
+            if ancestor.__flags__ & IMMUTABLE:
+                continue
+            users = self._is_users(ancestor)
+            for path, part in self._held(ancestor.__name__, class_attributes(ancestor)):
+                if users or issubclass(type(part), (types.FunctionType, torch.Tensor)):
+                    yield path, part
+            # Python's own names, which no step changes, but which functions stand behind.
+            special = (part for name, part in vars(ancestor).items() if name.startswith("__"))
+            yield from ((ancestor.__name__, part) for part in special if type(part) in _CODE)
+            if users:
+                yield from self._classes(type(ancestor))
+
+    def _is_users(self, kind: type) -> bool:
+        module = vars(kind).get("__module__")
+        return not kind.__flags__ & IMMUTABLE and (not isinstance(module, str) or self._is_own(module))
+
+    def _is_own(self, module: str) -> bool:
+        """Whether a module is the user's, and no library's."""
+        if module not in self._own:
+            file = getattr(sys.modules.get(module), "__file__", None)
+            if isinstance(file, str):
+                self._own[module] = not file.startswith(LIBRARIES)
+            else:
+                self._own[module] = module.partition(".")[0] not in (*sys.stdlib_module_names, "torch", "numpy")
+        return self._own[module]
+
+
+_LRU = type(functools.lru_cache(lambda: None))
+
+_CODE = (types.FunctionType, staticmethod, classmethod, property, _LRU)
+
+_COLLECTIONS = (dict, OrderedDict, defaultdict, Counter, list, deque, set, tuple, frozenset, bytearray, array.array)
+
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, np.generic, range)
+
+_OPENERS: dict[type, Callable[[Walk, str, Any], Iterable[Part]] | None] = {
+    **dict.fromkeys((*_ATOMS, types.ModuleType, types.CodeType, types.FrameType)),
+    **dict.fromkeys((dict, list, deque, set, bytearray, array.array), Walk._collection),
+    **dict.fromkeys((tuple, frozenset), Walk._tuple),
+    torch.Tensor: Walk._tensor,
+    nn.Module: Walk._module,
+    torch.Generator: Walk._torch_generator,
+    random.SystemRandom: Walk._system_random,
+    random.Random: Walk._random,
+    np.random.RandomState: Walk._random_state,
+    np.random.Generator: Walk._bits,
+    np.random.BitGenerator: Walk._bits,
+    np.ndarray: Walk._array,
+    types.FunctionType: Walk._function,
+    type: Walk._class,
+    _LRU: Walk._cache,
+    types.MethodType: lambda walk, path, thing: ((path, thing.__self__), (path, thing.__func__)),
+    types.BuiltinMethodType: lambda walk, path, thing: ((path, thing.__self__),),
+    types.MethodWrapperType: lambda walk, path, thing: ((path, thing.__self__),),
+    staticmethod: lambda walk, path, thing: ((path, thing.__func__),),
+    classmethod: lambda walk, path, thing: ((path, thing.__func__),),
+    property: lambda walk, path, thing: ((path, part) for part in (thing.fget, thing.fset, thing.fdel)),
+    functools.partial: lambda walk, path, thing: ((path, part) for part in (thing.func, thing.args, thing.keywords)),
+    weakref.ref: lambda walk, path, thing: ((path, thing()),),
+}
+"""Class -> what looks into its objects; None where there is nothing to see."""
+
+
+def position_of(iterator: Any) -> list[Any]:
+    """What tells how far an iterator of Python's own is: not a number, in general, but it changes when it is asked for
+    its next item. An iterator over other iterators is as far as they are."""
+    parts = _parts(iterator)
+    if isinstance(iterator, types.GeneratorType):
+        return [None if iterator.gi_frame is None else iterator.gi_frame.f_lasti, *parts]
+    if isinstance(iterator, itertools.count):
+        return [repr(iterator)]
+    if isinstance(iterator, itertools.cycle) and type(iterator).__reduce__ is not object.__reduce__:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            _, (inner,), (saved, is_round) = iterator.__reduce__()
+        return [operator.length_hint(inner), len(saved), is_round]
+    if isinstance(iterator, enumerate):
+        return [iterator.__reduce__()[1][1]]
+    return [operator.length_hint(iterator), *parts]
+
+
+def _parts(thing: Any) -> list[Any]:
+    """The objects that an object of C refers to."""
+    passed_by = (type, types.FrameType, types.CodeType)
+    return [part for part in gc.get_referents(thing) if not issubclass(type(part), passed_by)]
+
+
+def _is_table(thing: Any) -> bool:
+    return type(thing) is dict and "lru" in "".join(type(link).__name__ for link in thing.values())
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names that a function may look up outside of itself."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*inner)
