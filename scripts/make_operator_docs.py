@@ -39,11 +39,14 @@ Read this before the first try.
    operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
 2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings, not at
    values that the step computes: decide those by `torch.where`.
-3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole.
-4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes,
-   items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a teacher).
-5. Other Python state that a step depends on is refused: counters, `random`, `numpy.random`, tensors that begin as None.
-   Caches and counters on which nothing depends may stay.
+3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
+   numpy that share memory with them, or with other state, are refused.
+4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of
+   objects and classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a
+   teacher).
+5. Other Python state that a step depends on is refused: counters, arrays of numpy, `random`, `numpy.random`, tensors
+   that begin as None. So is an iterator that a step takes from (`itertools.count`, generators). Caches
+   (`functools.cache` too) and counters on which nothing depends may stay.
 6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
 7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is
    refused.

@@ -8,6 +8,7 @@ import collections
 import functools
 import itertools
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -67,6 +68,13 @@ def test_writing_an_array_that_a_tensor_lies_in_is_refused() -> None:
     model = Net(forward)
     model.mask = torch.from_numpy(mask)
     refused(task_of(model), "mask is a numpy view of model.mask")
+
+
+def test_two_tensors_that_are_made_of_one_array_are_refused() -> None:
+    model = Net(lambda n, x: n.a(x) + x @ n.alias)
+    weight = np.zeros((6, 6), dtype=np.float32)
+    model.a.weight.data, model.alias = torch.from_numpy(weight), torch.from_numpy(weight[:1].T)
+    refused(task_of(model), "parameter/a.weight and model.alias share memory without PyTorch's knowing", ".detach()")
 
 
 def test_an_array_beside_a_constant_that_is_made_of_it_is_captured() -> None:
@@ -202,6 +210,29 @@ def test_what_a_cache_remembers_from_the_start_stays() -> None:
     known = teacher(), other()
     same(task_of(net(), loss))
     assert (teacher(), other()) == known
+
+
+def test_a_cache_of_limited_size_that_a_step_fills_further_holds_no_traced_tensors() -> None:
+    @functools.lru_cache
+    def positions(size: int) -> Tensor:
+        return torch.arange(size).float()
+
+    positions(3)
+    task = task_of(Net(lambda n, x: n.a(x) * positions(6)))
+    Job.from_task(task)
+    assert positions.cache_info().currsize == 0
+    same(task)
+
+
+def test_an_attribute_of_a_function_that_a_library_wraps_is_seen() -> None:
+    @torch.no_grad()
+    def factor() -> float:
+        factor.calls += 1
+        return 0.5**factor.calls
+
+    factor.calls = 0
+    refused(task_of(Net(lambda n, x: n.a(x) * factor())), "a step changes factor.calls: keep")
+    assert factor.calls == 0
 
 
 def test_a_teacher_in_a_cache_that_a_step_moves_is_state() -> None:
@@ -454,6 +485,18 @@ class Odd:
     __class__ = property(_raise)  # type: ignore[assignment]
 
 
+class OddClass(type):
+    """So does its class."""
+
+    __eq__ = lambda self, other: np.zeros(3)  # type: ignore[assignment]  # noqa: E731
+    __hash__ = None  # type: ignore[assignment]
+    __mro__ = property(Odd._raise)  # type: ignore[assignment]
+
+
+class OfOddClass(metaclass=OddClass):
+    __slots__ = ("n",)
+
+
 class Arrays(dict):
     __hash__ = None  # type: ignore[assignment]
     __eq__ = lambda self, other: np.zeros(3)  # type: ignore[assignment]  # noqa: E731
@@ -463,6 +506,14 @@ class Arrays(dict):
 def test_odd_objects_of_the_users_are_passed_by() -> None:
     odd, arrays, counts = Odd(), Arrays(), {"n": 0}
     kept = [odd, arrays, (1, odd), np.float64(1), weakref.proxy(KEPT), type("Late", (), {}), type(odd)]
+    kept += [
+        OfOddClass(),
+        OfOddClass,
+        np.ma.masked_array([1.0, 2.0], [0, 1]),
+        threading.local(),
+        sys.stdout,
+        iter(kept),
+    ]
 
     def forward(n: Net, x: Tensor) -> Tensor:
         arrays["x"], counts["n"] = kept[0], counts["n"] + len(kept)

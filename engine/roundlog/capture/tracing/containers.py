@@ -24,6 +24,8 @@ _LONGEST_NAME = 200
 IMMUTABLE = 1 << 8
 """The flag of classes whose attributes nobody can set: those written in C."""
 
+_PLAIN = frozenset({int, float, complex, bool, str, bytes})
+
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """Attributes of a tensor that PyTorch keeps outside of its `__dict__`."""
 
@@ -57,7 +59,7 @@ class Container:
 
     def name_of(self, key: Any) -> str:
         """`model.layer.h`: an item in the user's words."""
-        if isinstance(key, str) and key.isidentifier():
+        if type(key) is str and key.isidentifier():
             return f"{self.path}.{key}"[:_LONGEST_NAME] if self.path else key
         return f"{self.path}[{_shown(key)}]"[:_LONGEST_NAME]
 
@@ -101,9 +103,8 @@ def attributes_of(thing: Any, slots: Mapping[str, Any]) -> tuple[Reader, Restore
     it has neither."""
     own = _dictionary(thing)
     if not slots:
-        return (
-            None if own is None else (lambda: dict(thing.__dict__), functools.partial(_refill_attributes, thing, own))
-        )
+        whole = functools.partial(_refill_attributes, thing, own)
+        return None if own is None else (lambda: dict(thing.__dict__), whole)
 
     def read() -> dict[str, Any]:
         held = {} if own is None else dict(thing.__dict__)
@@ -128,26 +129,30 @@ def attributes_of(thing: Any, slots: Mapping[str, Any]) -> tuple[Reader, Restore
 def slots_of(kind: type) -> dict[str, Any]:
     """Name -> descriptor of the slots of a class of Python's."""
     found = {}
-    for ancestor in kind.__mro__:
+    for ancestor in mro_of(kind):
         if not ancestor.__flags__ & IMMUTABLE:
             parts = vars(ancestor).items()
-            found.update({name: part for name, part in parts if isinstance(part, types.MemberDescriptorType)})
+            found.update({name: part for name, part in parts if is_a(part, types.MemberDescriptorType)})
     return found
 
 
-def class_attributes(kind: type) -> tuple[Reader, Restorer]:
-    """Reader and restorer of what stands in a class, but for what Python itself puts there."""
+def class_attributes(kind: type, tensors_only: bool) -> tuple[Reader, Restorer]:
+    """Reader and restorer of what stands in a class, but for what Python itself puts there. tensors_only: nothing is
+    put back but tensors, and what stood where there is one now; libraries keep accounts of their own in classes."""
 
     def read() -> dict[str, Any]:
         return {name: part for name, part in vars(kind).items() if not name.startswith("__")}
 
     def put_back(saved: dict[str, Any]) -> None:
         now = read()
-        for name in now.keys() - saved.keys():
-            type.__delattr__(kind, name)
-        for name, part in saved.items():
-            if name not in now or now[name] is not part:
-                type.__setattr__(kind, name, part)
+        for name in now.keys() | saved.keys():
+            before, after = saved.get(name), now.get(name)
+            if before is after or (tensors_only and not is_a(before, torch.Tensor) and not is_a(after, torch.Tensor)):
+                continue
+            if name in saved:
+                type.__setattr__(kind, name, before)
+            else:
+                type.__delattr__(kind, name)
 
     return read, put_back
 
@@ -177,7 +182,7 @@ def globals_of(variables: dict[str, Any], names: Iterable[str]) -> tuple[Reader,
         return {
             name: variables[name]
             for name in wanted
-            if name in variables and not isinstance(variables[name], types.ModuleType)
+            if name in variables and not is_a(variables[name], types.ModuleType)
         }
 
     def put_back(saved: dict[str, Any]) -> None:
@@ -205,15 +210,30 @@ def remembered_by(cache: Any) -> tuple[Reader, Restorer]:
     """Reader and restorer of what a `functools.cache` remembers. One of limited size (`functools.lru_cache`) cannot be
     given entries: it counts them instead, and is cleared where a step has added some. That is harmless, since its
     function is called again."""
+
+    def clear(saved: dict[str, int]) -> None:
+        cache.cache_clear()
+        saved["entries"] = 0  # it counts from there on
+
     if cache.cache_parameters()["maxsize"] is not None:
-        return lambda: {"entries": cache.cache_info().misses}, lambda saved: cache.cache_clear()
+        return lambda: {"entries": cache.cache_info().misses}, clear
     (table,) = (part for part in gc.get_referents(cache) if type(part) is dict and part is not vars(cache))
     return lambda: dict(table), functools.partial(_refill, table)
 
 
 def equal_numbers(a: object, b: object) -> bool:
     """Whether two objects are the same number or text."""
-    return type(a) is type(b) and isinstance(a, (int, float, complex, str, bytes, np.generic)) and bool(a == b)
+    return type(a) is type(b) and (type(a) in _PLAIN or is_a(a, np.generic)) and bool(a == b)
+
+
+def is_a(thing: object, kinds: type | tuple[type, ...]) -> bool:
+    """isinstance, which does not ask the object: it may claim another class, or fail."""
+    return issubclass(type(thing), kinds)
+
+
+def mro_of(kind: type) -> tuple[type, ...]:
+    """A class and those that it inherits from, without asking a metaclass."""
+    return type.__getattribute__(kind, "__mro__")  # type: ignore[no-any-return]
 
 
 def _refill(target: dict[Any, Any], saved: dict[Any, Any]) -> None:
@@ -224,7 +244,7 @@ def _refill(target: dict[Any, Any], saved: dict[Any, Any]) -> None:
 def _dictionary(thing: Any) -> dict[str, Any] | None:
     own = getattr(thing, "__dict__", None)
     # A property of that name may give a new one every time.
-    return own if isinstance(own, dict) and own is thing.__dict__ else None
+    return own if is_a(own, dict) and own is thing.__dict__ else None
 
 
 def _refill_ordered(target: OrderedDict[Any, Any], saved: dict[Any, Any]) -> None:
@@ -264,8 +284,8 @@ def _full(cell: types.CellType) -> bool:
 
 
 def _shown(key: Any) -> str:
-    plain = isinstance(key, tuple) and all(isinstance(part, (str, int, float, type(None))) for part in key)
-    return repr(key) if plain or isinstance(key, (str, int, bool)) else type(key).__name__
+    parts = key if type(key) is tuple else (key,)
+    return repr(key) if all(type(part) in _PLAIN for part in parts) else type(key).__name__
 
 
 def _same_items(a: dict[Any, Any], b: dict[Any, Any]) -> bool:

@@ -61,7 +61,7 @@ class Surroundings:
             try:
                 thing.put_back()
             except Exception as error:  # whatever a class of the user's does
-                failed.append((thing.path, error))
+                failed.append((thing.path or "a variable", error))
         if failed:
             path, error = failed[0]
             raise CaptureError(f"{path} cannot be put back as it was before capture: {reason(error)}") from error
@@ -88,9 +88,27 @@ class Surroundings:
         return [array.path for array in changed]
 
     def refuse_views(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Raises CaptureError for an array of numpy's that shares its memory with one of these tensors."""
+        """Raises CaptureError for an array of numpy's that shares its memory with one of these tensors, and for another
+        tensor that does though PyTorch does not know of it."""
         known = {name: self._memory[id(tensor)][1] for name, tensor in tensors.items() if id(tensor) in self._memory}
         _refuse_overlap(self._walk.arrays, known)
+        self._refuse_second_storages({_storage(data): name for name, data in known.items()})
+
+    def _refuse_second_storages(self, names: Mapping[int, str]) -> None:
+        """names: storage -> name of a tensor in it."""
+        memory = ((number, data) for number, (_, data, _) in self._memory.items())
+        spans = sorted((*_span(data), _storage(data), self.tensors[number][0]) for number, data in memory)
+        reached, before, path_before = 0, 0, ""
+        for first, end, storage, path in spans:
+            if first < reached and storage != before and (storage in names or before in names):
+                both = sorted({before: path_before, storage: path}.items(), key=lambda item: item[0] not in names)
+                one, two = (names.get(key, name) for key, name in both)
+                raise CaptureError(
+                    f"{one} and {two} share memory without PyTorch's knowing: make one a view of the other "
+                    "(.detach()), or a copy (.clone())"
+                )
+            if end > reached:
+                reached, before, path_before = end, storage, path
 
     def is_in_array(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in the memory of an array of numpy's that can be reached."""
@@ -167,6 +185,10 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

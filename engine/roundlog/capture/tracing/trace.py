@@ -122,7 +122,9 @@ class Tracer:
         """Copy constants that lie in arrays of numpy's, which are going to be put back."""
         for node in graph.graph.nodes:
             held = getattr(graph, str(node.target)) if node.op == "get_attr" else None
-            if isinstance(held, torch.Tensor) and self._surroundings.is_in_array(held):
+            if not isinstance(held, torch.Tensor) or id(held) in self._surroundings.tensors:
+                continue
+            if self._surroundings.is_in_array(held):
                 setattr(graph, str(node.target), held.detach().clone())
 
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:

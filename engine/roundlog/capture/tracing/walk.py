@@ -40,13 +40,18 @@ from roundlog.capture.tracing.containers import (
     equal_numbers,
     globals_of,
     hooks_of,
+    is_a,
     items_of,
+    mro_of,
     remembered_by,
     slots_of,
 )
 
 Part = tuple[str, Any]
 """What an object holds: its path, and itself."""
+
+Opener = Callable[["Walk", str, Any], Iterable[Part]]
+"""What looks into an object of some class."""
 
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -111,9 +116,9 @@ class Walk:
         self.arrays: list[Array] = []
         self.positions: list[Position] = []
         self._seen: dict[int, object] = {}
-        self._openers: dict[type, Callable[[Walk, str, Any], Iterable[Part]] | None] = {}
-        self._visited: set[type] = set()
-        self._slots: dict[type, dict[str, Any]] = {}
+        self._openers: dict[int, tuple[type, Opener | None]] = {}
+        self._classes_seen: dict[int, type] = {}
+        self._slots: dict[int, dict[str, Any]] = {}
         self._own: dict[str, bool] = {}
 
     def add(self, name: str, root: object) -> None:
@@ -124,21 +129,22 @@ class Walk:
             if id(thing) in self._seen or (opener := self._opener(type(thing))) is None:
                 continue
             self._seen[id(thing)] = thing
+            inside: list[Part] = []
             try:
-                inside = list(opener(self, path, thing))
+                for part in opener(self, path, thing):
+                    inside.append(part)  # what was found before a failure counts
             except CaptureError:
                 raise
             except Exception:  # whatever a class of the user's does when it is looked at
-                continue
+                pass
             todo.extend(reversed(inside))
 
-    def _opener(self, kind: type) -> Callable[[Walk, str, Any], Iterable[Part]] | None:
+    def _opener(self, kind: type) -> Opener | None:
         """What looks into objects of a class; None if there is nothing to see."""
-        if kind not in self._openers:
-            known = (_OPENERS[ancestor] for ancestor in kind.__mro__ if ancestor in _OPENERS)
-            is_iterator = hasattr(kind, "__next__") and kind.__flags__ & IMMUTABLE and not hasattr(kind, "write")
-            self._openers[kind] = next(known, Walk._iterator if is_iterator else Walk._object)
-        return self._openers[kind]
+        known = self._openers.get(id(kind))  # a class may be one that cannot be hashed
+        if known is None:
+            known = self._openers[id(kind)] = (kind, _opener_of(kind))
+        return known[1]
 
     def _held(self, path: str, way: tuple[Reader, Restorer] | None) -> Iterator[Part]:
         """What a container holds; the container is remembered."""
@@ -152,20 +158,20 @@ class Walk:
 
     def _object(self, path: str, thing: Any) -> Iterator[Part]:
         kind = type(thing)
-        if kind not in self._slots:
-            self._slots[kind] = slots_of(kind)
-        yield from self._held(path, attributes_of(thing, self._slots[kind]))
+        if id(kind) not in self._slots:
+            self._slots[id(kind)] = slots_of(kind)
+        yield from self._held(path, attributes_of(thing, self._slots[id(kind)]))
         yield from self._classes(kind)
 
     def _collection(self, path: str, thing: Any) -> Iterator[Part]:
         yield from self._held(path, items_of(thing))
-        if isinstance(thing, defaultdict):
+        if is_a(thing, defaultdict):
             yield path, thing.default_factory
         if type(thing) not in _COLLECTIONS:
             yield from self._object(path, thing)
 
     def _tuple(self, path: str, thing: Any) -> Iterator[Part]:
-        items = tuple.__iter__(thing) if isinstance(thing, tuple) else frozenset.__iter__(thing)
+        items = tuple.__iter__(thing) if is_a(thing, tuple) else frozenset.__iter__(thing)
         yield from ((f"{path}[{number}]", item) for number, item in enumerate(items))
         if type(thing) not in _COLLECTIONS:
             yield from self._object(path, thing)
@@ -213,10 +219,8 @@ class Walk:
         """An iterator of Python's own, and what it iterates over."""
         self.positions.append(Position(path, thing, position_of(thing)))
         # The list that itertools.cycle keeps is its own, and nobody's to put back.
-        inside = (
-            tuple(part) if type(part) is list and isinstance(thing, itertools.cycle) else part for part in _parts(thing)
-        )
-        yield from ((path, part) for part in inside)
+        own = list if isinstance(thing, itertools.cycle) else ()
+        yield from ((path, tuple(part) if is_a(part, own) else part) for part in _parts(thing))
 
     def _cache(self, path: str, cache: Any) -> Iterator[Part]:
         """What `functools.cache` and `functools.lru_cache` make of a function, and the results that it remembers."""
@@ -224,29 +228,26 @@ class Walk:
         yield from self._held(f"{path}()", remembered_by(cache))
         if cache.cache_info().currsize and cache.cache_parameters()["maxsize"] is not None:
             # The table of a cache of limited size holds links, and none of the results.
-            yield from (
-                (f"{path}()", part) for part in _parts(cache) if part is not vars(cache) and not _is_table(part)
-            )
+            results = (part for part in _parts(cache) if part is not vars(cache) and not _is_table(part))
+            yield from ((f"{path}()", result) for result in results)
         yield from self._object(path, cache)
 
     def _function(self, path: str, function: types.FunctionType) -> Iterator[Part]:
-        yield from ((path, part) for part in (function.__defaults__, function.__kwdefaults__, vars(function)))
+        users = not function.__code__.co_filename.startswith((*LIBRARIES, "<frozen"))
+        if users or self._is_own(function.__module__):  # a library's wrapper of a function of the user's
+            yield from ((path, part) for part in (function.__defaults__, function.__kwdefaults__, vars(function)))
         if function.__closure__:
             yield from self._held("", closure_of(function))
-        if not function.__code__.co_filename.startswith((*LIBRARIES, "<frozen")):
+        if users:
             yield from self._globals(function.__globals__, _names(function.__code__), set())
 
     def _globals(self, variables: dict[str, Any], names: set[str], visited: set[int]) -> Iterator[Part]:
         """The global variables that a function names, and those that it names of the user's modules."""
         visited.add(id(variables))
         yield from self._held("", globals_of(variables, names))
-        for name in names & variables.keys():
-            module = variables[name]
-            if (
-                isinstance(module, types.ModuleType)
-                and id(vars(module)) not in visited
-                and self._is_own(module.__name__)
-            ):
+        for name in sorted(names):
+            module = variables.get(name)
+            if is_a(module, types.ModuleType) and id(vars(module)) not in visited and self._is_own(module.__name__):
                 yield from self._globals(vars(module), names, visited)
 
     def _class(self, path: str, kind: type) -> Iterator[Part]:
@@ -256,21 +257,21 @@ class Walk:
 
     def _classes(self, kind: type) -> Iterator[Part]:
         """What stands in a class and those that it inherits from, and in their metaclasses."""
-        if kind in self._visited:
+        if id(kind) in self._classes_seen:
             return
-        for ancestor in kind.__mro__:
-            if ancestor in self._visited:
+        for ancestor in mro_of(kind):
+            if id(ancestor) in self._classes_seen:
                 continue
-            self._visited.add(ancestor)
+            self._classes_seen[id(ancestor)] = ancestor
             if ancestor.__flags__ & IMMUTABLE:
                 continue
             users = self._is_users(ancestor)
-            for path, part in self._held(ancestor.__name__, class_attributes(ancestor)):
-                if users or issubclass(type(part), (types.FunctionType, torch.Tensor)):
+            for path, part in self._held(ancestor.__name__, class_attributes(ancestor, tensors_only=not users)):
+                if users or is_a(part, (types.FunctionType, torch.Tensor)):
                     yield path, part
             # Python's own names, which no step changes, but which functions stand behind.
             special = (part for name, part in vars(ancestor).items() if name.startswith("__"))
-            yield from ((ancestor.__name__, part) for part in special if type(part) in _CODE)
+            yield from ((ancestor.__name__, part) for part in special if is_a(part, _CODE))
             if users:
                 yield from self._classes(type(ancestor))
 
@@ -297,7 +298,7 @@ _COLLECTIONS = (dict, OrderedDict, defaultdict, Counter, list, deque, set, tuple
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, np.generic, range)
 
-_OPENERS: dict[type, Callable[[Walk, str, Any], Iterable[Part]] | None] = {
+_OPENERS: dict[type, Opener | None] = {
     **dict.fromkeys((*_ATOMS, types.ModuleType, types.CodeType, types.FrameType)),
     **dict.fromkeys((dict, list, deque, set, bytearray, array.array), Walk._collection),
     **dict.fromkeys((tuple, frozenset), Walk._tuple),
@@ -324,6 +325,19 @@ _OPENERS: dict[type, Callable[[Walk, str, Any], Iterable[Part]] | None] = {
 }
 """Class -> what looks into its objects; None where there is nothing to see."""
 
+_OPENERS_BY_ID = {id(kind): opener for kind, opener in _OPENERS.items()}
+
+
+def _opener_of(kind: type) -> Opener | None:
+    ancestors = mro_of(kind)
+    for ancestor in ancestors:
+        if id(ancestor) in _OPENERS_BY_ID:
+            return _OPENERS_BY_ID[id(ancestor)]
+    if not type.__getattribute__(kind, "__flags__") & IMMUTABLE:
+        return Walk._object
+    names = {name for ancestor in ancestors for name in vars(ancestor)}
+    return Walk._iterator if "__next__" in names and "write" not in names else Walk._object  # a file is no iterator
+
 
 def position_of(iterator: Any) -> list[Any]:
     """What tells how far an iterator of Python's own is: not a number, in general, but it changes when it is asked for
@@ -346,7 +360,7 @@ def position_of(iterator: Any) -> list[Any]:
 def _parts(thing: Any) -> list[Any]:
     """The objects that an object of C refers to."""
     passed_by = (type, types.FrameType, types.CodeType)
-    return [part for part in gc.get_referents(thing) if not issubclass(type(part), passed_by)]
+    return [part for part in gc.get_referents(thing) if not is_a(part, passed_by)]
 
 
 def _is_table(thing: Any) -> bool:
