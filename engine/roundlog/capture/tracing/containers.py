@@ -102,9 +102,10 @@ def attributes_of(thing: Any, slots: Mapping[str, Any]) -> tuple[Reader, Restore
     """Reader and restorer of an object's attributes, in its `__dict__` and in its slots (name -> descriptor); None if
     it has neither."""
     own = _dictionary(thing)
-    if not slots:
-        whole = functools.partial(_refill_attributes, thing, own)
-        return None if own is None else (lambda: dict(thing.__dict__), whole)
+    if own is None and not slots:
+        return None
+    if own is not None and not slots:
+        return lambda: dict(thing.__dict__), functools.partial(_refill_attributes, thing, own)
 
     def read() -> dict[str, Any]:
         held = {} if own is None else dict(thing.__dict__)

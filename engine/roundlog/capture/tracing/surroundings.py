@@ -7,14 +7,14 @@ draw from generators. Capture runs that code, so it has to know what the code ch
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.tracing.containers import Change
+from roundlog.capture.tracing.containers import Change, Container
 from roundlog.capture.tracing.untraceable import reason
 from roundlog.capture.tracing.walk import Array, Generator, Position, Walk
 
@@ -57,14 +57,15 @@ class Surroundings:
         # By the next step, an iterator that goes round may look as if nobody had asked it.
         self._advanced += [position for position in self._walk.positions if position.has_moved()]
         failed: list[tuple[str, Exception]] = []
-        for thing in (*self._walk.generators, *self._walk.arrays, *self._walk.containers):
+        things: list[Generator | Array | Container] = [*self._walk.generators, *self._walk.arrays]
+        for thing in [*things, *self._walk.containers]:
             try:
                 thing.put_back()
             except Exception as error:  # whatever a class of the user's does
                 failed.append((thing.path or "a variable", error))
         if failed:
-            path, error = failed[0]
-            raise CaptureError(f"{path} cannot be put back as it was before capture: {reason(error)}") from error
+            path, cause = failed[0]
+            raise CaptureError(f"{path} cannot be put back as it was before capture: {reason(cause)}") from cause
 
     def moved_generators(self) -> list[str]:
         """Generators of random numbers, but for torch's, that are in another state than before."""
@@ -84,14 +85,14 @@ class Surroundings:
         """Arrays of numpy's that hold other values than when this was made, by name. Raises CaptureError for one that
         shares its memory with a tensor."""
         changed = [array for array in self._walk.arrays if array.has_changed()]
-        _refuse_overlap(changed, {name: self._memory[number][1] for number, (name, _) in self.tensors.items()})
+        _refuse_overlap(changed, ((name, self._memory[number][1]) for number, (name, _) in self.tensors.items()))
         return [array.path for array in changed]
 
     def refuse_views(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Raises CaptureError for an array of numpy's that shares its memory with one of these tensors, and for another
         tensor that does though PyTorch does not know of it."""
         known = {name: self._memory[id(tensor)][1] for name, tensor in tensors.items() if id(tensor) in self._memory}
-        _refuse_overlap(self._walk.arrays, known)
+        _refuse_overlap(self._walk.arrays, known.items())
         self._refuse_second_storages({_storage(data): name for name, data in known.items()})
 
     def _refuse_second_storages(self, names: Mapping[int, str]) -> None:
@@ -167,8 +168,8 @@ class Surroundings:
         ]
 
 
-def _refuse_overlap(arrays: Iterable[Array], tensors: Mapping[str, torch.Tensor]) -> None:
-    spans = [(name, *_span(tensor)) for name, tensor in tensors.items()]
+def _refuse_overlap(arrays: Collection[Array], tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    spans = [(name, *_span(tensor)) for name, tensor in tensors] if arrays else []
     for array in arrays:
         low, high = byte_bounds(array.array)
         for name, first, end in spans:

@@ -82,11 +82,16 @@ class Array:
     """None for one that cannot be written, and for a file in memory."""
 
     def has_changed(self) -> bool:
+        if self.saved is None:
+            return False
         # By bytes: NaN is itself, and objects are told apart by where they are.
-        return self.saved is not None and self.array.tobytes() != self.saved.tobytes()
+        if self.array.dtype.hasobject or not self.array.flags.c_contiguous:
+            return self.array.tobytes() != self.saved.tobytes()
+        one, two = (array.reshape(-1).view(np.uint8) for array in (self.array, self.saved))
+        return not np.array_equal(one, two)
 
     def put_back(self) -> None:
-        if self.has_changed():
+        if self.saved is not None:
             self.array[...] = self.saved
 
 
@@ -99,7 +104,10 @@ class Position:
     saved: list[Any]
 
     def has_moved(self) -> bool:
-        now = position_of(self.iterator)
+        try:
+            now = position_of(self.iterator)
+        except Exception:  # whatever a class of the user's does
+            return False
         return len(now) != len(self.saved) or not all(
             one is two or equal_numbers(one, two) for one, two in zip(now, self.saved, strict=True)
         )
@@ -234,7 +242,7 @@ class Walk:
 
     def _function(self, path: str, function: types.FunctionType) -> Iterator[Part]:
         users = not function.__code__.co_filename.startswith((*LIBRARIES, "<frozen"))
-        if users or self._is_own(function.__module__):  # a library's wrapper of a function of the user's
+        if users or self._is_own(str(function.__module__)):  # a library's wrapper of a function of the user's
             yield from ((path, part) for part in (function.__defaults__, function.__kwdefaults__, vars(function)))
         if function.__closure__:
             yield from self._held("", closure_of(function))
@@ -246,7 +254,7 @@ class Walk:
         visited.add(id(variables))
         yield from self._held("", globals_of(variables, names))
         for name in sorted(names):
-            module = variables.get(name)
+            module: Any = variables.get(name)
             if is_a(module, types.ModuleType) and id(vars(module)) not in visited and self._is_own(module.__name__):
                 yield from self._globals(vars(module), names, visited)
 
@@ -350,7 +358,8 @@ def position_of(iterator: Any) -> list[Any]:
     if isinstance(iterator, itertools.cycle) and type(iterator).__reduce__ is not object.__reduce__:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            _, (inner,), (saved, is_round) = iterator.__reduce__()
+            form: Any = iterator.__reduce__()
+            _, (inner,), (saved, is_round) = form
         return [operator.length_hint(inner), len(saved), is_round]
     if isinstance(iterator, enumerate):
         return [iterator.__reduce__()[1][1]]
