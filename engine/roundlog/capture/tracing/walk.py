@@ -85,7 +85,7 @@ class Array:
         if self.saved is None:
             return False
         # By bytes: NaN is itself, and objects are told apart by where they are.
-        if self.array.dtype.hasobject or not self.array.flags.c_contiguous:
+        if self.array.dtype.hasobject or not self.array.dtype.itemsize or not self.array.flags.c_contiguous:
             return self.array.tobytes() != self.saved.tobytes()
         one, two = (array.reshape(-1).view(np.uint8) for array in (self.array, self.saved))
         return not np.array_equal(one, two)
