@@ -44,12 +44,14 @@ Read this before the first try.
 4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of
    objects and classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a
    teacher).
-5. Other Python state that a step depends on is refused: counters, arrays of numpy, `random`, `numpy.random`, tensors
-   that begin as None. So is an iterator that a step takes from (`itertools.count`, generators). Caches
-   (`functools.cache` too) and counters on which nothing depends may stay.
+5. Other Python state may change, as long as every step computes the same: counters and flags are followed through all
+   steps of the task, and the first step that differs is named. Python's and numpy's random numbers are refused, and so
+   are tensors that begin as None, arrays of numpy that steps write, and iterators that steps take from. Caches
+   (`functools.cache` too) may fill. Nobody sees the clock, the environment, files or threads: a step may not depend on
+   them.
 6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
 7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is
-   refused.
+   refused, and so is a generator that is made there.
 8. Data come in by the batch alone. Fields are float32, bool or integers, which a job holds as int64.
 9. The optimizer is one of `torch.optim` over the model's parameters. What capture does not know of it is refused.
 10. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,

@@ -7,7 +7,7 @@ So while a step is traced, every call is marked with the state that it has found
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import place_of_call
 
 _KEY = "roundlog_draw"
 
@@ -33,11 +34,15 @@ class Draw:
 
 
 class Draws(TorchDispatchMode):
-    """While a step is traced: marks the graph nodes of calls that draw random numbers."""
+    """While a step is traced: marks the graph nodes of calls that draw random numbers. A call that finds its generator
+    in a state that no call of this step has found or left raises CaptureError: somebody has set a seed, or made the
+    generator, inside the step, and what a seed draws is not random from step to step."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: Iterable[torch.Tensor]) -> None:
+        """states: of all generators, before the step."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._calls = 0
+        self._states = {_digest(state) for state in states}
         self.drawn: list[torch.Tensor] = []
         """Copies of what was drawn, in order: nodes of the graph."""
 
@@ -48,9 +53,17 @@ class Draws(TorchDispatchMode):
         if not draws(func):
             return func(*args, **kwargs)
         self._calls += 1
-        with _marked(Draw(self._calls, _state(kwargs.get("generator")))):
+        generator = kwargs.get("generator")
+        state = _state(generator)
+        if state not in self._states:
+            raise CaptureError(
+                f"{func}{place_of_call()} draws from a seed that is set inside the step, or from a generator that is "
+                "made there: make the generator, and set its seed, before the first step"
+            )
+        with _marked(Draw(self._calls, state)):
             result = func(*args, **kwargs)
-        _advance(kwargs.get("generator"))
+        _advance(generator)
+        self._states.add(_state(generator))
         self.drawn.extend(tensor.clone() for tensor in _drawn(func, args, kwargs, result))
         return result
 
@@ -106,7 +119,10 @@ def _drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 
 
 def _state(generator: torch.Generator | None) -> str:
-    state = torch.get_rng_state() if generator is None else generator.get_state()
+    return _digest(torch.get_rng_state() if generator is None else generator.get_state())
+
+
+def _digest(state: torch.Tensor) -> str:
     with _disable_current_modes():
         return hashlib.sha256(state.numpy().tobytes()).hexdigest()
 

@@ -35,6 +35,11 @@ class Rate:
         """Everything that changes, as entries of the parameter group."""
         return {"lr": self.rate(step), **{name: option(step) for name, option in self.options.items()}}
 
+    def changing(self, steps: int) -> list[str]:
+        """The entries that are not the same at all of so many steps."""
+        first = self.at(0)
+        return [name for name in first if any(self.at(step)[name] != first[name] for step in range(1, steps))]
+
 
 def rates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, steps: int) -> list[Rate]:
     """The learning rate of every parameter group at steps 0 .. steps - 1. A scheduler is one whose `step()` is called

@@ -65,7 +65,8 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
         if group.get("differentiable"):
             raise CaptureError(f"{name}'s option differentiable is not supported: leave it off")
     return [
-        kind(group, rate) for group, rate in zip(optimizer.param_groups, rates(optimizer, schedule, steps), strict=True)
+        kind(dict(group), rate)
+        for group, rate in zip(optimizer.param_groups, rates(optimizer, schedule, steps), strict=True)
     ]
 
 

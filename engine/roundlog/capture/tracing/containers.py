@@ -39,6 +39,8 @@ class Container:
     """Its items now."""
     restore: Restorer
     saved: dict[Any, Any]
+    list: object = None
+    """The list itself, if it is one."""
 
     def put_back(self) -> None:
         """Have it hold what it held. Raises what its class raises."""
@@ -94,7 +96,7 @@ def items_of(thing: Any) -> tuple[Reader, Restorer] | None:
     if issubclass(kind, (bytearray, array.array)):
         return lambda: {"contents": bytes(memoryview(thing))}, functools.partial(_refill_bytes, thing)
     if issubclass(kind, set):
-        return lambda: dict.fromkeys(set.__iter__(thing)), functools.partial(_refill_set, thing)
+        return lambda: {item: item for item in set.__iter__(thing)}, functools.partial(_refill_set, thing)
     return None
 
 
@@ -137,23 +139,38 @@ def slots_of(kind: type) -> dict[str, Any]:
     return found
 
 
-def class_attributes(kind: type, tensors_only: bool) -> tuple[Reader, Restorer]:
-    """Reader and restorer of what stands in a class, but for what Python itself puts there. tensors_only: nothing is
-    put back but tensors, and what stood where there is one now; libraries keep accounts of their own in classes."""
+def class_attributes(kind: type) -> tuple[Reader, Restorer]:
+    """Reader and restorer of what stands in a class, but for what Python itself puts there."""
 
     def read() -> dict[str, Any]:
         return {name: part for name, part in vars(kind).items() if not name.startswith("__")}
 
     def put_back(saved: dict[str, Any]) -> None:
         now = read()
-        for name in now.keys() | saved.keys():
-            before, after = saved.get(name), now.get(name)
-            if before is after or (tensors_only and not is_a(before, torch.Tensor) and not is_a(after, torch.Tensor)):
-                continue
-            if name in saved:
-                type.__setattr__(kind, name, before)
+        for name in now.keys() - saved.keys():
+            type.__delattr__(kind, name)
+        for name, part in saved.items():
+            if name not in now or now[name] is not part:
+                type.__setattr__(kind, name, part)
+
+    return read, put_back
+
+
+def class_tensors(kind: type) -> tuple[Reader, Restorer]:
+    """Reader and restorer of the tensors that stand in a class of a library, which keeps accounts of its own there."""
+    first = dict(vars(kind))
+
+    def read() -> dict[str, Any]:
+        return {name: part for name, part in vars(kind).items() if is_a(part, torch.Tensor)}
+
+    def put_back(saved: dict[str, Any]) -> None:
+        for name in read().keys() - saved.keys():
+            if name in first:
+                type.__setattr__(kind, name, first[name])
             else:
                 type.__delattr__(kind, name)
+        for name, part in saved.items():
+            type.__setattr__(kind, name, part)
 
     return read, put_back
 
@@ -207,17 +224,8 @@ def hooks_of(tensor: torch.Tensor) -> tuple[Reader, Restorer]:
     return lambda: {name: getattr(tensor, name, None) for name in _HOOKS}, put_back
 
 
-def remembered_by(cache: Any) -> tuple[Reader, Restorer]:
-    """Reader and restorer of what a `functools.cache` remembers. One of limited size (`functools.lru_cache`) cannot be
-    given entries: it counts them instead, and is cleared where a step has added some. That is harmless, since its
-    function is called again."""
-
-    def clear(saved: dict[str, int]) -> None:
-        cache.cache_clear()
-        saved["entries"] = 0  # it counts from there on
-
-    if cache.cache_parameters()["maxsize"] is not None:
-        return lambda: {"entries": cache.cache_info().misses}, clear
+def table_of(cache: Any) -> tuple[Reader, Restorer]:
+    """Reader and restorer of what a `functools.cache` remembers."""
     (table,) = (part for part in gc.get_referents(cache) if type(part) is dict and part is not vars(cache))
     return lambda: dict(table), functools.partial(_refill, table)
 
@@ -243,9 +251,12 @@ def _refill(target: dict[Any, Any], saved: dict[Any, Any]) -> None:
 
 
 def _dictionary(thing: Any) -> dict[str, Any] | None:
-    own = getattr(thing, "__dict__", None)
-    # A property of that name may give a new one every time.
-    return own if is_a(own, dict) and own is thing.__dict__ else None
+    try:
+        own = thing.__dict__
+        # A property of that name may give a new one every time.
+        return own if is_a(own, dict) and own is thing.__dict__ else None
+    except Exception:  # there is none, or whatever a class of the user's does
+        return None
 
 
 def _refill_ordered(target: OrderedDict[Any, Any], saved: dict[Any, Any]) -> None:

@@ -1,20 +1,19 @@
 """One step of the user's own, before anything is believed of it: which tensors a step changes beside parameters and
-buffers, and whether the step after it does the same."""
+buffers, and whether the steps after it do the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
-from roundlog.capture.constants import Constants, written
-from roundlog.capture.draws import draw_of
+from roundlog.capture.constants import written
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import place_of_error, source_of
+from roundlog.capture.lines import place_of_error
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
+from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Trace, Tracer
 from roundlog.capture.tracing.untraceable import reason
@@ -26,7 +25,11 @@ _OWN = ("optimizer", "schedule")
 def surroundings(task: Task) -> Surroundings:
     """What the step of a task can reach."""
     roots = {"model": task.model, "loss": task.loss, "optimizer": task.optimizer, "schedule": task.schedule}
-    return Surroundings(roots)
+    groups = task.optimizer.param_groups
+    # Wherever else they are found first: a loss may read the optimizer.
+    named = {**roots, "optimizer.param_groups": groups}
+    named |= {f"optimizer.param_groups[{number}]": group for number, group in enumerate(groups)}
+    return Surroundings(roots, {id(thing): name for name, thing in named.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,11 @@ class _Left:
 
 
 def traced(task: Task, around: Surroundings) -> tuple[Trace, dict[str, torch.Tensor]]:
-    """A step of the task, traced twice: as the task stands, and after a step of the user's own. Also the tensors beside
-    parameters and buffers that are part of the state. Raises CaptureError if the two are not the same step."""
+    """A step of the task, traced as the task stands, and again after a step of the user's own. Also the tensors beside
+    parameters and buffers that are part of the state. Raises CaptureError if a later step is another one."""
     around.move()  # whatever escapes the trace writes into copies
     tracer = Tracer(task, around, {})
+    tracer.confirm_schedule()
     first = tracer.trace()
     written = _written(first.graph, around)
     around.restore()
@@ -61,20 +65,15 @@ def traced(task: Task, around: Surroundings) -> tuple[Trace, dict[str, torch.Ten
     attributes = {**left.attributes, **written}
     if attributes:
         around.restore()
+        around.move()
         tracer = Tracer(task, around, attributes)
         first = tracer.trace()
         around.restore()
         left = _rehearse(task, around)
     around.drop_gradients()
     around.put_back([*attributes.values(), *plain_model(task.model).buffers()])
-    difference = _difference(first.graph, tracer.trace().graph)
-    if difference is not None:
-        changed = ", ".join(left.others[:3])
-        raise CaptureError(
-            f"the step is not the same from one time to the next: {difference}"
-            + (f"; a step changes {changed}" if changed else "")
-            + ": keep what steps change in buffers that hold tensors from the start, and draw random numbers by torch"
-        )
+    own = {change.name for change in around.changes() if change.name.startswith(_OWN)} | tracer.changing
+    LaterSteps(task, tracer, surroundings(task), own).confirm(first.graph, left.others)
     return first, attributes
 
 
@@ -113,59 +112,3 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
         raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
     around.refuse_advanced()
     return left
-
-
-def _difference(one: fx.GraphModule, two: fx.GraphModule) -> str | None:
-    """Where two traces of a step differ, in words; None if they compute the same. What depends on no parameter, no data
-    and no random number is compared by its value: the first step may compute what later ones find in a cache."""
-    draws: dict[str, str] = {}
-    for a, b in _pairs(one, two):
-        if a is None or b is None:
-            longer = a or b
-            assert longer is not None
-            return f"one time it computes {_what(longer[0])}, another time not"
-        if a[1] != b[1]:
-            if _what(a[0]) == _what(b[0]):
-                return f"{_what(a[0])} is given other arguments every time"
-            return f"one time it computes {_what(a[0])}, another time {_what(b[0])}"
-        mine, other = draw_of(a[0]), draw_of(b[0])
-        if mine is None or other is None:
-            continue
-        if mine.state == other.state:
-            return f"{_what(a[0])} draws the same random numbers every time, from a seed that is set inside the step"
-        if draws.setdefault(mine.state, other.state) != other.state:
-            return f"{_what(a[0])} draws again what was drawn before, but not every time"
-    return None
-
-
-_Described = tuple[fx.Node, object]
-
-
-def _pairs(one: fx.GraphModule, two: fx.GraphModule) -> Iterator[tuple[_Described | None, _Described | None]]:
-    a, b = list(_described(one)), list(_described(two))
-    for number in range(max(len(a), len(b))):
-        yield (a[number] if number < len(a) else None), (b[number] if number < len(b) else None)
-
-
-def _described(module: fx.GraphModule) -> Iterator[_Described]:
-    """Every node that is not constant, with what it computes."""
-    constants = Constants(module, module.graph)
-    numbers: dict[fx.Node, int] = {}
-
-    def argument(node: fx.Node) -> object:
-        return constants.digest(node) if node in constants else ("node", numbers[node])
-
-    for node in module.graph.nodes:
-        if node in constants:
-            continue
-        numbers[node] = len(numbers)
-        target = "" if node.op in ("placeholder", "get_attr") else str(node.target)
-        inputs = fx.node.map_arg((node.args, dict(node.kwargs)), argument)  # type: ignore[arg-type]
-        yield node, (node.op, target, str(inputs))
-
-
-def _what(node: fx.Node) -> str:
-    if node.op == "output":
-        return "other results"
-    source = source_of(node)
-    return str(node.target) + (f" (at {source})" if source else "")

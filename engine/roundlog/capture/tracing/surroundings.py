@@ -16,7 +16,7 @@ from numpy.lib.array_utils import byte_bounds
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.tracing.containers import Change, Container
 from roundlog.capture.tracing.untraceable import reason
-from roundlog.capture.tracing.walk import Array, Generator, Position, Walk
+from roundlog.capture.tracing.walk import Array, Cache, Generator, Position, Walk
 
 
 class Surroundings:
@@ -24,9 +24,9 @@ class Surroundings:
     at the end: containers, what arrays hold, the memory that tensors have, their gradients, and the states of
     generators."""
 
-    def __init__(self, roots: Mapping[str, object]) -> None:
-        """roots: name in messages -> object."""
-        walk = Walk()
+    def __init__(self, roots: Mapping[str, object], names: Mapping[int, str] | None = None) -> None:
+        """roots: name in messages -> object. names: id of an object -> its name, wherever it is found first."""
+        walk = Walk(names or {})
         walk.generators += [
             Generator("", torch.get_rng_state, torch.set_rng_state),
             Generator("Python's random", random.getstate, random.setstate),
@@ -36,6 +36,7 @@ class Surroundings:
             walk.add(name, root)
         self.tensors = walk.tensors
         """id -> (name, tensor)."""
+        self.containers = walk.containers
         self._walk = walk  # also keeps alive what was seen, so that ids stay their own
         self._advanced: list[Position] = []
         self._memory = {id(t): (t, t.data, _gradient(t)) for _, t in self.tensors.values()}
@@ -57,8 +58,8 @@ class Surroundings:
         # By the next step, an iterator that goes round may look as if nobody had asked it.
         self._advanced += [position for position in self._walk.positions if position.has_moved()]
         failed: list[tuple[str, Exception]] = []
-        things: list[Generator | Array | Container] = [*self._walk.generators, *self._walk.arrays]
-        for thing in [*things, *self._walk.containers]:
+        things: list[Generator | Array | Cache | Container] = [*self._walk.generators, *self._walk.arrays]
+        for thing in [*things, *self._walk.caches, *self.containers]:
             try:
                 thing.put_back()
             except Exception as error:  # whatever a class of the user's does
@@ -66,6 +67,15 @@ class Surroundings:
         if failed:
             path, cause = failed[0]
             raise CaptureError(f"{path} cannot be put back as it was before capture: {reason(cause)}") from cause
+
+    def toggled(self) -> list[str]:
+        """Names of the tensors that require a gradient though they did not, or the other way round."""
+        leaves = [(name, tensor) for name, tensor in self.tensors.values() if tensor.is_leaf]
+        return [name for name, tensor in leaves if tensor.requires_grad != self._trained.get(id(tensor), False)]
+
+    def generator_states(self) -> list[torch.Tensor]:
+        """The states of torch's generators of random numbers."""
+        return [generator.state() for generator in self._walk.generators if not generator.path]
 
     def moved_generators(self) -> list[str]:
         """Generators of random numbers, but for torch's, that are in another state than before."""
@@ -157,7 +167,7 @@ class Surroundings:
 
     def changes(self) -> list[Change]:
         """Items that are other objects than before."""
-        return [change for container in self._walk.containers for change in container.changes()]
+        return [change for container in self.containers for change in container.changes()]
 
     def written(self) -> list[tuple[str, torch.Tensor]]:
         """Tensors that hold other values than when this was made, by name: what has been written into them."""

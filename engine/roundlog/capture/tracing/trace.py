@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error
-from roundlog.capture.optimizers import Update, clip_factor, updates
+from roundlog.capture.optimizers import Column, Update, clip_factor, updates
 from roundlog.capture.task import Task, micro_batches
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.hints import control_flow
@@ -67,11 +67,7 @@ class Tracer:
         self._first = tied(self._originals)
         self._trainable, self._groups = _groups(task, model)
         self._substitution = Substitution(self._originals, task.dataset)
-        columns: dict[str, Any] = {}
-        for number, group in enumerate(self._groups):
-            columns.update({f"{number}/{name}": column for name, column in group.columns().items()})
-        self.columns = tuple(columns)
-        self.schedule = _table(columns.values(), task.steps)
+        self.columns, self.schedule = _schedule(self._groups, task.steps)
         self.states: Named = {
             name: tensor.detach() for name, tensor in self._originals.items() if self._first[name] == name
         }
@@ -79,8 +75,27 @@ class Tracer:
             parameter = self._parameters[f"parameter/{name}"].detach()
             for slot, tensor in self._groups[number].slots(parameter).items():
                 self.states[f"slot/{name}/{slot}"] = tensor
+        self.changing = {
+            f"optimizer.param_groups[{number}].{name}"
+            for number, group in enumerate(self._groups)
+            for name in group.rate.changing(task.steps)
+        }
+        """Names of the optimizer's options that the schedule changes."""
         self._lines = SourceLines()
         self._gradients: tuple[str, ...] = ()
+
+    def confirm_schedule(self) -> None:
+        """Raises CaptureError if the schedule gives other rates when it is asked again."""
+        task = self._task
+        again = _schedule(updates(task.optimizer, task.schedule, task.steps), task.steps)
+        if not torch.equal(again[1], self.schedule):
+            raise CaptureError(
+                "the schedule gives other rates the second time it is asked: make it depend on the step alone"
+            )
+
+    def follows(self, thing: object) -> bool:
+        """Whether a tensor is part of the state, so that whatever takes its place is followed."""
+        return any(thing is tensor for tensor in self._originals.values())
 
     def trace(self) -> Trace:
         """Trace a step from where the user's code stands now. Raises CaptureError where PyTorch cannot trace it
@@ -129,7 +144,7 @@ class Tracer:
 
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
-        draws = Draws()
+        draws = Draws(self._surroundings.generator_states())
         with self._substitution, draws, _NoNewMemory():
             loss = self._accumulate(batch)
             found = {name: self._parameters[f"parameter/{name}"].grad for name in self._trainable}
@@ -257,13 +272,16 @@ def _groups(task: Task, model: nn.Module) -> tuple[dict[str, int], list[Update]]
     return trainable, groups
 
 
-def _table(columns: Collection[Callable[[int], float]], steps: int) -> torch.Tensor:
-    """f32[steps, columns]."""
-    rows = [[float(column(step)) for column in columns] for step in range(steps)]
+def _schedule(groups: list[Update], steps: int) -> tuple[tuple[str, ...], torch.Tensor]:
+    """Names of the columns, and f32[steps, columns]."""
+    columns: dict[str, Column] = {}
+    for number, group in enumerate(groups):
+        columns.update({f"{number}/{name}": column for name, column in group.columns().items()})
+    rows = [[float(column(step)) for column in columns.values()] for step in range(steps)]
     table = torch.tensor(rows, dtype=torch.float64).to(torch.float32).reshape(steps, -1)
     if not bool(table.isfinite().all()):
         raise CaptureError("the learning rate schedule gives a value that is not finite")
-    return table
+    return tuple(columns), table
 
 
 def _kind(thing: object) -> str:

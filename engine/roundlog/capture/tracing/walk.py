@@ -18,7 +18,7 @@ import types
 import warnings
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from roundlog.capture.tracing.containers import (
     Restorer,
     attributes_of,
     class_attributes,
+    class_tensors,
     closure_of,
     equal_numbers,
     globals_of,
@@ -43,8 +44,8 @@ from roundlog.capture.tracing.containers import (
     is_a,
     items_of,
     mro_of,
-    remembered_by,
     slots_of,
+    table_of,
 )
 
 Part = tuple[str, Any]
@@ -67,6 +68,9 @@ class Generator:
 
     def put_back(self) -> None:
         self._write(self._saved)
+
+    def state(self) -> Any:
+        return self._read()
 
     def has_moved(self) -> bool:
         return str(self._read()) != str(self._saved)
@@ -113,16 +117,42 @@ class Position:
         )
 
 
+class Cache:
+    """A cache of limited size, `functools.lru_cache`. Nobody can take an entry from it, so that it is cleared where a
+    step has added one. That is harmless: its function is called again."""
+
+    def __init__(self, path: str, function: Any) -> None:
+        self.path = path
+        self._function = function
+        self.saved = self._held()
+
+    def put_back(self) -> None:
+        if {id(part) for part in self._held()} != {id(part) for part in self.saved}:
+            self._function.cache_clear()
+            self.saved = self._held()
+
+    def _held(self) -> list[Any]:
+        """What it remembers, and its function."""
+        if not self._function.cache_info().currsize:
+            return []
+        # Its table holds links, and none of the results.
+        own = vars(self._function)
+        return [part for part in _parts(self._function) if part is not own and not _is_table(part)]
+
+
 class Walk:
     """What can be reached from some roots."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[int, str]) -> None:
+        """names: id of an object -> its name, wherever it is found first."""
         self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
         """id -> (name, tensor)."""
         self.containers: list[Container] = []
         self.generators: list[Generator] = []
         self.arrays: list[Array] = []
         self.positions: list[Position] = []
+        self.caches: list[Cache] = []
+        self._names = names
         self._seen: dict[int, object] = {}
         self._openers: dict[int, tuple[type, Opener | None]] = {}
         self._classes_seen: dict[int, type] = {}
@@ -139,7 +169,7 @@ class Walk:
             self._seen[id(thing)] = thing
             inside: list[Part] = []
             try:
-                for part in opener(self, path, thing):
+                for part in opener(self, self._names.get(id(thing), path), thing):
                     inside.append(part)  # what was found before a failure counts
             except CaptureError:
                 raise
@@ -154,11 +184,11 @@ class Walk:
             known = self._openers[id(kind)] = (kind, _opener_of(kind))
         return known[1]
 
-    def _held(self, path: str, way: tuple[Reader, Restorer] | None) -> Iterator[Part]:
+    def _held(self, path: str, way: tuple[Reader, Restorer] | None, thing: object = None) -> Iterator[Part]:
         """What a container holds; the container is remembered."""
         if way is None:
             return
-        container = Container(path, *way, way[0]())
+        container = Container(path, *way, way[0](), thing)
         self.containers.append(container)
         for key, item in container.saved.items():
             if self._opener(type(item)) is not None:
@@ -172,7 +202,7 @@ class Walk:
         yield from self._classes(kind)
 
     def _collection(self, path: str, thing: Any) -> Iterator[Part]:
-        yield from self._held(path, items_of(thing))
+        yield from self._held(path, items_of(thing), thing if is_a(thing, (list, deque)) else None)
         if is_a(thing, defaultdict):
             yield path, thing.default_factory
         if type(thing) not in _COLLECTIONS:
@@ -233,11 +263,11 @@ class Walk:
     def _cache(self, path: str, cache: Any) -> Iterator[Part]:
         """What `functools.cache` and `functools.lru_cache` make of a function, and the results that it remembers."""
         yield path, cache.__wrapped__
-        yield from self._held(f"{path}()", remembered_by(cache))
-        if cache.cache_info().currsize and cache.cache_parameters()["maxsize"] is not None:
-            # The table of a cache of limited size holds links, and none of the results.
-            results = (part for part in _parts(cache) if part is not vars(cache) and not _is_table(part))
-            yield from ((f"{path}()", result) for result in results)
+        if cache.cache_parameters()["maxsize"] is None:
+            yield from self._held(f"{path}()", table_of(cache))
+        else:
+            self.caches.append(Cache(path, cache))
+            yield from ((f"{path}()", part) for part in self.caches[-1].saved)
         yield from self._object(path, cache)
 
     def _function(self, path: str, function: types.FunctionType) -> Iterator[Part]:
@@ -273,13 +303,11 @@ class Walk:
             self._classes_seen[id(ancestor)] = ancestor
             if ancestor.__flags__ & IMMUTABLE:
                 continue
-            users = self._is_users(ancestor)
-            for path, part in self._held(ancestor.__name__, class_attributes(ancestor, tensors_only=not users)):
-                if users or is_a(part, (types.FunctionType, torch.Tensor)):
-                    yield path, part
-            # Python's own names, which no step changes, but which functions stand behind.
-            special = (part for name, part in vars(ancestor).items() if name.startswith("__"))
-            yield from ((ancestor.__name__, part) for part in special if is_a(part, _CODE))
+            users, name = self._is_users(ancestor), ancestor.__name__
+            yield from self._held(name, class_attributes(ancestor) if users else class_tensors(ancestor))
+            # Python's own names, which no step changes, but which functions stand behind; and a library's functions.
+            parts = (part for key, part in vars(ancestor).items() if key.startswith("__") or not users)
+            yield from ((name, part) for part in parts if is_a(part, _CODE if users else types.FunctionType))
             if users:
                 yield from self._classes(type(ancestor))
 

@@ -1,0 +1,242 @@
+"""Steps after those that are traced: whether what steps change in Python ever makes one another step.
+
+Tensors that steps change are part of the program's state. Numbers (counters, flags) are followed by `counters.py`
+through all steps of the task, and lists may grow as long as nobody reads them. Everything else has to be after a step
+as it was before."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.hooks import RemovableHandle
+
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.task import Task
+from roundlog.capture.tracing.containers import Change, Container, attributes_of, is_a, slots_of
+from roundlog.capture.tracing.counters import Counter, Number, Path
+from roundlog.capture.tracing.difference import difference
+from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.trace import Tracer
+
+_MOST_PATHS = 8
+"""How many sets of answers are traced, before a step counts as another one every time."""
+
+_REMEDY = (
+    "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "
+    "log outside of the step"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a number stands."""
+
+    container: Container
+    key: Any
+
+    @property
+    def name(self) -> str:
+        return self.container.name_of(self.key)
+
+    @property
+    def first(self) -> Number:
+        """The number before the second step."""
+        number: Number = self.container.saved[self.key]
+        return number
+
+    def get(self) -> Any:
+        return self.container.read().get(self.key)
+
+    def put(self, number: object) -> None:
+        self.container.restore({**self.container.read(), self.key: number})
+
+
+class _Grown(list[Any]):
+    """A list that steps make longer, while a step is traced. It notices whoever reads it."""
+
+    is_read = False
+
+    def _noticed(self, *arguments: Any, **options: Any) -> Any:
+        self.is_read = True
+        raise CaptureError("the step reads a list that grows")
+
+    __len__ = __iter__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __reversed__ = _noticed
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __mul__ = __rmul__ = __str__ = __repr__ = _noticed
+    pop = remove = clear = index = count = copy = sort = reverse = insert = _noticed
+
+
+class LaterSteps:
+    """The steps of a task after its first one."""
+
+    def __init__(self, task: Task, tracer: Tracer, around: Surroundings, own: Collection[str]) -> None:
+        """around: everything, as it stands after the first step. own: names of the numbers that the optimizer and its
+        schedule change by themselves."""
+        self._steps = task.steps
+        self._tracer = tracer
+        self._around = around
+        self._own = [
+            _Place(container, key)
+            for container in around.containers
+            for key, value in container.saved.items()
+            if _is_number(value) and container.name_of(key) in own
+        ]
+        self._counted: dict[str, _Place] = {}
+        """The numbers that steps change, by name."""
+        self._growing: dict[str, list[_Place]] = {}
+        """Where the lists stand that steps make longer, by name."""
+
+    def confirm(self, first: fx.GraphModule, changed: Iterable[str]) -> None:
+        """Raises CaptureError if one of these steps is another than the first, which is traced already. changed: what
+        the first has changed, in words."""
+        words = list(changed)
+        while not self._follow(first, words):  # a number that has been found may decide about others
+            pass
+
+    def _follow(self, first: fx.GraphModule, changed: list[str]) -> bool:
+        """Whether all steps could be followed; otherwise more numbers have been found."""
+        numbers: dict[str, Number] = {name: place.first for name, place in self._counted.items()}
+        paths: list[Path] = []
+        for step in range(1, max(2, self._steps)):
+            path = next((path for path in paths if path.is_taken(numbers)), None)
+            if path is None:
+                if len(paths) == _MOST_PATHS:
+                    asked = _words(name for path in paths for name in path.asked)
+                    raise CaptureError(f"the step depends on {asked}, which steps change: {_REMEDY}")
+                path, graph = self._trace(numbers)
+                if (found := difference(first, graph)) is not None:
+                    names = _words(path.asked or changed)
+                    raise CaptureError(
+                        f"the step is not the same from one time to the next: at step {step} {found}"
+                        + (f"; a step changes {names}" if names else "")
+                        + f": {_REMEDY}"
+                    )
+                if self._find(graph):
+                    return False
+                paths.append(path)
+            numbers = path.following(numbers)
+        return True
+
+    def _trace(self, numbers: Mapping[str, Number]) -> tuple[Path, fx.GraphModule]:
+        """A step that begins with these numbers."""
+        path, own = Path(), Path()
+        self._around.restore()
+        for name, place in self._counted.items():
+            place.put(Counter(path, (name,), numbers[name], _looked_up(name)))
+        for place in self._own:
+            place.put(Counter(own, (place.name,), place.first, _looked_up(place.name)))
+        grown = {name: _Grown() for name in self._growing}
+        for name, places in self._growing.items():
+            for place in places:
+                place.put(grown[name])
+        try:
+            graph = self._tracer.trace().graph
+        except CaptureError as error:
+            if read := [name for name in grown if grown[name].is_read]:
+                raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}") from error
+            if Counter.__name__ not in str(error):
+                raise
+            names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
+            raise CaptureError(f"the step makes tensors of {names}, which steps change: {_REMEDY}") from error
+        if own.asked:
+            raise CaptureError(
+                f"the step reads {_words(own.asked)}, which is another at every step: compute with constants, or "
+                "with a field of the dataset"
+            )
+        for name, place in self._counted.items():
+            left = place.get()
+            if type(left) is not Counter and not _is_number(left):
+                raise CaptureError(f"a step leaves a {type(left).__name__} in {name}, where a number was: {_REMEDY}")
+            path.left[name] = left.expression if type(left) is Counter else _constantly(left)
+        return path, graph
+
+    def _find(self, graph: fx.GraphModule) -> bool:
+        """Whether there are numbers that a step changes and that are not counted yet. Raises CaptureError for other
+        changes that a later step may depend on."""
+        if toggled := self._around.toggled():
+            raise CaptureError(
+                f"a step changes whether {toggled[0]} requires a gradient: freeze before the first step, or undo it"
+            )
+        self._around.refuse_advanced()
+        if arrays := self._around.changed_arrays():
+            raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {_REMEDY}")
+        attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
+        read = {id(attribute) for attribute in attributes}
+        places = [*self._counted.values(), *self._own, *(place for found in self._growing.values() for place in found)]
+        known = {(id(place.container), place.key) for place in places}
+        before = len(self._counted) + len(self._growing)
+        for change in self._around.changes():
+            if (id(change.container), change.key) in known or self._tracer.follows(change.before):
+                continue
+            if change.name.startswith("optimizer"):
+                raise CaptureError(f"a step changes {change.name}: change it by the task's schedule")
+            if _is_number(change.before) and (_is_number(change.after) or type(change.after) is Counter):
+                self._counted[self._unused(change.name)] = _Place(change.container, change.key)
+            elif change.key not in change.container.saved and (places := self._places_of(change.container.list)):
+                self._growing[change.container.path] = places
+            elif id(change.before) in read or not _alike(change.before, change.after, set()):
+                raise CaptureError(f"every step changes {_described(change)}: {_REMEDY}")
+        return len(self._counted) + len(self._growing) != before
+
+    def _places_of(self, thing: object) -> list[_Place]:
+        """Where a list stands; none if it is not an ordinary one."""
+        return [
+            _Place(container, key)
+            for container in self._around.containers
+            for key, value in container.saved.items()
+            if value is thing and type(value) is list
+        ]
+
+    def _unused(self, name: str) -> str:
+        while name in self._counted:
+            name += "'"
+        return name
+
+
+def _looked_up(name: str) -> Callable[[Mapping[str, Number]], Number]:
+    return lambda numbers: numbers[name]
+
+
+def _constantly(number: Number) -> Callable[[Mapping[str, Number]], Number]:
+    return lambda numbers: number
+
+
+def _is_number(thing: object) -> bool:
+    return is_a(thing, (int, float)) and type(thing).__module__ == "builtins"
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(list(dict.fromkeys(names))[:3])
+
+
+def _described(change: Change) -> str:
+    if change.before is None:
+        return f"{change.name} (nothing before, then a {type(change.after).__name__})"
+    return change.name
+
+
+def _alike(one: Any, two: Any, seen: set[int]) -> bool:
+    """Whether two objects say the same to Python code, whatever tensors are in them."""
+    if one is two or id(one) in seen:
+        return True
+    if is_a(one, torch.Tensor) and is_a(two, torch.Tensor):
+        return one.shape == two.shape and one.dtype == two.dtype
+    if type(one) is not type(two):
+        return False
+    seen.add(id(one))
+    if is_a(one, RemovableHandle):  # they are numbered
+        return True
+    if is_a(one, (bool, int, float, str, bytes, complex)):
+        return bool(one == two)
+    if is_a(one, dict):
+        return list(one) == list(two) and all(_alike(one[key], two[key], seen) for key in one)
+    if is_a(one, (list, tuple)):
+        return len(one) == len(two) and all(_alike(a, b, seen) for a, b in zip(one, two, strict=True))
+    if is_a(one, types.FunctionType):
+        return one.__code__ is two.__code__
+    ways = [attributes_of(thing, slots_of(type(thing))) for thing in (one, two)]
+    return None in ways or _alike(*(way[0]() for way in ways if way is not None), seen)
