@@ -9,7 +9,7 @@ import gc
 import operator
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class Container:
         if not _same_items(self.read(), self.saved):
             self.restore(self.saved)
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> Sequence[Change]:
         """Items that are other objects than before; none where its class fails to tell."""
         try:
             now, saved = self.read(), self.saved

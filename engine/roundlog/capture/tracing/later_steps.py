@@ -224,7 +224,7 @@ def _alike(one: Any, two: Any, seen: set[int]) -> bool:
     if one is two or id(one) in seen:
         return True
     if is_a(one, torch.Tensor) and is_a(two, torch.Tensor):
-        return one.shape == two.shape and one.dtype == two.dtype
+        return bool(one.shape == two.shape and one.dtype == two.dtype)
     if type(one) is not type(two):
         return False
     seen.add(id(one))
@@ -238,5 +238,5 @@ def _alike(one: Any, two: Any, seen: set[int]) -> bool:
         return len(one) == len(two) and all(_alike(a, b, seen) for a, b in zip(one, two, strict=True))
     if is_a(one, types.FunctionType):
         return one.__code__ is two.__code__
-    ways = [attributes_of(thing, slots_of(type(thing))) for thing in (one, two)]
-    return None in ways or _alike(*(way[0]() for way in ways if way is not None), seen)
+    mine, other = (attributes_of(thing, slots_of(type(thing))) for thing in (one, two))
+    return mine is None or other is None or _alike(mine[0](), other[0](), seen)
