@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import array
 import functools
-import gc
 import itertools
-import operator
 import random
 import sys
 import types
-import warnings
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +34,6 @@ from roundlog.capture.tracing.containers import (
     class_attributes,
     class_tensors,
     closure_of,
-    equal_numbers,
     globals_of,
     hooks_of,
     is_a,
@@ -47,6 +42,7 @@ from roundlog.capture.tracing.containers import (
     slots_of,
     table_of,
 )
+from roundlog.capture.tracing.contents import Array, Cache, Generator, Position, parts_of, position_of
 
 Part = tuple[str, Any]
 """What an object holds: its path, and itself."""
@@ -55,89 +51,6 @@ Opener = Callable[["Walk", str, Any], Iterable[Part]]
 """What looks into an object of some class."""
 
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-
-
-class Generator:
-    """A generator of random numbers, as it was when it was first looked at."""
-
-    def __init__(self, path: str, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
-        """path: in messages; empty for those of torch, whose numbers become the program's own."""
-        self.path = path
-        self._read, self._write = read, write
-        self._saved = read()
-
-    def put_back(self) -> None:
-        self._write(self._saved)
-
-    def state(self) -> Any:
-        return self._read()
-
-    def has_moved(self) -> bool:
-        return str(self._read()) != str(self._saved)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Array:
-    """An array of numpy's, and what it held when it was first looked at."""
-
-    path: str
-    array: np.ndarray[Any, Any]
-    saved: np.ndarray[Any, Any] | None
-    """None for one that cannot be written, and for a file in memory."""
-
-    def has_changed(self) -> bool:
-        if self.saved is None:
-            return False
-        # By bytes: NaN is itself, and objects are told apart by where they are.
-        if self.array.dtype.hasobject or not self.array.dtype.itemsize or not self.array.flags.c_contiguous:
-            return self.array.tobytes() != self.saved.tobytes()
-        one, two = (array.reshape(-1).view(np.uint8) for array in (self.array, self.saved))
-        return not np.array_equal(one, two)
-
-    def put_back(self) -> None:
-        if self.saved is not None:
-            self.array[...] = self.saved
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Position:
-    """How far an iterator is that nobody can wind back: a generator function's, `itertools.count`."""
-
-    path: str
-    iterator: Any
-    saved: list[Any]
-
-    def has_moved(self) -> bool:
-        try:
-            now = position_of(self.iterator)
-        except Exception:  # whatever a class of the user's does
-            return False
-        return len(now) != len(self.saved) or not all(
-            one is two or equal_numbers(one, two) for one, two in zip(now, self.saved, strict=True)
-        )
-
-
-class Cache:
-    """A cache of limited size, `functools.lru_cache`. Nobody can take an entry from it, so that it is cleared where a
-    step has added one. That is harmless: its function is called again."""
-
-    def __init__(self, path: str, function: Any) -> None:
-        self.path = path
-        self._function = function
-        self.saved = self._held()
-
-    def put_back(self) -> None:
-        if {id(part) for part in self._held()} != {id(part) for part in self.saved}:
-            self._function.cache_clear()
-            self.saved = self._held()
-
-    def _held(self) -> list[Any]:
-        """What it remembers, and its function."""
-        if not self._function.cache_info().currsize:
-            return []
-        # Its table holds links, and none of the results.
-        own = vars(self._function)
-        return [part for part in _parts(self._function) if part is not own and not _is_table(part)]
 
 
 class Walk:
@@ -258,7 +171,7 @@ class Walk:
         self.positions.append(Position(path, thing, position_of(thing)))
         # The list that itertools.cycle keeps is its own, and nobody's to put back.
         own = list if isinstance(thing, itertools.cycle) else ()
-        yield from ((path, tuple(part) if is_a(part, own) else part) for part in _parts(thing))
+        yield from ((path, tuple(part) if is_a(part, own) else part) for part in parts_of(thing))
 
     def _cache(self, path: str, cache: Any) -> Iterator[Part]:
         """What `functools.cache` and `functools.lru_cache` make of a function, and the results that it remembers."""
@@ -373,35 +286,6 @@ def _opener_of(kind: type) -> Opener | None:
         return Walk._object
     names = {name for ancestor in ancestors for name in vars(ancestor)}
     return Walk._iterator if "__next__" in names and "write" not in names else Walk._object  # a file is no iterator
-
-
-def position_of(iterator: Any) -> list[Any]:
-    """What tells how far an iterator of Python's own is: not a number, in general, but it changes when it is asked for
-    its next item. An iterator over other iterators is as far as they are."""
-    parts = _parts(iterator)
-    if isinstance(iterator, types.GeneratorType):
-        return [None if iterator.gi_frame is None else iterator.gi_frame.f_lasti, *parts]
-    if isinstance(iterator, itertools.count):
-        return [repr(iterator)]
-    if isinstance(iterator, itertools.cycle) and type(iterator).__reduce__ is not object.__reduce__:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            form: Any = iterator.__reduce__()
-            _, (inner,), (saved, is_round) = form
-        return [operator.length_hint(inner), len(saved), is_round]
-    if isinstance(iterator, enumerate):
-        return [iterator.__reduce__()[1][1]]
-    return [operator.length_hint(iterator), *parts]
-
-
-def _parts(thing: Any) -> list[Any]:
-    """The objects that an object of C refers to."""
-    passed_by = (type, types.FrameType, types.CodeType)
-    return [part for part in gc.get_referents(thing) if not is_a(part, passed_by)]
-
-
-def _is_table(thing: Any) -> bool:
-    return type(thing) is dict and "lru" in "".join(type(link).__name__ for link in thing.values())
 
 
 def _names(code: types.CodeType) -> set[str]:
