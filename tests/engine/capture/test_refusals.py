@@ -10,7 +10,7 @@ import torch
 from calls import Calls, linear_through, refused
 from elementwise import value_of
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.tracing.untraceable import reason
+from roundlog.capture.untraceable import reason
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence

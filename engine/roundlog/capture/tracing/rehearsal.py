@@ -17,7 +17,7 @@ from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Trace, Tracer
-from roundlog.capture.tracing.untraceable import reason
+from roundlog.capture.untraceable import reason
 
 _OWN = ("optimizer", "schedule")
 """Roots whose changes are known: they are followed by other means."""

@@ -26,7 +26,7 @@ from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.hints import control_flow
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.untraceable import reason
+from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
 
@@ -86,7 +86,7 @@ class Tracer:
         (control flow that depends on values, most often), naming the user's line."""
         task = self._task
         row = {name: torch.zeros(()) for name in self.columns}
-        batch = {name: field[: task.batch_size].clone() for name, field in task.dataset.items()}
+        batch = {name: field[: task.batch_size].detach().clone() for name, field in task.dataset.items()}
 
         def step(
             states: Named, row: Named, batch: Named
