@@ -46,7 +46,10 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a tensor of data": ({"dataset": torch.randn(8, 6)}, f"the dataset is a Tensor: {FIELDS}"),
     "a dataset of torch": ({"dataset": TensorDataset(torch.randn(8))}, f"the dataset is a TensorDataset: {FIELDS}"),
     "a field without a name": ({"dataset": {0: torch.randn(8, 6)}}, "the dataset field 0 has a name that is no text"),
-    "a loss module of torch": ({"loss": nn.MSELoss()}, f"the loss MSELoss of torch.nn takes tensors, not .*: {FUNCTION}"),
+    "a loss module of torch": (
+        {"loss": nn.MSELoss()},
+        f"the loss MSELoss of torch.nn takes tensors, not .*: {FUNCTION}",
+    ),
     "a loss class of torch": ({"loss": nn.MSELoss}, f"the loss MSELoss of torch.nn takes tensors, not .*: {FUNCTION}"),
     "a loss function of torch": ({"loss": F.mse_loss}, "the loss mse_loss of torch.nn takes tensors"),
     "the name of a loss": ({"loss": "mse"}, f"the loss is a str: {FUNCTION}"),
