@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import SourceLines, place_of_call, place_of_error
+from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import Update, clip_factor, updates
 from roundlog.capture.task import Task, micro_batches
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
@@ -106,7 +106,10 @@ class Tracer:
         except Exception as error:
             if "data is not allocated yet" in str(error):  # .tolist() and .numpy() of a traced tensor
                 raise CaptureError(control_flow(error)) from error
+            if any("concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)):
+                raise CaptureError(f"{_THREAD}{place_of_error(error)}") from error
             raise CaptureError(f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}") from error
+        _require_followed(graph)
         return Trace(
             graph=graph,
             states=self.states,
@@ -199,6 +202,20 @@ class _NoNewMemory(TorchFunctionMode):
                 "torch.no_grad(), or compute what is needed from it (torch.nn.utils.parametrize)"
             )
         return func(*args, **(kwargs or {}))
+
+
+def _require_followed(graph: fx.GraphModule) -> None:
+    """Raises CaptureError if the step goes on with a tensor that it has computed where no mode of the trace was active,
+    as in another thread: such a tensor comes in as a constant, without values."""
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and isinstance(getattr(graph, str(node.target)), FakeTensor):
+            place = next((source_of(user) for user in node.users if source_of(user)), "")
+            raise CaptureError(f"{_THREAD}{f' (at {place})' if place else ''}")
+
+
+_THREAD = (
+    "the step computes in another thread, where it cannot be followed: compute everything in the thread that calls it"
+)
 
 
 def _checked(loss: object) -> torch.Tensor:
