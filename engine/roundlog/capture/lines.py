@@ -95,6 +95,11 @@ def _announced(place: str) -> Iterator[None]:
             metadata["stack_trace"] = before
 
 
+def is_captures(path: str) -> bool:
+    """Whether a file of Python is capture's own."""
+    return path.startswith(_CAPTURE)
+
+
 def is_internal(path: str) -> bool:
     """Whether a file of Python is capture's or PyTorch's own."""
     return path.startswith((_CAPTURE, _TORCH, "<"))

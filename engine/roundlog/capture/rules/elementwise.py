@@ -148,12 +148,12 @@ def sqrt(c: Context, x: Value) -> Value:
 
 @rule("rsqrt")
 def rsqrt(c: Context, x: Value) -> Value:
-    return c.op("div", c.f32(1.0), c.op("sqrt", x))
+    return c.op("div", c.f32(1.0), sqrt(c, x))
 
 
 @rule("reciprocal")
 def reciprocal(c: Context, x: Value) -> Value:
-    return c.op("div", c.f32(1.0), x)
+    return c.op("div", c.f32(1.0), c.builder.convert(x, DType.F32))
 
 
 @rule("square")

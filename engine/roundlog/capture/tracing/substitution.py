@@ -31,6 +31,7 @@ class Substitution(TorchDispatchMode):
         self._forbidden = {_memory(tensor): name for name, tensor in forbidden.items() if tensor.numel()}
         self._known: dict[int, torch.Tensor] = {}
         self._held: list[torch.Tensor] = []
+        self._used: set[int] = set()
         self._replacements: dict[str, torch.Tensor] = {}
         self._modes: list[FakeTensorMode] = []
 
@@ -40,6 +41,11 @@ class Substitution(TorchDispatchMode):
         self._replacements = dict(replacements)
         self._modes = [tensor.fake_mode for tensor in replacements.values() if isinstance(tensor, FakeTensor)][:1]
         self._known = {id(self._originals[name]): tensor for name, tensor in replacements.items()}
+        self._used = set()
+
+    def has_used(self, tensor: torch.Tensor) -> bool:
+        """Whether an operator was given this very tensor since `begin`."""
+        return id(tensor) in self._used
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a tensor is replaced by: itself, if it is none of the originals. Raises CaptureError for a view of an
@@ -50,6 +56,7 @@ class Substitution(TorchDispatchMode):
             return tensor
         if tensor.layout != torch.strided:
             return tensor
+        self._used.add(id(tensor))
         if id(tensor) in self._known:
             return self._known[id(tensor)]
         name = self._names.get(_memory(tensor))
