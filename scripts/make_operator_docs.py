@@ -39,8 +39,8 @@ Read this before the first try.
    operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
 2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings, not at
    values that the step computes: decide those by `torch.where`. What only checks may stay: asserts, and an `if` that
-   does nothing but raise an error that nobody catches, are taken to pass. So may prints and logs: `.item()`, `.tolist()`
-   and formatted text from which nothing is computed.
+   does nothing but raise an error that nobody catches, are taken to pass. So may prints and logs: `.item()`,
+   `.tolist()` and formatted text from which nothing is computed.
 3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole.
 4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes,
    items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a teacher).

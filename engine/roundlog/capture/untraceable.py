@@ -29,6 +29,8 @@ def reason(error: BaseException) -> str:
         return "packed sequences have a shape that depends on values: pad the sequences and mask what is padding"
     if text.startswith("Could not guard on data-dependent expression"):
         return "a number that .item() took out of a tensor decides what is computed: decide by torch.where"
+    if "expected to contain only concrete integers" in text:
+        return "a shape depends on values: choose elements with torch.where or a mask instead"
     line = text.splitlines()[0] if text else type(error).__name__
     if _NAME.fullmatch(line):
         return f"the operator {line} is not supported"

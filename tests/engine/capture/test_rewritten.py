@@ -122,6 +122,19 @@ def test_operators_on_lists_are_captured_tensor_by_tensor() -> None:
     captured(task_of(model, loss))
 
 
+def test_a_list_of_numbers_that_are_traced_becomes_a_tensor() -> None:
+    """Without a gradient, as in PyTorch."""
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        y = m(batch["x"])
+        angle = y.mean()
+        turn = torch.tensor([[angle.cos(), -angle.sin()], [angle.sin(), 1]])
+        counts = torch.tensor([(y > 0).sum(), 3, True], dtype=torch.float32)
+        return (y[:, :2] @ turn).square().mean() + y.mean() * counts.sum()
+
+    captured(task_of(normalized(), loss))
+
+
 def test_old_spectral_norm_is_captured_before_the_first_forward_pass() -> None:
     """Until then the weight is an alias of the parameter; then it is made anew in every step."""
     model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 6)), nn.Tanh(), nn.Linear(6, 6))

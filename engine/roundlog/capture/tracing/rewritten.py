@@ -4,6 +4,7 @@ They are put in place for a trace only. The comparison with the user's own step 
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
+from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.tracing.checks import passing
 
@@ -28,6 +30,7 @@ def rewritten() -> Iterator[None]:
             (AveragedModel, "update_parameters", _update_parameters),
             (_BatchNorm, "forward", _batch_norm),
             (torch, "ctc_loss", _ctc_loss),
+            (torch, "tensor", _tensor),
             (torch.SymBool, "__bool__", _truth),
             (torch.SymFloat, "__format__", _formatted),
             (torch.SymInt, "__format__", _formatted),
@@ -150,3 +153,30 @@ def _ctc_loss(
         zero_infinity,  # type: ignore[arg-type]
     )
     return (losses / torch.tensor(target_lengths, dtype=losses.dtype).clamp(min=1.0)).mean()
+
+
+_tensor_of_torch = torch.tensor
+
+
+def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """PyTorch asks every tensor in a list for its number, and makes a tensor without a gradient of them."""
+    leaves = tree_leaves(data)
+    if not isinstance(data, (list, tuple)) or not any(isinstance(leaf, FakeTensor) for leaf in leaves):
+        return _tensor_of_torch(data, dtype=dtype, **options)
+    if not all(isinstance(leaf, (torch.Tensor, bool, int, float)) and _is_number(leaf) for leaf in leaves):
+        return _tensor_of_torch(data, dtype=dtype, **options)
+    found = _stacked(data)
+    found = found if dtype is None else found.to(dtype)
+    return found.requires_grad_() if options.get("requires_grad") else found
+
+
+def _is_number(leaf: object) -> bool:
+    return not isinstance(leaf, torch.Tensor) or leaf.ndim == 0
+
+
+def _stacked(data: Any) -> torch.Tensor:
+    if isinstance(data, (list, tuple)):
+        parts = [_stacked(part) for part in data]
+        kind = functools.reduce(torch.promote_types, (part.dtype for part in parts))
+        return torch.stack([part.to(kind) for part in parts])
+    return data.detach() if isinstance(data, torch.Tensor) else _tensor_of_torch(data)
