@@ -6,6 +6,7 @@ import contextlib
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 def asserts(y: Tensor) -> Tensor:
@@ -49,6 +50,21 @@ def raises_in_a_loop(y: Tensor) -> Tensor:
         if row.sum() > 1e9:
             raise ValueError
     return torch.tanh(y)
+
+
+def asserts_in_a_checkpoint(y: Tensor) -> Tensor:
+    return checkpoint(asserts, y, use_reentrant=True)  # type: ignore[no-any-return]
+
+
+def raises_in_a_hook(y: Tensor) -> Tensor:
+    y = torch.tanh(y)
+    y.register_hook(raises_if_too_large)
+    return y
+
+
+def raises_if_too_large(gradient: Tensor) -> None:
+    if (gradient > 1e9).any():
+        raise ValueError
 
 
 def catches(y: Tensor) -> Tensor:

@@ -57,6 +57,8 @@ CHECKS = [
     checked_steps.asserts_in_a_context,
     checked_steps.raises_by_number,
     checked_steps.raises_in_a_loop,
+    checked_steps.asserts_in_a_checkpoint,
+    checked_steps.raises_in_a_hook,
 ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
@@ -145,7 +146,7 @@ class Tracer:
             with lines, lines.all_from("micro_batches"):
                 loss = loss if len(parts) == 1 else loss / len(parts)
             with lines, lines.backward_of(loss):
-                loss.backward()
+                _differentiate(loss)
             losses.append(loss.detach())
         with lines, lines.all_from("micro_batches"):
             return sum(losses[1:], losses[0])
@@ -195,6 +196,13 @@ class Tracer:
                 gradient = gradient if factor is None else gradient * factor
                 following[parameter], own = group.apply(following[parameter], gradient, own, scalars)
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
+
+
+def _differentiate(loss: torch.Tensor) -> None:
+    """`loss.backward()`, but that modes for functions go on in hooks and in what checkpoints compute again."""
+    _engine_run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 class _NoNewMemory(TorchFunctionMode):
