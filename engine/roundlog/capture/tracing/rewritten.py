@@ -133,25 +133,12 @@ def _ctc_loss(
     zero_infinity: bool = False,
 ) -> torch.Tensor:
     """PyTorch puts lengths that are numbers of Python into a tensor by itself, where no trace sees it."""
-    if reduction != _MEAN or isinstance(target_lengths, torch.Tensor):
-        return _ctc_loss_of_torch(
-            log_probs,
-            targets,
-            input_lengths,
-            target_lengths,
-            blank,
-            reduction,
-            zero_infinity,  # type: ignore[arg-type]
-        )
-    losses = _ctc_loss_of_torch(
-        log_probs,
-        targets,
-        input_lengths,
-        target_lengths,
-        blank,
-        _NONE,
-        zero_infinity,  # type: ignore[arg-type]
+    of_torch: Any = functools.partial(
+        _ctc_loss_of_torch, log_probs, targets, input_lengths, target_lengths, blank, zero_infinity=zero_infinity
     )
+    if reduction != _MEAN or isinstance(target_lengths, torch.Tensor):
+        return of_torch(reduction=reduction)  # type: ignore[no-any-return]
+    losses: torch.Tensor = of_torch(reduction=_NONE)
     return (losses / torch.tensor(target_lengths, dtype=losses.dtype).clamp(min=1.0)).mean()
 
 
