@@ -59,7 +59,10 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     ),
     "a function for a model": ({"model": lambda x: x}, "the model is a function: give a torch.nn.Module"),
     "a class for a model": ({"model": nn.Linear}, "the model is the class Linear itself: give a torch.nn.Module, made"),
-    "the name of an optimizer": ({"optimizer": "sgd"}, "the optimizer is a str: give an optimizer of torch.optim"),
+    "the name of an optimizer": (
+        {"optimizer": "sgd"},
+        "the optimizer str is not supported: use one of torch.optim.SGD, ",
+    ),
     "a class for an optimizer": (
         {"optimizer": torch.optim.SGD},
         "the optimizer is the class SGD itself: give an optimizer of torch.optim, made of it",
