@@ -3,8 +3,7 @@
 A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from
 the initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own
 objects, in FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree
-about as
-closely as PyTorch's FP32 does with its FP64."""
+about as closely as PyTorch's FP32 does with its FP64."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from roundlog.capture.task import widened
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.capture.tracing.rehearsal import surroundings
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.untraceable import reason
+from roundlog.capture.untraceable import reason
 from roundlog.executor import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
@@ -305,7 +304,11 @@ def _own(origin: Origin, states: Mapping[str, torch.Tensor]) -> _Values:
 
 
 def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> _Values:
-    return {name: field.to(dtype) if field.is_floating_point() else field.clone() for name, field in batch.items()}
+    """A copy, since a step may write into its batch, or ask for the gradient of a field."""
+    return {
+        name: field.detach().to(dtype if field.is_floating_point() else field.dtype, copy=True)
+        for name, field in batch.items()
+    }
 
 
 def _batch(task: Task, step: int) -> _Values:

@@ -161,8 +161,18 @@ def _replaces_memory(net: Net, x: Tensor) -> Tensor:
     return net.a(x)
 
 
-def test_other_memory_for_a_parameter_is_refused() -> None:
-    refused(task_of(Net(_replaces_memory)), "assigns to a tensor's .data (at test_scripts.py:", "copy_()")
+def _replaces_memory_in_a_hook(net: Net, x: Tensor) -> Tensor:
+    def replace(gradient: Tensor) -> None:
+        net.b.weight.data = net.b.weight.data * 0.5
+
+    y = net.a(x)
+    y.register_hook(replace)
+    return y
+
+
+@pytest.mark.parametrize("forward", [_replaces_memory, _replaces_memory_in_a_hook])
+def test_other_memory_for_a_parameter_is_refused(forward: Forward) -> None:
+    refused(task_of(Net(forward)), "assigns to a tensor's .data (at test_scripts.py:", "copy_()")
 
 
 def _clamps_data(net: Net, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Trace, Tracer
-from roundlog.capture.tracing.untraceable import reason
+from roundlog.capture.untraceable import reason
 
 _OWN = ("optimizer", "schedule")
 """Roots whose changes are known: they are followed by other means."""
@@ -95,6 +95,8 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
     try:
         with plainly():
             EagerTraining(task).step(0, batch)
+    except CaptureError:
+        raise
     except Exception as error:
         raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}

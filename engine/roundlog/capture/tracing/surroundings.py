@@ -16,8 +16,8 @@ from numpy.lib.array_utils import byte_bounds
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.tracing.containers import Change, Container
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position
-from roundlog.capture.tracing.untraceable import reason
 from roundlog.capture.tracing.walk import Walk
+from roundlog.capture.untraceable import reason
 
 
 class Surroundings:
