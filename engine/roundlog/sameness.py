@@ -228,9 +228,9 @@ class _Comparison:
         gradients, once the user's own are known: it may make much of little, as Adam does of gradients near zero. A
         step that raises is where the run ends. nudge: number of a change to the initial state; 0 for none."""
         origin, around, run = self._origin, self._around, _Run()
-        values = {id(tensor): self._start[name] for name, tensor in origin.tensors.items()}
+        start = {name: _nudged(name, value, nudge) for name, value in self._start.items()} if nudge else self._start
         around.restore()
-        around.move(dtype, {number: _nudged(value, nudge) for number, value in values.items()} if nudge else values)
+        around.move(dtype, {id(tensor): start[name] for name, tensor in origin.tensors.items()})
         training, gradients = EagerTraining(self._task), _Values()
         default = torch.get_default_dtype()
 
@@ -331,11 +331,14 @@ def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
     return moved
 
 
-def _nudged(state: torch.Tensor, number: int) -> torch.Tensor:
+def _nudged(name: str, state: torch.Tensor, number: int) -> torch.Tensor:
+    """The state, changed in its last place. Where a parameter is zero, as a router's is at first, choices between equal
+    scores hang on nothing at all; so it is changed a little."""
     if not state.is_floating_point():
         return state
     signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(number)) * 2 - 1
-    return state * (1 + signs * 2.0**-23)
+    zeros = (state == 0) & name.startswith("parameter/")
+    return torch.where(zeros, signs * 2.0**-20, state * (1 + signs * 2.0**-23))
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:

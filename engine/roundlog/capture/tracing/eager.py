@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import place_of_call
 from roundlog.capture.task import Task, micro_batches
 
 
@@ -64,7 +65,7 @@ class _OnlyReal(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
-            raise CaptureError(LEFT_BEHIND)
+            raise CaptureError(f"{LEFT_BEHIND}{place_of_call()}")
         return func(*args, **(kwargs or {}))
 
 

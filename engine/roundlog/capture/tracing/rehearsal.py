@@ -25,7 +25,7 @@ _OWN = ("optimizer", "schedule")
 def surroundings(task: Task) -> Surroundings:
     """What the step of a task can reach."""
     roots = {"model": task.model, "loss": task.loss, "optimizer": task.optimizer, "schedule": task.schedule}
-    groups = task.optimizer.param_groups
+    groups = getattr(task.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
     # Wherever else they are found first: a loss may read the optimizer.
     named = {**roots, "optimizer.param_groups": groups}
     named |= {f"optimizer.param_groups[{number}]": group for number, group in enumerate(groups)}
