@@ -38,13 +38,18 @@ Read this before the first try.
 1. Capture runs your own step (model, loss, `backward()`) once, without computing anything, and writes down its
    operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
 2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings, not at
-   values that the step computes: decide those by `torch.where`.
-3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole.
-4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes,
-   items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a teacher).
+   values that the step computes: decide those by `torch.where`. What only checks may stay: asserts, and an `if` that
+   does nothing but raise an error that nobody catches, are taken to pass. So may prints and logs: `.item()`,
+   `.tolist()` and formatted text from which nothing is computed.
+3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
+   numpy that share memory with them, or with other state, are refused.
+4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of
+   objects and classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a
+   teacher).
 5. Other Python state may change, as long as every step computes the same: counters and flags are followed through all
    steps of the task, and the first step that differs is named. Python's and numpy's random numbers are refused, and so
-   are tensors that begin as None. Nobody sees the clock, the environment, files or threads: a step may not depend on
+   are tensors that begin as None, arrays of numpy that steps write, and iterators that steps take from. Caches
+   (`functools.cache` too) may fill. Nobody sees the clock, the environment, files or threads: a step may not depend on
    them.
 6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
 7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is

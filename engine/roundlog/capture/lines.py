@@ -1,17 +1,20 @@
-"""Which line of the user's code each traced operator came from, through the backward pass too."""
+"""Which line of the user's code each traced operator came from, through the backward pass too, and which lines an error
+passed through."""
 
 from __future__ import annotations
 
+import linecache
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _CAPTURE = str(Path(__file__).parent)
@@ -92,16 +95,80 @@ def _announced(place: str) -> Iterator[None]:
             metadata["stack_trace"] = before
 
 
+def is_captures(path: str) -> bool:
+    """Whether a file of Python is capture's own."""
+    return path.startswith(_CAPTURE)
+
+
 def is_internal(path: str) -> bool:
     """Whether a file of Python is capture's or PyTorch's own."""
     return path.startswith((_CAPTURE, _TORCH, "<"))
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of Python that an error passed through."""
+
+    frame: FrameType
+    line: int
+
+    @property
+    def path(self) -> str:
+        return self.frame.f_code.co_filename
+
+    @property
+    def function(self) -> str:
+        return self.frame.f_code.co_name
+
+    @property
+    def is_in_model(self) -> bool:
+        """Whether it stands in a method of a module that is not PyTorch's own."""
+        return isinstance(self.frame.f_locals.get("self"), nn.Module) and not is_internal(self.path)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is a line of a model, or of any code that is not installed: no helper of a library."""
+        return not is_internal(self.path) and (self.is_in_model or not self.path.startswith(LIBRARIES))
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.path, self.line).strip()
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.path).name}:{self.line}"
+
+
+def places_of(error: BaseException) -> list[Place]:
+    """The lines that an error passed through, from the outermost to the innermost."""
+    traceback, found = error.__traceback__, []
+    while traceback is not None:
+        found.append(Place(traceback.tb_frame, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return found
+
+
+def place_of_error(error: BaseException) -> str:
+    """` (at layers.py:12, called from net.py:3)`: the innermost line outside of torch that an error passed through;
+    where that is in a library, with the innermost that is not."""
+    outside = [place for place in places_of(error) if not is_internal(place.path)]
+    if not outside:
+        return ""
+    own = [place.name for place in outside if not place.path.startswith(LIBRARIES)]
+    caller = f", called from {own[-1]}" if own and own[-1] != outside[-1].name else ""
+    return f" (at {outside[-1].name}{caller})"
+
+
+def place_of_call() -> str:
+    """` (at net.py:12)`: the innermost line of the user's code that is running."""
+    place = _user_place(sys._getframe(1))
+    return f" (at {place})" if place else ""
+
+
 def _user_place(frame: FrameType | None) -> str:
     while frame is not None:
-        path = frame.f_code.co_filename
-        if not is_internal(path):
-            return f"{Path(path).name}:{frame.f_lineno}"
+        if not is_internal(frame.f_code.co_filename):
+            return Place(frame, frame.f_lineno).name
         frame = frame.f_back
     return ""
 
@@ -109,23 +176,3 @@ def _user_place(frame: FrameType | None) -> str:
 def source_of(node: fx.Node) -> str:
     """`net.py:12`: where a traced operator came from; empty if nobody knows."""
     return str(node.meta.get("stack_trace") or "")
-
-
-def place_of_error(error: BaseException) -> str:
-    """` (at layers.py:12, called from net.py:3)`: the innermost line outside of torch that an error passed through;
-    where that is in a library, with the innermost that is not."""
-    traceback, place, own = error.__traceback__, "", ""
-    while traceback is not None:
-        path = traceback.tb_frame.f_code.co_filename
-        if not is_internal(path):
-            place = f"{Path(path).name}:{traceback.tb_lineno}"
-            own = own if path.startswith(LIBRARIES) else place
-        traceback = traceback.tb_next
-    caller = f", called from {own}" if own and own != place else ""
-    return f" (at {place}{caller})" if place else ""
-
-
-def place_of_call() -> str:
-    """` (at net.py:12)`: the innermost line of the user's code that is running."""
-    place = _user_place(sys._getframe(1))
-    return f" (at {place})" if place else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class Task:
 
     def check(self) -> None:
         """Raises CaptureError, in one sentence, for a task that cannot be trained."""
+        self._check_parts()
         self._check_numbers()
         self._check_dataset()
         if not 1 <= self.batch_size <= self.rows:
@@ -69,6 +71,26 @@ class Task:
                 raise CaptureError(f"{name} of a lazy module has no shape yet: run the model on a batch first")
             if tensor.dtype not in STORED:
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
+
+    def _check_parts(self) -> None:
+        for name, wanted in (("model", "a torch.nn.Module"), ("optimizer", "an optimizer of torch.optim")):
+            part = getattr(self, name)
+            if isinstance(part, type):
+                raise CaptureError(f"the {name} is the class {part.__name__} itself: give {wanted}, made of it")
+        if not isinstance(self.model, nn.Module):
+            raise CaptureError(f"the model is a {type(self.model).__name__}: give a torch.nn.Module")
+        if not callable(self.loss):
+            raise CaptureError(f"the loss is a {type(self.loss).__name__}: {_LOSS}")
+        if _is_of_torch(self.loss):
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            raise CaptureError(f"the loss {name} of torch.nn takes tensors, not a model and a batch: {_LOSS}")
+        if isinstance(self.loss, type) or not _takes_two(self.loss):
+            raise CaptureError(f"the loss cannot be called with a model and a batch: {_LOSS}")
+        if not callable(self.schedule) and not isinstance(self.schedule, LRScheduler):
+            raise CaptureError(
+                f"the schedule is a {type(self.schedule).__name__}: give a function of the step, or a scheduler of "
+                "torch.optim.lr_scheduler"
+            )
 
     def _check_numbers(self) -> None:
         for name in ("batch_size", "steps", "interval", "seed", "micro_batches"):
@@ -86,13 +108,21 @@ class Task:
                 f"a batch of {self.batch_size} cannot be cut into {self.micro_batches} equal parts: "
                 "choose a number of micro_batches that divides it"
             )
-        if self.max_grad_norm is not None and not 0 < self.max_grad_norm < math.inf:
-            raise CaptureError(f"max_grad_norm is {self.max_grad_norm}: give a finite number above 0, or None")
+        norm = self.max_grad_norm
+        if norm is not None and (type(norm) not in (int, float) or not 0 < norm < math.inf):
+            raise CaptureError(f"max_grad_norm is {norm!r}: give a finite number above 0, or None")
 
     def _check_dataset(self) -> None:
+        if not isinstance(self.dataset, Mapping):
+            raise CaptureError(
+                f"the dataset is a {type(self.dataset).__name__}: give field names with tensors of all rows, as in "
+                '{"x": images, "y": labels}'
+            )
         if not self.dataset:
             raise CaptureError("the dataset has no fields: give at least one tensor of rows")
         for name, field in self.dataset.items():
+            if not isinstance(name, str):
+                raise CaptureError(f"the dataset field {name!r} has a name that is no text: give it a str")
             if not isinstance(field, torch.Tensor):
                 raise CaptureError(f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor")
             if field.ndim == 0 or field.shape[0] == 0:
@@ -103,6 +133,28 @@ class Task:
                 raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
             if field.shape[0] != self.rows:
                 raise CaptureError(f"dataset field {name} has {field.shape[0]} rows, the first field {self.rows}")
+
+
+_LOSS = 'give a function of both, as lambda model, batch: F.mse_loss(model(batch["x"]), batch["y"])'
+"""What to do about a loss."""
+
+
+def _is_of_torch(loss: object) -> bool:
+    """Whether it is a loss of `torch.nn`: a function, a class, or a module."""
+    home = getattr(type(loss) if isinstance(loss, nn.Module) else loss, "__module__", None)
+    return str(home).startswith("torch.nn.")
+
+
+def _takes_two(function: Callable[..., object]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of something that is not written in Python
+        return True
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def widened(field: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,7 @@
 A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from
 the initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own
 objects, in FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree
-about as
-closely as PyTorch's FP32 does with its FP64."""
+about as closely as PyTorch's FP32 does with its FP64."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from roundlog.capture.task import widened
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.capture.tracing.rehearsal import surroundings
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.untraceable import reason
+from roundlog.capture.untraceable import reason
 from roundlog.execution.executor import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
@@ -229,9 +228,9 @@ class _Comparison:
         gradients, once the user's own are known: it may make much of little, as Adam does of gradients near zero. A
         step that raises is where the run ends. nudge: number of a change to the initial state; 0 for none."""
         origin, around, run = self._origin, self._around, _Run()
-        values = {id(tensor): self._start[name] for name, tensor in origin.tensors.items()}
+        start = {name: _nudged(name, value, nudge) for name, value in self._start.items()} if nudge else self._start
         around.restore()
-        around.move(dtype, {number: _nudged(value, nudge) for number, value in values.items()} if nudge else values)
+        around.move(dtype, {id(tensor): start[name] for name, tensor in origin.tensors.items()})
         training, gradients = EagerTraining(self._task), _Values()
         default = torch.get_default_dtype()
 
@@ -305,7 +304,11 @@ def _own(origin: Origin, states: Mapping[str, torch.Tensor]) -> _Values:
 
 
 def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> _Values:
-    return {name: field.to(dtype) if field.is_floating_point() else field.clone() for name, field in batch.items()}
+    """A copy, since a step may write into its batch, or ask for the gradient of a field."""
+    return {
+        name: field.detach().to(dtype if field.is_floating_point() else field.dtype, copy=True)
+        for name, field in batch.items()
+    }
 
 
 def _batch(task: Task, step: int) -> _Values:
@@ -328,11 +331,14 @@ def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
     return moved
 
 
-def _nudged(state: torch.Tensor, number: int) -> torch.Tensor:
+def _nudged(name: str, state: torch.Tensor, number: int) -> torch.Tensor:
+    """The state, changed in its last place. Where a parameter is zero, as a router's is at first, choices between equal
+    scores hang on nothing at all; so it is changed a little."""
     if not state.is_floating_point():
         return state
     signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(number)) * 2 - 1
-    return state * (1 + signs * 2.0**-23)
+    zeros = (state == 0) & name.startswith("parameter/")
+    return torch.where(zeros, signs * 2.0**-20, state * (1 + signs * 2.0**-23))
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:

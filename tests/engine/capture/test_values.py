@@ -187,6 +187,28 @@ def refused(message: str, function: Function, *fields: Tensor) -> None:
         capture(task_of(function, *fields))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x & y,
+        lambda x, y: x | y,
+        lambda x, y: x ^ y,
+        lambda x, y: ~x,
+        lambda x, y: (x & 0xFF) | (-(2**63) ^ y),
+        lambda x, y: (x & (y > 0)) + (x | (y > 0)) + ((y > 0) ^ x),
+        lambda x, y: (~(x & 255).to(torch.uint8)).long(),
+    ],
+)
+def test_bits_of_integers_are_those_of_pytorch(function: Function) -> None:
+    x = many_integers()
+    same(function, x, x[torch.randperm(len(x), generator=torch.Generator().manual_seed(4))])
+
+
+def test_a_single_bin_counts_everything() -> None:
+    same(lambda x: x.histc(1, 0, 0) + 0 * x, many_floats())
+    same(lambda x: x.histc(1) + 0 * x, many_floats())
+
+
 def test_what_is_not_supported_says_why() -> None:
     numbers = torch.arange(1, 5)
     refused("divides integers by a tensor", lambda x: x % x.flip(0), numbers)

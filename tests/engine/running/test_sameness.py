@@ -17,9 +17,9 @@ from torch import Tensor, nn
 def task_of(function: Callable[[Tensor], Tensor] = torch.tanh, lr: float = 0.01, **more: object) -> Task:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    more.setdefault("loss", lambda m, b: function(m(b["x"])).square().mean())
     return Task(
         model=model,
-        loss=lambda m, b: function(m(b["x"])).square().mean(),
         optimizer=torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1),
         dataset={"x": torch.randn(20, 6)},
         **{"batch_size": 5, "steps": 4, "interval": 2, "seed": 1, **more},  # type: ignore[arg-type]
@@ -97,6 +97,22 @@ def test_a_model_that_insists_on_fp32_is_compared_in_fp32() -> None:
 
 def test_a_model_that_computes_parts_in_fp32_is_compared_in_fp64() -> None:
     assert compared(task_of(lambda y: torch.softmax(y.float(), 1, dtype=torch.float32))).in_fp64
+
+
+def test_a_penalty_on_the_gradient_of_the_batch_is_compared_in_fp64() -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x = batch["x"].requires_grad_()
+        (slope,) = torch.autograd.grad(torch.tanh(model(x)).sum(), x, create_graph=True)
+        return (slope.norm(dim=1) - 1).square().mean()
+
+    assert compared(task_of(loss=loss)).in_fp64
+
+
+def test_what_a_step_writes_into_its_batch_is_gone_when_it_runs_again() -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return model(batch["x"].mul_(3.0)).square().mean()
+
+    assert compared(task_of(loss=loss)).in_fp64
 
 
 def test_ties_and_steps_that_magnify_rounding_pass() -> None:

@@ -13,6 +13,7 @@ from roundlog.capture.decompositions import (
     ctc,
     drawing,
     embedding_bags,
+    foreach,
     linear_algebra,
     losses,
     scattering,
@@ -58,7 +59,7 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
-    return with_known_values(with_pairs({**table, **own_decompositions()}))
+    return with_known_values(with_pairs({**table, **foreach.decompositions(), **own_decompositions()}))
 
 
 def own_decompositions() -> dict[Any, Any]:

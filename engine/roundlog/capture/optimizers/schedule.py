@@ -12,6 +12,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.untraceable import reason
 
 Factor = Callable[[int], float]
 
@@ -61,7 +62,7 @@ def _value(schedule: Factor, step: int) -> float:
     try:
         return float(schedule(step))
     except Exception as error:
-        raise CaptureError(f"the schedule fails at step {step} with {type(error).__name__}: {error}") from error
+        raise CaptureError(f"the schedule fails at step {step} with {type(error).__name__}: {reason(error)}") from error
 
 
 def _of_table(rows: list[dict[str, Any]]) -> Rate:
@@ -104,7 +105,7 @@ def _table(optimizer: torch.optim.Optimizer, schedule: LRScheduler, steps: int) 
     except CaptureError:
         raise
     except Exception as error:
-        raise CaptureError(f"the schedule {name} cannot be followed for {steps} steps: {error}") from error
+        raise CaptureError(f"the schedule {name} cannot be followed for {steps} steps: {reason(error)}") from error
     return table
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from roundlog.capture.builder import Value
-from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.table import Context, Rule, Scalar, rule, scalar_dtype, wider
 from roundlog.program import DType
 
@@ -100,29 +99,8 @@ for _name in ("and", "or", "not"):
     rule(f"logical_{_name}")(_logical(f"logical_{_name}"))
 
 
-def _bitwise(name: str) -> Rule:
-    def apply(c: Context, *xs: Value) -> Value:
-        if any(c.dtype(x) != DType.BOOL for x in xs):
-            raise CaptureError("works on the bits of integers: only masks (bool) are supported")
-        return c.op(name, *xs)
-
-    return apply
-
-
-@rule("bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar")
-def bitwise_with_a_number(c: Context, a: Value, b: int) -> Value:
-    raise CaptureError("works on the bits of integers: only masks (bool) are supported")
-
-
-rule("bitwise_and.Tensor")(_bitwise("logical_and"))
-rule("bitwise_or.Tensor")(_bitwise("logical_or"))
-rule("bitwise_not")(_bitwise("logical_not"))
-
-
-@rule("logical_xor", "bitwise_xor.Tensor")
+@rule("logical_xor")
 def xor(c: Context, a: Value, b: Value) -> Value:
-    if "bitwise" in str(c.node.target) and (c.dtype(a), c.dtype(b)) != (DType.BOOL, DType.BOOL):
-        raise CaptureError("works on the bits of integers: only masks (bool) are supported")
     return c.op("logical_not", c.op("eq", c.builder.convert(a, DType.BOOL), c.builder.convert(b, DType.BOOL)))
 
 
@@ -148,12 +126,12 @@ def sqrt(c: Context, x: Value) -> Value:
 
 @rule("rsqrt")
 def rsqrt(c: Context, x: Value) -> Value:
-    return c.op("div", c.f32(1.0), c.op("sqrt", x))
+    return c.op("div", c.f32(1.0), sqrt(c, x))
 
 
 @rule("reciprocal")
 def reciprocal(c: Context, x: Value) -> Value:
-    return c.op("div", c.f32(1.0), x)
+    return c.op("div", c.f32(1.0), c.builder.convert(x, DType.F32))
 
 
 @rule("square")

@@ -98,9 +98,11 @@ def median(c: Context, x: Value) -> Value:
 @rule("histc", at_capture=True)
 def histogram(c: Context, x: Value, bins: int = 100, low: Scalar = 0, high: Scalar = 0) -> Value:
     """How many elements lie in each of the equal bins between two numbers, the last of which includes its end."""
+    count = prod(c.shape(x))
+    if low == high and bins == 1:  # all are between the least and the largest
+        return c.builder.constant(count, c.dtype(x), (1,))
     if not low < high:
         raise CaptureError("counts in bins between the least and the largest element: give min and max")
-    count = prod(c.shape(x))
     if count * bins > MAX_COMPARISONS:
         raise CaptureError(f"compares {count} elements with {bins} bins, more than {MAX_COMPARISONS} comparisons")
     edges = torch.tensor([low + (high - low) * edge / bins for edge in range(bins)], dtype=torch.float64)

@@ -145,19 +145,16 @@ def _comparing(operation: Callable[..., Any]) -> Callable[..., Any]:
     return compare
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor"):
-    _operation = getattr(operator, _name)
-    setattr(Counter, f"__{_name.rstrip('_')}__", _computing(_operation))
-    setattr(Counter, f"__r{_name.rstrip('_')}__", _swapped(_operation))
-for _name, _operation in {
-    "divmod": divmod,
-    "round": round,
-    "abs": abs,
-    "neg": operator.neg,
-    "pos": operator.pos,
-}.items():
-    setattr(Counter, f"__{_name}__", _computing(_operation))
-for _operation in (operator.invert, math.floor, math.ceil, math.trunc):
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor")
+_OTHER: tuple[Callable[..., Any], ...] = (
+    *(divmod, round, abs, operator.neg, operator.pos, operator.invert),
+    *(math.floor, math.ceil, math.trunc),
+)
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+for _name in _BINARY:
+    setattr(Counter, f"__{_name.rstrip('_')}__", _computing(getattr(operator, _name)))
+    setattr(Counter, f"__r{_name.rstrip('_')}__", _swapped(getattr(operator, _name)))
+for _operation in _OTHER:
     setattr(Counter, f"__{_operation.__name__}__", _computing(_operation))
-for _operation in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
-    setattr(Counter, f"__{_operation.__name__}__", _comparing(_operation))
+for _name in _COMPARISONS:
+    setattr(Counter, f"__{_name}__", _comparing(getattr(operator, _name)))

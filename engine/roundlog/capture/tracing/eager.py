@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributions import Distribution
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import place_of_call
 from roundlog.capture.task import Task, micro_batches
 
 
@@ -34,10 +40,12 @@ class EagerTraining:
                 group["lr"] = rate * task.schedule(step)
         task.optimizer.zero_grad()
         total = 0.0
-        for part in micro_batches(batch, task.micro_batches):
-            loss = task.loss(self._model, part) / task.micro_batches
-            loss.backward()
-            total += float(loss.detach())
+        # What a trace has left behind is met in the first step; later ones go at full speed.
+        with _OnlyReal() if step == 0 else nullcontext():
+            for part in micro_batches(batch, task.micro_batches):
+                loss = task.loss(self._model, part) / task.micro_batches
+                loss.backward()
+                total += float(loss.detach())
         if after_backward is not None:
             after_backward()
         if task.max_grad_norm is not None:
@@ -48,6 +56,24 @@ class EagerTraining:
                 warnings.simplefilter("ignore")  # schedulers of PyTorch warn of what they do themselves
                 task.schedule.step()
         return total
+
+
+class _OnlyReal(TorchDispatchMode):
+    """While this is active, nothing is computed from tensors of a trace, which have no values."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
+            raise CaptureError(f"{LEFT_BEHIND}{place_of_call()}")
+        return func(*args, **(kwargs or {}))
+
+
+LEFT_BEHIND = (
+    "a tensor that a former step has left is used, and capture does not see where it is kept: keep it in an attribute "
+    "of the model, or a buffer, that holds a tensor of its final shape from the start"
+)
+"""What to say where tensors of one step appear in another."""
 
 
 def plain_model(model: nn.Module) -> nn.Module:

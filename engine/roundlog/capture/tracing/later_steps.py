@@ -17,9 +17,10 @@ from torch.utils.hooks import RemovableHandle
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.task import Task
+from roundlog.capture.tracing.containers import Change, Container, attributes_of, is_a, slots_of
 from roundlog.capture.tracing.counters import Counter, Number, Path
 from roundlog.capture.tracing.difference import difference
-from roundlog.capture.tracing.surroundings import Change, Container, Surroundings
+from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Tracer
 
 _MOST_PATHS = 8
@@ -160,6 +161,9 @@ class LaterSteps:
             raise CaptureError(
                 f"a step changes whether {toggled[0]} requires a gradient: freeze before the first step, or undo it"
             )
+        self._around.refuse_advanced()
+        if arrays := self._around.changed_arrays():
+            raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {_REMEDY}")
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
         read = {id(attribute) for attribute in attributes}
         places = [*self._counted.values(), *self._own, *(place for found in self._growing.values() for place in found)]
@@ -202,7 +206,7 @@ def _constantly(number: Number) -> Callable[[Mapping[str, Number]], Number]:
 
 
 def _is_number(thing: object) -> bool:
-    return type(thing) in (bool, int, float)
+    return is_a(thing, (int, float)) and type(thing).__module__ == "builtins"
 
 
 def _words(names: Iterable[str]) -> str:
@@ -219,20 +223,20 @@ def _alike(one: Any, two: Any, seen: set[int]) -> bool:
     """Whether two objects say the same to Python code, whatever tensors are in them."""
     if one is two or id(one) in seen:
         return True
-    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
-        return one.shape == two.shape and one.dtype == two.dtype
+    if is_a(one, torch.Tensor) and is_a(two, torch.Tensor):
+        return bool(one.shape == two.shape and one.dtype == two.dtype)
     if type(one) is not type(two):
         return False
     seen.add(id(one))
-    if isinstance(one, RemovableHandle):  # they are numbered
+    if is_a(one, RemovableHandle):  # they are numbered
         return True
-    if isinstance(one, (bool, int, float, str, bytes, complex)):
+    if is_a(one, (bool, int, float, str, bytes, complex)):
         return bool(one == two)
-    if isinstance(one, dict):
+    if is_a(one, dict):
         return list(one) == list(two) and all(_alike(one[key], two[key], seen) for key in one)
-    if isinstance(one, (list, tuple)):
+    if is_a(one, (list, tuple)):
         return len(one) == len(two) and all(_alike(a, b, seen) for a, b in zip(one, two, strict=True))
-    if isinstance(one, types.FunctionType):
+    if is_a(one, types.FunctionType):
         return one.__code__ is two.__code__
-    own = getattr(one, "__dict__", None)
-    return not isinstance(own, dict) or _alike(own, vars(two), seen)
+    mine, other = (attributes_of(thing, slots_of(type(thing))) for thing in (one, two))
+    return mine is None or other is None or _alike(mine[0](), other[0](), seen)

@@ -16,7 +16,7 @@ from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Trace, Tracer
-from roundlog.capture.tracing.untraceable import reason
+from roundlog.capture.untraceable import reason
 
 _OWN = ("optimizer", "schedule")
 """Roots whose changes are known: they are followed by other means."""
@@ -25,7 +25,7 @@ _OWN = ("optimizer", "schedule")
 def surroundings(task: Task) -> Surroundings:
     """What the step of a task can reach."""
     roots = {"model": task.model, "loss": task.loss, "optimizer": task.optimizer, "schedule": task.schedule}
-    groups = task.optimizer.param_groups
+    groups = getattr(task.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
     # Wherever else they are found first: a loss may read the optimizer.
     named = {**roots, "optimizer.param_groups": groups}
     named |= {f"optimizer.param_groups[{number}]": group for number, group in enumerate(groups)}
@@ -43,7 +43,7 @@ class _Left:
 
     def add(self, name: str, before: object, after: object) -> None:
         """Something that a step has changed."""
-        both = isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)
+        both = all(issubclass(type(thing), torch.Tensor) for thing in (before, after))
         if both and before.dtype in STORED and (after.shape, after.dtype) == (before.shape, before.dtype):  # type: ignore[attr-defined]
             self.attributes[f"attribute/{name}"] = before  # type: ignore[assignment]
         elif before is None:
@@ -95,11 +95,13 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
     try:
         with plainly():
             EagerTraining(task).step(0, batch)
+    except CaptureError:
+        raise
     except Exception as error:
         raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
     memory = {tensor.untyped_storage()._cdata for tensor in (*task.model.parameters(), *task.model.buffers())}
-    left = _Left({}, [])
+    left = _Left({}, around.changed_arrays())
     for change in around.changes():
         if not change.name.startswith(_OWN) and id(change.before) not in known:
             left.add(change.name, change.before, change.after)
@@ -110,4 +112,5 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
             left.add(name, tensor, tensor)
     if moved := around.moved_generators():
         raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
+    around.refuse_advanced()
     return left

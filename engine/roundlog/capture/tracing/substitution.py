@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import place_of_call
+from roundlog.capture.tracing.eager import LEFT_BEHIND
 
 
 class Substitution(TorchDispatchMode):
@@ -29,19 +31,32 @@ class Substitution(TorchDispatchMode):
         self._forbidden = {_memory(tensor): name for name, tensor in forbidden.items() if tensor.numel()}
         self._known: dict[int, torch.Tensor] = {}
         self._held: list[torch.Tensor] = []
+        self._used: set[int] = set()
         self._replacements: dict[str, torch.Tensor] = {}
+        self._modes: list[FakeTensorMode] = []
 
     def begin(self, replacements: Mapping[str, torch.Tensor]) -> None:
         """What the originals are replaced by from now on. They may have got other memory since the last time."""
         self._names = {_memory(tensor): name for name, tensor in self._originals.items() if tensor.numel()}
         self._replacements = dict(replacements)
+        self._modes = [tensor.fake_mode for tensor in replacements.values() if isinstance(tensor, FakeTensor)][:1]
         self._known = {id(self._originals[name]): tensor for name, tensor in replacements.items()}
+        self._used = set()
+
+    def has_used(self, tensor: torch.Tensor) -> bool:
+        """Whether an operator was given this very tensor since `begin`."""
+        return id(tensor) in self._used
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a tensor is replaced by: itself, if it is none of the originals. Raises CaptureError for a view of an
         original that cannot be expressed."""
-        if isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
+        if isinstance(tensor, FakeTensor):
+            if tensor.fake_mode not in self._modes:
+                raise CaptureError(LEFT_BEHIND + place_of_call())
             return tensor
+        if tensor.layout != torch.strided:
+            return tensor
+        self._used.add(id(tensor))
         if id(tensor) in self._known:
             return self._known[id(tensor)]
         name = self._names.get(_memory(tensor))

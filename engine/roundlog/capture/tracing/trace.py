@@ -10,23 +10,25 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.decompositions import decompositions
-from roundlog.capture.draws import Draws
+from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import SourceLines, place_of_call, place_of_error
+from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
 from roundlog.capture.task import Task, micro_batches
+from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
-from roundlog.capture.tracing.hints import control_flow
+from roundlog.capture.tracing.hints import asks_for_values, control_flow
+from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.untraceable import reason
+from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
 
@@ -63,6 +65,7 @@ class Tracer:
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
         buffers = {f"buffer/{k}": v for k, v in model.named_buffers()}
         self._originals = {**self._parameters, **buffers, **attributes}
+        surroundings.refuse_views(self._originals)
         self._first = tied(self._originals)
         self._trainable, self._groups = _groups(task, model)
         self._substitution = Substitution(self._originals, task.dataset)
@@ -101,7 +104,7 @@ class Tracer:
         (control flow that depends on values, most often), naming the user's line."""
         task = self._task
         row = {name: torch.zeros(()) for name in self.columns}
-        batch = {name: field[: task.batch_size].clone() for name, field in task.dataset.items()}
+        batch = {name: field[: task.batch_size].detach().clone() for name, field in task.dataset.items()}
 
         def step(
             states: Named, row: Named, batch: Named
@@ -109,19 +112,22 @@ class Tracer:
             return self._step(states, row, batch)
 
         try:
-            with preserve_node_meta(), plainly(), without_onednn(), _quietly():
+            with preserve_node_meta(), plainly(), without_onednn(), rewritten(), _quietly():
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
                 graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
                     self.states, row, batch
                 )
         except CaptureError:
             raise
-        except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
-            raise CaptureError(control_flow(error)) from error
         except Exception as error:
-            if "data is not allocated yet" in str(error):  # .tolist() and .numpy() of a traced tensor
+            if asks_for_values(error):
                 raise CaptureError(control_flow(error)) from error
+            if any("concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)):
+                raise CaptureError(f"{_THREAD}{place_of_error(error)}") from error
             raise CaptureError(f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}") from error
+        _drop_what_nothing_uses(graph.graph)
+        _require_followed(graph)
+        self._own_constants(graph)
         return Trace(
             graph=graph,
             states=self.states,
@@ -131,10 +137,19 @@ class Tracer:
             gradients=self._gradients,
         )
 
+    def _own_constants(self, graph: fx.GraphModule) -> None:
+        """Copy constants that lie in arrays of numpy's, which are going to be put back."""
+        for node in graph.graph.nodes:
+            held = getattr(graph, str(node.target)) if node.op == "get_attr" else None
+            if not isinstance(held, torch.Tensor) or id(held) in self._surroundings.tensors:
+                continue
+            if self._surroundings.is_in_array(held):
+                setattr(graph, str(node.target), held.detach().clone())
+
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
-        draws = Draws(self._surroundings.generator_states())
-        with self._substitution, draws, _NoNewMemory():
+        drawn = Draws(self._surroundings.generator_states())
+        with self._substitution, drawn, _NoNewMemory(), PassedChecks():
             loss = self._accumulate(batch)
             found = {name: self._parameters[f"parameter/{name}"].grad for name in self._trainable}
             gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
@@ -142,7 +157,7 @@ class Tracer:
             following = self._following(states)
             self._update(states, following, gradients, row)
         self._gradients = tuple(gradients)
-        return loss, [following[name].detach() for name in states], kept, draws.drawn
+        return loss, [following[name].detach() for name in states], kept, drawn.drawn
 
     def _accumulate(self, batch: Named) -> torch.Tensor:
         """Gradients of a batch, into `.grad`; gives the loss."""
@@ -157,7 +172,7 @@ class Tracer:
             with lines, lines.all_from("micro_batches"):
                 loss = loss if len(parts) == 1 else loss / len(parts)
             with lines, lines.backward_of(loss):
-                loss.backward()
+                _differentiate(loss)
             losses.append(loss.detach())
         with lines, lines.all_from("micro_batches"):
             return sum(losses[1:], losses[0])
@@ -175,6 +190,13 @@ class Tracer:
                     f"a step puts {_kind(change.after)} in the place of {change.name}: write into the tensor that is "
                     "there (.copy_()), or keep what is new under another name"
                 )
+            if self._first[name] in self._parameters:  # and the name itself is not: an alias
+                if self._substitution.has_used(change.before):
+                    raise CaptureError(
+                        f"a step reads {change.name}, which shares memory with {self._first[name]}, and then puts "
+                        "another tensor in its place: make it a copy (.clone()) before the first step"
+                    )
+                continue  # it is made anew in every step, as spectral_norm does with the weight
             value = self._substitution.of(change.after)
             before = states[self._first[name]]
             if (value.shape, value.dtype) != (before.shape, before.dtype):
@@ -202,6 +224,13 @@ class Tracer:
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
 
 
+def _differentiate(loss: torch.Tensor) -> None:
+    """`loss.backward()`, but that modes for functions go on in hooks and in what checkpoints compute again."""
+    _engine_run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
 class _NoNewMemory(TorchFunctionMode):
     """While this is active, nobody gives a tensor other memory by `tensor.data = ...`, which no operator shows."""
 
@@ -214,6 +243,31 @@ class _NoNewMemory(TorchFunctionMode):
                 "torch.no_grad(), or compute what is needed from it (torch.nn.utils.parametrize)"
             )
         return func(*args, **(kwargs or {}))
+
+
+def _drop_what_nothing_uses(graph: fx.Graph) -> None:
+    """Leave out what changes nothing: numbers that are printed or logged, and what only checks look at. A step that
+    prints in some turns only is then the same in all."""
+    for node in reversed(graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        # What was drawn at random counts, used or not.
+        kept = schema is not None and (schema.is_mutable or draws(node.target))
+        if node.op in ("call_function", "get_attr") and not node.users and not kept:
+            graph.erase_node(node)
+
+
+def _require_followed(graph: fx.GraphModule) -> None:
+    """Raises CaptureError if the step goes on with a tensor that it has computed where no mode of the trace was active,
+    as in another thread: such a tensor comes in as a constant, without values."""
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and isinstance(getattr(graph, str(node.target)), FakeTensor):
+            place = next((source_of(user) for user in node.users if source_of(user)), "")
+            raise CaptureError(f"{_THREAD}{f' (at {place})' if place else ''}")
+
+
+_THREAD = (
+    "the step computes in another thread, where it cannot be followed: compute everything in the thread that calls it"
+)
 
 
 def _checked(loss: object) -> torch.Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from types import TracebackType
+
+from roundlog.capture.lines import Place, places_of
 
 _HIGHER_ORDER = re.compile(r"HigherOrderOperator (\w+)")
 _BUILD_PATH = re.compile(
@@ -24,22 +25,21 @@ def reason(error: BaseException) -> str:
             f"torch.{name} chooses or repeats functions while a step runs, and programs are straight lines: decide by "
             "torch.where, or repeat with a loop of Python"
         )
-    if _is_packed(error.__traceback__) or text.startswith("'lengths' argument should be"):
+    if any(map(_is_packed, places_of(error))) or text.startswith("'lengths' argument should be"):
         return "packed sequences have a shape that depends on values: pad the sequences and mask what is padding"
+    if text.startswith("Could not guard on data-dependent expression"):
+        return "a number that .item() took out of a tensor decides what is computed: decide by torch.where"
+    if "expected to contain only concrete integers" in text:
+        return "a shape depends on values: choose elements with torch.where or a mask instead"
     line = text.splitlines()[0] if text else type(error).__name__
     if _NAME.fullmatch(line):
         return f"the operator {line} is not supported"
     return _ADDRESS.sub("", _BUILD_PATH.sub("", line)).strip() or type(error).__name__
 
 
-def _is_packed(traceback: TracebackType | None) -> bool:
-    """Whether an error passed through what torch.nn.utils.rnn does with packed sequences."""
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        path = code.co_filename.replace("\\", "/")
-        if path.endswith("torch/nn/utils/rnn.py") and "pack" in code.co_name:
-            return True
-        if path.endswith("torch/nn/modules/rnn.py") and traceback.tb_frame.f_locals.get("batch_sizes") is not None:
-            return True
-        traceback = traceback.tb_next
-    return False
+def _is_packed(place: Place) -> bool:
+    """Whether it is a line of what torch.nn.utils.rnn does with packed sequences."""
+    path = place.path.replace("\\", "/")
+    if path.endswith("torch/nn/utils/rnn.py"):
+        return "pack" in place.function
+    return path.endswith("torch/nn/modules/rnn.py") and place.frame.f_locals.get("batch_sizes") is not None

@@ -1,0 +1,110 @@
+"""Checks that a step makes of its own values: asserts, and branches that do nothing but raise.
+
+`assert torch.isfinite(y).all()` and `if torch.isnan(loss): raise ...` stop a training or change nothing, so a program,
+which has no errors to raise, goes on as a step does that passes them. Where Python asks a traced tensor whether it is
+true, the code that follows shows what the answer decides: if one of the two answers always ends in an error that nobody
+catches, the other one is given."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from roundlog.capture.lines import is_captures
+
+
+class PassedChecks(TorchFunctionMode):
+    """While this is active, a traced tensor that is asked for its truth by a check has the value that passes it."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func == torch.Tensor.__bool__:
+            answer = passing(sys._getframe(1))
+            if answer is not None:
+                return answer
+        return func(*args, **(kwargs or {}))
+
+
+def passing(frame: FrameType) -> bool | None:
+    """The truth with which a frame goes on from the jump that it stands at; None if it does so with both."""
+    answer = _Flow.of(frame.f_code).passing(frame.f_lasti)
+    caller: FrameType | None = frame
+    while answer is not None and caller is not None and not is_captures(caller.f_code.co_filename):
+        if "suppress" in caller.f_code.co_names:
+            return None
+        if caller is not frame and not _Flow.of(caller.f_code).lets_through(caller.f_lasti):
+            return None
+        caller = caller.f_back
+    return answer
+
+
+class _Flow:
+    """Which instructions of a function follow which."""
+
+    def __init__(self, code: CodeType) -> None:
+        bytecode = dis.Bytecode(code)
+        self._instructions = list(bytecode)
+        self._number = {instruction.offset: number for number, instruction in enumerate(self._instructions)}
+        self._handlers = bytecode.exception_entries
+
+    @staticmethod
+    @functools.lru_cache(maxsize=1024)
+    def of(code: CodeType) -> _Flow:
+        return _Flow(code)
+
+    def passing(self, offset: int) -> bool | None:
+        number = self._number.get(offset, 0)
+        if self._instructions[number].opname in ("TO_BOOL", "COMPARE_OP"):  # before the jump, from Python 3.13 on
+            number += 1
+        jump = self._instructions[number]
+        if not jump.opname.startswith("POP_JUMP") or not jump.opname.endswith(("IF_TRUE", "IF_FALSE")):
+            return None
+        truth = jump.opname.endswith("IF_TRUE")
+        here, there = self._raises(number + 1), self._raises(self._number[jump.argval])
+        return None if here == there else truth if here else not truth
+
+    def lets_through(self, offset: int) -> bool:
+        """Whether an error that comes from an instruction leaves the function, whatever handlers there are."""
+        handler = self._handler(offset)
+        return handler is None or self._raises(handler)
+
+    def _raises(self, number: int) -> bool:
+        """Whether every way on from an instruction ends in an error that leaves the function."""
+        seen, todo = set(), [number]
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            if self._instructions[number].opname.startswith(("RETURN", "YIELD")):
+                return False
+            todo.extend(self._following(number))
+        return True
+
+    def _following(self, number: int) -> list[int]:
+        """The instructions that may come next."""
+        instruction = self._instructions[number]
+        name = instruction.opname
+        if name in ("RAISE_VARARGS", "RERAISE"):
+            handler = self._handler(instruction.offset)
+            return [] if handler is None else [handler]
+        if name == "WITH_EXCEPT_START":  # what stands in a `with` goes on to raise: `suppress` is looked for by name
+            while not self._instructions[number].opname.startswith("POP_JUMP"):
+                number += 1
+            return [number + 1]
+        jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
+        always = name.startswith("JUMP") and "IF" not in name
+        return [*([self._number[instruction.argval]] if jumps else []), *([] if always else [number + 1])]
+
+    def _handler(self, offset: int) -> int | None:
+        """Where an error that comes from an instruction goes on; None if nowhere."""
+        found = next((entry for entry in self._handlers if entry.start <= offset < entry.end), None)
+        return None if found is None else self._number[found.target]

@@ -1,0 +1,169 @@
+"""Parts of PyTorch that decide in Python by the value of a tensor, written so that they can be traced.
+
+They are put in place for a trace only. The comparison with the user's own step runs PyTorch's."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
+from torch.utils._pytree import tree_leaves
+
+from roundlog.capture.tracing.checks import passing
+
+
+@contextmanager
+def rewritten() -> Iterator[None]:
+    """While this is active, the functions of this file stand in the place of PyTorch's."""
+    with ExitStack() as stack:
+        for owner, name, function in (
+            (AveragedModel, "update_parameters", _update_parameters),
+            (_BatchNorm, "forward", _batch_norm),
+            (torch, "ctc_loss", _ctc_loss),
+            (torch, "tensor", _tensor),
+            (torch.SymBool, "__bool__", _truth),
+            (torch.SymFloat, "__format__", _formatted),
+            (torch.SymInt, "__format__", _formatted),
+            (torch.Tensor, "__format__", _formatted_tensor),
+        ):
+            stack.enter_context(_replaced(owner, name, function))
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, function: object) -> Iterator[None]:
+    missing = object()
+    before = vars(owner).get(name, missing)
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        if before is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+_truth_of_torch = torch.SymBool.__bool__
+_format_of_torch = torch.Tensor.__format__
+
+
+def _truth(value: torch.SymBool) -> bool:
+    """A check of what `.item()` gave passes, as one of a tensor does."""
+    answer = passing(sys._getframe(1))
+    return _truth_of_torch(value) if answer is None else answer
+
+
+def _formatted(value: object, specification: str) -> str:
+    """What a step prints while it is traced: there is no number yet."""
+    return "?"
+
+
+def _formatted_tensor(tensor: torch.Tensor, specification: str) -> str:
+    if isinstance(tensor, FakeTensor):
+        return "?"
+    return str(_format_of_torch(tensor, specification))  # type: ignore[no-untyped-call]
+
+
+def _update_parameters(averaged: AveragedModel, model: nn.Module) -> None:
+    """The first update copies, later ones average: both are computed, and one is chosen."""
+    if averaged.use_buffers:
+        own = list(chain(averaged.module.parameters(), averaged.module.buffers()))
+        theirs = list(chain(model.parameters(), model.buffers()))
+    else:
+        own, theirs = list(averaged.parameters()), list(model.parameters())
+    pairs = [(a.detach(), b.detach()) for a, b in zip(own, theirs, strict=False)]
+    count = averaged.n_averaged
+    moved = [a.clone() for a, _ in pairs]
+    if averaged.multi_avg_fn is not None:
+        for dtype in dict.fromkeys(a.dtype for a, _ in pairs):
+            chosen = [number for number, (a, _) in enumerate(pairs) if a.dtype == dtype]
+            averaged.multi_avg_fn(tuple(moved[n] for n in chosen), tuple(pairs[n][1] for n in chosen), count)
+    else:
+        average = averaged.avg_fn or get_swa_avg_fn()  # type: ignore[no-untyped-call]
+        moved = [average(a, b, count) for a, b in pairs]
+    for (a, b), later in zip(pairs, moved, strict=True):
+        a.copy_(torch.where(count == 0, b, later))
+    if not averaged.use_buffers:
+        for ours, their in zip(averaged.module.buffers(), model.buffers(), strict=True):
+            ours.detach().copy_(their.detach())
+    averaged.n_averaged += 1
+
+
+_batch_norm_of_torch = _BatchNorm.forward
+
+
+def _batch_norm(layer: _BatchNorm, x: torch.Tensor) -> torch.Tensor:
+    """Without a momentum, the running statistics are means over all batches: their weight is a tensor here."""
+    tracked = layer.num_batches_tracked
+    if layer.momentum is not None or not layer.training or not layer.track_running_stats or tracked is None:
+        return _batch_norm_of_torch(layer, x)
+    layer._check_input_dim(x)  # type: ignore[no-untyped-call]
+    axes = [0, *range(2, x.dim())]
+    with torch.no_grad():
+        tracked.add_(1)
+        weight = 1.0 / tracked
+        for running, new in ((layer.running_mean, x.mean(axes)), (layer.running_var, x.var(axes))):
+            assert running is not None
+            running.copy_((1.0 - weight) * running + weight * new)
+    return F.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
+
+
+_ctc_loss_of_torch = torch.ctc_loss
+_NONE, _MEAN = 0, 1
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor | Sequence[int],
+    target_lengths: torch.Tensor | Sequence[int],
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """PyTorch puts lengths that are numbers of Python into a tensor by itself, where no trace sees it."""
+    of_torch: Any = functools.partial(
+        _ctc_loss_of_torch, log_probs, targets, input_lengths, target_lengths, blank, zero_infinity=zero_infinity
+    )
+    if reduction != _MEAN or isinstance(target_lengths, torch.Tensor):
+        return of_torch(reduction=reduction)  # type: ignore[no-any-return]
+    losses: torch.Tensor = of_torch(reduction=_NONE)
+    return (losses / torch.tensor(target_lengths, dtype=losses.dtype).clamp(min=1.0)).mean()
+
+
+_tensor_of_torch = torch.tensor
+
+
+def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """PyTorch asks every tensor in a list for its number, and makes a tensor without a gradient of them."""
+    leaves = tree_leaves(data)
+    if not isinstance(data, (list, tuple)) or not any(isinstance(leaf, FakeTensor) for leaf in leaves):
+        return _tensor_of_torch(data, dtype=dtype, **options)
+    if not all(isinstance(leaf, (torch.Tensor, bool, int, float)) and _is_number(leaf) for leaf in leaves):
+        return _tensor_of_torch(data, dtype=dtype, **options)
+    found = _stacked(data)
+    found = found if dtype is None else found.to(dtype)
+    return found.requires_grad_() if options.get("requires_grad") else found
+
+
+def _is_number(leaf: object) -> bool:
+    return not isinstance(leaf, torch.Tensor) or leaf.ndim == 0
+
+
+def _stacked(data: Any) -> torch.Tensor:
+    if isinstance(data, (list, tuple)):
+        parts = [_stacked(part) for part in data]
+        kind = functools.reduce(torch.promote_types, (part.dtype for part in parts))
+        return torch.stack([part.to(kind) for part in parts])
+    return data.detach() if isinstance(data, torch.Tensor) else _tensor_of_torch(data)

@@ -1,0 +1,96 @@
+"""A task that is put together wrongly is refused in one sentence that says what is wrong, and what to give instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.training.job import Job
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import TensorDataset
+
+FIELDS = "give field names with tensors of all rows"
+FUNCTION = "give a function of both, as lambda model, batch:"
+SCHEDULE = "give a function of the step, or a scheduler of torch.optim.lr_scheduler"
+
+
+def task_of(**changes: object) -> Task:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 2)
+    given = {
+        "model": model,
+        "loss": lambda m, b: m(b["x"]).square().mean(),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "dataset": {"x": torch.randn(8, 6)},
+    }
+    return Task(**{**given, "batch_size": 4, "steps": 3, "interval": 1, "seed": 0, **changes})  # type: ignore[arg-type]
+
+
+def sentence(task: Task) -> str:
+    with pytest.raises(CaptureError) as caught:
+        capture(task)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def fails(step: int) -> float:
+    if step:
+        raise ValueError("a\nb")
+    return 1.0
+
+
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    "a list of data": ({"dataset": [torch.randn(8, 6)]}, f"the dataset is a list: {FIELDS}"),
+    "a tensor of data": ({"dataset": torch.randn(8, 6)}, f"the dataset is a Tensor: {FIELDS}"),
+    "a dataset of torch": ({"dataset": TensorDataset(torch.randn(8))}, f"the dataset is a TensorDataset: {FIELDS}"),
+    "a field without a name": ({"dataset": {0: torch.randn(8, 6)}}, "the dataset field 0 has a name that is no text"),
+    "a loss module of torch": (
+        {"loss": nn.MSELoss()},
+        f"the loss MSELoss of torch.nn takes tensors, not .*: {FUNCTION}",
+    ),
+    "a loss class of torch": ({"loss": nn.MSELoss}, f"the loss MSELoss of torch.nn takes tensors, not .*: {FUNCTION}"),
+    "a loss function of torch": ({"loss": F.mse_loss}, "the loss mse_loss of torch.nn takes tensors"),
+    "the name of a loss": ({"loss": "mse"}, f"the loss is a str: {FUNCTION}"),
+    "a loss of the batch alone": (
+        {"loss": lambda batch: batch["x"].sum()},
+        f"the loss cannot be called with a model and a batch: {FUNCTION}",
+    ),
+    "a function for a model": ({"model": lambda x: x}, "the model is a function: give a torch.nn.Module"),
+    "a class for a model": ({"model": nn.Linear}, "the model is the class Linear itself: give a torch.nn.Module, made"),
+    "the name of an optimizer": (
+        {"optimizer": "sgd"},
+        "the optimizer str is not supported: use one of torch.optim.SGD, ",
+    ),
+    "a class for an optimizer": (
+        {"optimizer": torch.optim.SGD},
+        "the optimizer is the class SGD itself: give an optimizer of torch.optim, made of it",
+    ),
+    "a batch size of True": ({"batch_size": True}, "batch_size is True: give a whole number"),
+    "a norm that is text": ({"max_grad_norm": "1"}, "max_grad_norm is '1': give a finite number above 0, or None"),
+    "a norm of True": ({"max_grad_norm": True}, "max_grad_norm is True: give a finite number above 0, or None"),
+    "a number for a schedule": ({"schedule": 0.5}, f"the schedule is a float: {SCHEDULE}"),
+    "a schedule that fails": ({"schedule": fails}, "the schedule fails at step 1 with ValueError: a$"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_put_together_wrongly_is_refused_in_a_sentence(what: str) -> None:
+    changes, message = WRONG[what]
+    with pytest.raises(CaptureError, match=message) as caught:
+        capture(task_of(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scheduler_that_fails_is_refused_in_one_line() -> None:
+    task = task_of()
+    said = sentence(task_of(model=task.model, optimizer=task.optimizer, schedule=LambdaLR(task.optimizer, fails)))
+    assert said == "the schedule LambdaLR cannot be followed for 3 steps: a"
+
+
+def test_a_field_that_requires_a_gradient_is_data_like_any_other() -> None:
+    data = torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
+    plain = Job.from_task(task_of(dataset={"x": data}))
+    requiring = Job.from_task(task_of(dataset={"x": data.clone().requires_grad_()}))
+    assert plain.program == requiring.program and torch.equal(plain.dataset["x"], requiring.dataset["x"])
