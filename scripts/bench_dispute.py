@@ -29,6 +29,7 @@ from roundlog.execution.executor import Executor
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job
 from roundlog.training.run import Run
+from tiebreak.adversary.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame
@@ -37,7 +38,6 @@ from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
-from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.game import Known, Need, NeedChunk, next_move
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.player import call_of

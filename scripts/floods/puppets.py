@@ -11,11 +11,11 @@ from pathlib import Path
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from roundlog.training.job import Job
+from tiebreak.adversary.tampering import Lie, TamperedExecutor
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Game, Phase, Side
-from tiebreak.demo.tampering import Lie, TamperedExecutor
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, Over, Wait, next_move
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.player import call_of

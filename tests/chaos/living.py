@@ -18,10 +18,10 @@ from disks import obey
 from jobs import small_job
 from roundlog.training.auditor import Auditor
 from roundlog.training.trainer import Trainer
+from tiebreak.adversary import parties as _dishonest  # noqa: F401
 from tiebreak.chain import devnet as _devnet  # noqa: F401
 from tiebreak.chain import sender as _sender  # noqa: F401
 from tiebreak.cli import app as command_line
-from tiebreak.demo import dishonest as _dishonest  # noqa: F401
 from tiebreak.roles import auditor as _auditor  # noqa: F401
 from tiebreak.roles import customer as _customer  # noqa: F401
 from tiebreak.roles import follower as _follower  # noqa: F401

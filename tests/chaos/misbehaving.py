@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from tiebreak.cli import options, quantities, roles
-from tiebreak.demo.dishonest import (
+from tiebreak.adversary.parties import (
     FabricatingTrainer,
     LogForgingTrainer,
     LyingAuditor,
@@ -16,6 +15,7 @@ from tiebreak.demo.dishonest import (
     cheating,
     silenced,
 )
+from tiebreak.cli import options, quantities, roles
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import Role

@@ -6,8 +6,8 @@ import torch
 from roundlog.execution.executor import Executor, RunningStep, StoppedError
 from roundlog.program import Program
 from roundlog.training.job import Job
+from tiebreak.adversary.tampering import CunningEvidence
 from tiebreak.chain.records import Side
-from tiebreak.demo.tampering import CunningEvidence
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.trainer import TrainerRole
 

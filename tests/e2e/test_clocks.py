@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+from tiebreak.adversary.parties import LyingAuditor, silenced
 from tiebreak.chain.records import JobStatus, Outcome, Reason, Side
-from tiebreak.demo.dishonest import LyingAuditor, silenced
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
 from world import World, linear_task, with_terms

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiebreak.adversary.parties import LyingAuditor, PoisoningTrainer, SilentDesk, silenced, with_desk
 from tiebreak.chain.game import Call
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, SilentDesk, silenced, with_desk
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order

@@ -15,9 +15,9 @@ from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.execution.executor import Executor
 from roundlog.program import Program, first_store
 from roundlog.training.job import Job
+from tiebreak.adversary.parties import TamperingAuditor, TamperingTrainer, silenced
+from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
-from tiebreak.demo.dishonest import TamperingAuditor, TamperingTrainer, silenced
-from tiebreak.demo.tampering import Lie
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole

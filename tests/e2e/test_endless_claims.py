@@ -11,9 +11,9 @@ from roundlog.capture import Task
 from roundlog.dispute import FabricatedValues
 from roundlog.program import first_store
 from roundlog.training.job import Job, run_bytes
+from tiebreak.adversary.parties import PoisoningTrainer, TamperingAuditor, TamperingTrainer
+from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import JobStatus, Level, Outcome, Reason
-from tiebreak.demo.dishonest import PoisoningTrainer, TamperingAuditor, TamperingTrainer
-from tiebreak.demo.tampering import Lie
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import Limits
 from tiebreak.roles.trainer import TrainerRole

@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from tiebreak.adversary.parties import LyingAuditor
 from tiebreak.chain.records import Job, JobStatus, Outcome
-from tiebreak.demo.dishonest import LyingAuditor
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.follower import Follower
 from tiebreak.roles.trainer import TrainerRole

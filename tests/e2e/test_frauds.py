@@ -17,7 +17,7 @@ from roundlog.training.policies import alone
 from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
-from tiebreak.demo.frauds import Fraud, Kind
+from tiebreak.adversary.frauds import Fraud, Kind
 from tiebreak.demo.places import all_frauds
 from tiebreak.demo.trainings import TRAININGS
 

@@ -8,10 +8,10 @@ import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job, JobError
+from tiebreak.adversary.parties import PoisoningTrainer
 from tiebreak.chain.code import Code
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
-from tiebreak.demo.dishonest import PoisoningTrainer
 from tiebreak.roles import disputable
 from tiebreak.roles import role as roles
 from tiebreak.roles.auditor import AuditorRole

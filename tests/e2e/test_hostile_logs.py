@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiebreak.adversary.parties import with_desk
 from tiebreak.chain.game import Call
-from tiebreak.demo.dishonest import with_desk
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.trainer import TrainerRole

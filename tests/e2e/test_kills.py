@@ -13,12 +13,12 @@ from typing import NoReturn
 
 import pytest
 from roundlog.training.job import Job
+from tiebreak.adversary.parties import PoisoningTrainer
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.node import Node, connect
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.chain.sender import Sender
-from tiebreak.demo.dishonest import PoisoningTrainer
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from roundlog.adjudication.size import row_bytes
 from roundlog.training.job import Job, JobError
+from tiebreak.adversary.parties import PoisoningTrainer, TamperingAuditor
+from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason
-from tiebreak.demo.dishonest import PoisoningTrainer, TamperingAuditor
-from tiebreak.demo.tampering import Lie
 from tiebreak.roles import referee as referees
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tiebreak.adversary.parties import LyingAuditor, PoisoningTrainer, silenced
 from tiebreak.chain.errors import ChainUnavailable
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Side
-from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.customer import CustomerRole
 from tiebreak.roles.notices import What

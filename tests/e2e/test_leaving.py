@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from roundlog.training.job import Job
+from tiebreak.adversary.parties import LyingAuditor, PoisoningTrainer, silenced
 from tiebreak.chain.errors import ContractError
 from tiebreak.chain.records import JobStatus, Outcome, Phase
-from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.notices import What
 from tiebreak.roles.role import Role

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from roundlog.dispute import StepTrace
+from tiebreak.adversary.parties import LyingAuditor
 from tiebreak.chain.records import Outcome
-from tiebreak.demo.dishonest import LyingAuditor
 from tiebreak.game import Output
 from tiebreak.roles.evidence import Evidence, Kept
 from tiebreak.roles.trainer import TrainerRole

@@ -15,8 +15,7 @@ from roundlog.rounding import Rounding
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.run import Run
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.demo.dishonest import (
+from tiebreak.adversary.parties import (
     FabricatingTrainer,
     LogForgingTrainer,
     LyingAuditor,
@@ -26,7 +25,8 @@ from tiebreak.demo.dishonest import (
     cheating,
     silenced,
 )
-from tiebreak.demo.tampering import Lie
+from tiebreak.adversary.tampering import Lie
+from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.roles import evidence
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.policy import Policy

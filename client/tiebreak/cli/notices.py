@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
 
 from rich.markup import escape
 
 from tiebreak.chain.errors import printable
 from tiebreak.cli import output
-from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.notices import Notice, What, plain, time_of
 
 _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.HEARTBEAT: "dim"}
 
@@ -38,7 +36,7 @@ class Teller:
         )
         gas = f" [dim]({notice.receipt.gas_used:,} gas)[/]" if notice.receipt is not None else ""
         style = _STYLES.get(notice.what, "default")
-        head = f"[dim]{_time(notice)} {notice.role} {about}[/]"
+        head = f"[dim]{time_of(notice)} {notice.role} {about}[/]"
         text = f"[{style}]{escape(printable(notice.text))}[/]"
         output.results().print(f"{head}  {text}{gas}", soft_wrap=True)
         output.flush()
@@ -64,26 +62,3 @@ class Teller:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end_bar()
-
-
-def _time(notice: Notice) -> str:
-    """UTC to the second, as in RFC 3339."""
-    return datetime.fromtimestamp(notice.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def plain(notice: Notice) -> dict[str, Any]:
-    """A notice for programs."""
-    about: dict[str, Any] = {"time": _time(notice)}
-    about |= {"role": notice.role, "what": notice.what.value, "text": printable(notice.text)}
-    about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
-    if notice.what is What.STEP:
-        about |= {"done": notice.done, "total": notice.total, "loss": notice.loss}
-    if notice.receipt is not None:
-        receipt = notice.receipt
-        about |= {
-            "transaction": "0x" + receipt.transaction.hex(),
-            "block": receipt.block,
-            "gas": receipt.gas_used,
-            "fee_wei": str(receipt.fee),
-        }
-    return about

@@ -19,10 +19,10 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
+from tiebreak.adversary.frauds import Fraud, FraudulentChallenger, FraudulentTrainer, Kind, RememberingDesk
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.chain.shares import Shares
-from tiebreak.demo.frauds import Fraud, FraudulentChallenger, FraudulentTrainer, Kind, RememberingDesk
 from tiebreak.demo.ledger import gas_by_level
 from tiebreak.demo.places import all_frauds
 from tiebreak.demo.report import Dispute, Place, Report, StoryName

@@ -20,7 +20,7 @@ from roundlog.training.policies import alone
 from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
 
-from tiebreak.demo.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, Kind
+from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, Kind
 from tiebreak.demo.trainings import Training
 
 _POSITION = 2

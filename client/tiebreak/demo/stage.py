@@ -11,13 +11,13 @@ from typing import Any
 
 from tiebreak.chain.events import Challenged
 from tiebreak.chain.records import Game, Job, Terms
-from tiebreak.cli.notices import plain
 from tiebreak.demo.processes import PATIENCE, Children
 from tiebreak.demo.report import Account, Check, Story
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Screen
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import CustomerRole, post_job
+from tiebreak.roles.notices import plain
 
 _ETHER = 10**18
 TERMS = Terms(
@@ -69,7 +69,7 @@ class Stage:
     def act(self, party: Party, kind: str, step: int) -> None:
         """Starts a party that breaks the rules."""
         words = (kind, str(self.job), str(step))
-        self.start(party, [sys.executable, "-m", "tiebreak.demo.actor", *words, *self.scene.manner(party)])
+        self.start(party, [sys.executable, "-m", "tiebreak.adversary.process", *words, *self.scene.manner(party)])
 
     def until(self, done: Callable[[Job], bool]) -> None:
         """Lets the processes work until the job on the chain is in the wanted state. Raises ProcessFailed."""

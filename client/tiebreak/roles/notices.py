@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
+from tiebreak.chain.errors import printable
 from tiebreak.chain.node import Receipt
 
 
@@ -44,6 +47,29 @@ class Notice:
     loss: float | None = None
     receipt: Receipt | None = None
     at: float = field(default_factory=time.time)
+
+
+def time_of(notice: Notice) -> str:
+    """UTC to the second, as in RFC 3339."""
+    return datetime.fromtimestamp(notice.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def plain(notice: Notice) -> dict[str, Any]:
+    """A notice for programs."""
+    about: dict[str, Any] = {"time": time_of(notice)}
+    about |= {"role": notice.role, "what": notice.what.value, "text": printable(notice.text)}
+    about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
+    if notice.what is What.STEP:
+        about |= {"done": notice.done, "total": notice.total, "loss": notice.loss}
+    if notice.receipt is not None:
+        receipt = notice.receipt
+        about |= {
+            "transaction": "0x" + receipt.transaction.hex(),
+            "block": receipt.block,
+            "gas": receipt.gas_used,
+            "fee_wei": str(receipt.fee),
+        }
+    return about
 
 
 Notify = Callable[[Notice], None]

@@ -21,8 +21,8 @@ from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, Program, TensorType, first_store
 from roundlog.training.job import Job
 from test_stops import hostile
+from tiebreak.adversary.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
-from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.game import Output, ProveSegment, ProveStore, Trace
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.referee import asked_operator, verdict

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
-from tiebreak.cli.notices import plain
 from tiebreak.roles.ending import LOOKS, Ending
-from tiebreak.roles.notices import Notice, Progress, Warnings, What, together
+from tiebreak.roles.notices import Notice, Progress, Warnings, What, plain, together
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.time_to_answer import Pace, least_clock, most_moves
 

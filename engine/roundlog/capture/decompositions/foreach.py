@@ -19,8 +19,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     found = {}
     for name in (*_NAMES, *(f"{name}_" for name in _NAMES)):
         single = getattr(torch.Tensor, name, None)
+        if single is None:
+            continue
         packet = getattr(torch.ops.aten, _PREFIX + name)
-        for overload in packet.overloads() if single is not None else ():
+        for overload in packet.overloads():
             if not overload.endswith("out"):
                 found[getattr(packet, overload)] = _one_by_one(single)
     return found
@@ -30,9 +32,10 @@ def _one_by_one(single: Callable[..., torch.Tensor]) -> Callable[..., list[torch
     """A method of single tensors, called for every tensor of a list."""
     name = single.__name__
 
-    def apply(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> list[torch.Tensor] | None:
+    def apply(tensors: Sequence[torch.Tensor], *others: Any, **kwargs: Any) -> list[torch.Tensor] | None:
+        args = list(others)
         if name.startswith("addc") and len(args) == 3:
-            args, kwargs = args[:2], {"value": args[2]}
+            kwargs = {"value": args.pop()}
         results = [
             single(tensor, *(_item(argument, number) for argument in args), **_items(kwargs, number))
             for number, tensor in enumerate(tensors)

@@ -53,7 +53,7 @@ class _Flow:
         bytecode = dis.Bytecode(code)
         self._instructions = list(bytecode)
         self._number = {instruction.offset: number for number, instruction in enumerate(self._instructions)}
-        self._handlers = bytecode.exception_entries
+        self._handlers = bytecode.exception_entries  # type: ignore[attr-defined]
 
     @staticmethod
     @functools.lru_cache(maxsize=1024)

@@ -61,6 +61,9 @@ class EagerTraining:
 class _OnlyReal(TorchDispatchMode):
     """While this is active, nothing is computed from tensors of a trace, which have no values."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -61,7 +61,7 @@ _format_of_torch = torch.Tensor.__format__
 def _truth(value: torch.SymBool) -> bool:
     """A check of what `.item()` gave passes, as one of a tensor does."""
     answer = passing(sys._getframe(1))
-    return _truth_of_torch(value) if answer is None else answer
+    return bool(_truth_of_torch(value)) if answer is None else answer  # type: ignore[no-untyped-call]
 
 
 def _formatted(value: object, specification: str) -> str:
@@ -90,7 +90,7 @@ def _update_parameters(averaged: AveragedModel, model: nn.Module) -> None:
             chosen = [number for number, (a, _) in enumerate(pairs) if a.dtype == dtype]
             averaged.multi_avg_fn(tuple(moved[n] for n in chosen), tuple(pairs[n][1] for n in chosen), count)
     else:
-        average = averaged.avg_fn or get_swa_avg_fn()  # type: ignore[no-untyped-call]
+        average = averaged.avg_fn or get_swa_avg_fn()
         moved = [average(a, b, count) for a, b in pairs]
     for (a, b), later in zip(pairs, moved, strict=True):
         a.copy_(torch.where(count == 0, b, later))
@@ -108,7 +108,7 @@ def _batch_norm(layer: _BatchNorm, x: torch.Tensor) -> torch.Tensor:
     tracked = layer.num_batches_tracked
     if layer.momentum is not None or not layer.training or not layer.track_running_stats or tracked is None:
         return _batch_norm_of_torch(layer, x)
-    layer._check_input_dim(x)  # type: ignore[no-untyped-call]
+    layer._check_input_dim(x)
     axes = [0, *range(2, x.dim())]
     with torch.no_grad():
         tracked.add_(1)

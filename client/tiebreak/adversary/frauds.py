@@ -18,11 +18,11 @@ from roundlog.program import Program
 from roundlog.rounding import Rounding
 from roundlog.training import job as engine
 
+from tiebreak.adversary.parties import TamperingAuditor, TamperingTrainer, with_desk
+from tiebreak.adversary.tampering import Lie, TamperedExecutor
 from tiebreak.chain.errors import ChainError, ContractError
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.sender import Sender
-from tiebreak.demo.dishonest import TamperingAuditor, TamperingTrainer, with_desk
-from tiebreak.demo.tampering import Lie, TamperedExecutor
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Desk, Order
 

@@ -38,7 +38,7 @@ def play(
     """Takes part in a job, dishonestly."""
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.demo.dishonest import LyingAuditor, PoisoningTrainer, silenced
+        from tiebreak.adversary.parties import LyingAuditor, PoisoningTrainer, silenced
 
         if kind is Kind.POISON:
             return PoisoningTrainer(context, job, poisoned_step=step)

@@ -19,9 +19,9 @@ from roundlog.program import first_store
 from roundlog.training import job as engine
 from roundlog.training.trainer import log_header, log_path
 
+from tiebreak.adversary.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.chain.game import Call
 from tiebreak.chain.records import Children, Side
-from tiebreak.demo.tampering import CunningEvidence, Lie, TamperedExecutor
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Desk, Order
