@@ -14,7 +14,7 @@ CONSTRAINTS ?= constraints.txt
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 INSTALL := $(PIP) install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: demo test test-slow test-matrix test-triton coverage fuzz fuzz-capture chaos lint test-python clean
+.PHONY: demo test test-slow test-matrix test-triton coverage docs fuzz fuzz-capture chaos lint test-python clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -48,6 +48,11 @@ lint: $(VENV)/.installed-dev
 # One thread a process: threads of several processes that wait for each other on few processors take fifty times as long.
 test-python: $(VENV)/.installed-dev contracts-tools
 	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile
+
+# The pages of docs/ as a site in build/site; a warning, or a link to nowhere, is an error.
+docs: $(VENV)/.installed
+	$(INSTALL) -e '.[docs]'
+	$(VENV)/bin/mkdocs build --quiet
 
 # As test-python, half as fast again; the last lines are a table of the lines and branches that no test reaches.
 coverage: $(VENV)/.installed-dev contracts-tools

@@ -1,0 +1,23 @@
+"""The pages about commands, and the links of all pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import make_cli_docs
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def test_the_page_of_commands_is_what_help_says() -> None:
+    page = ROOT / "docs" / "reference" / "command-line.md"
+    assert page.read_text() == make_cli_docs.page(), "run scripts/make_cli_docs.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
