@@ -7,7 +7,7 @@ So while a step is traced, every call is marked with the state that it has found
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,11 +38,13 @@ class Draws(TorchDispatchMode):
     in a state that no call of this step has found or left raises CaptureError: somebody has set a seed, or made the
     generator, inside the step, and what a seed draws is not random from step to step."""
 
-    def __init__(self, states: Iterable[torch.Tensor]) -> None:
-        """states: of all generators, before the step."""
+    def __init__(self, states: Mapping[int, torch.Tensor]) -> None:
+        """states: id of a generator -> its state before the step; 0 for that of torch."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._calls = 0
-        self._states = {_digest(state) for state in states}
+        self._states = {generator: {_digest(state)} for generator, state in states.items()}
+        self.refused: list[CaptureError] = []
+        """What was raised, whether or not the user's code has caught it."""
         self.drawn: list[torch.Tensor] = []
         """Copies of what was drawn, in order: nodes of the graph."""
 
@@ -55,15 +57,19 @@ class Draws(TorchDispatchMode):
         self._calls += 1
         generator = kwargs.get("generator")
         state = _state(generator)
-        if state not in self._states:
-            raise CaptureError(
-                f"{func}{place_of_call()} draws from a seed that is set inside the step, or from a generator that is "
-                "made there: make the generator, and set its seed, before the first step"
+        known = self._states.setdefault(generator_key(generator), set())
+        if state not in known:
+            self.refused.append(
+                CaptureError(
+                    f"{func}{place_of_call()} draws from a seed that is set inside the step, or from a generator that "
+                    "is made there: make the generator, and set its seed, before the first step"
+                )
             )
+            raise self.refused[-1]
         with _marked(Draw(self._calls, state)):
             result = func(*args, **kwargs)
         _advance(generator)
-        self._states.add(_state(generator))
+        known.add(_state(generator))
         self.drawn.extend(tensor.clone() for tensor in _drawn(func, args, kwargs, result))
         return result
 
@@ -95,6 +101,12 @@ class Replay(TorchDispatchMode):
                 raise CaptureError("the step draws other random numbers than when it was traced")
             tensor.copy_(drawn)
         return result
+
+
+def generator_key(generator: torch.Generator | None) -> int:
+    """What a generator is known by; 0 for that of torch."""
+    default = generator is None or generator._cdata == torch.default_generator._cdata  # Python's objects are made anew
+    return 0 if default else int(generator._cdata)
 
 
 def draws(func: Any) -> bool:

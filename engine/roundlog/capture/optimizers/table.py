@@ -72,6 +72,12 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
 
 def _check_hooks(optimizer: Any, name: str) -> None:
     """Raises CaptureError if anything runs around the optimizer's steps: a program would not run it."""
+    for method in ("step", "zero_grad"):
+        own = vars(optimizer).get(method)
+        if own is not None and not getattr(own, "_wrapped_by_lr_sched", False):  # as schedulers of PyTorch do
+            raise CaptureError(
+                f"{name}.{method} has been replaced, but a program takes the step of {name} itself: undo it"
+            )
     for when, own, shared in (
         ("pre", optimizer._optimizer_step_pre_hooks, _global_optimizer_pre_hooks),
         ("post", optimizer._optimizer_step_post_hooks, _global_optimizer_post_hooks),

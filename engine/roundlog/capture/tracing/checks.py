@@ -17,11 +17,17 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from roundlog.capture.lines import is_captures
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import is_captures, is_internal, place_of_call
 
 
 class PassedChecks(TorchFunctionMode):
     """While this is active, a traced tensor that is asked for its truth by a check has the value that passes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[CaptureError] = []
+        """What was raised, whether or not the user's code has caught it."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -30,20 +36,58 @@ class PassedChecks(TorchFunctionMode):
             answer = passing(sys._getframe(1))
             if answer is not None:
                 return answer
+            try:
+                return func(*args, **(kwargs or {}))
+            except Exception as error:
+                self.refused.append(CaptureError(f"{CAUGHT}{place_of_call()}"))
+                self.refused[-1].__cause__ = error
+                raise
         return func(*args, **(kwargs or {}))
+
+
+CAUGHT = (
+    "the step asks a tensor for its truth, and catches the error that this is while it is traced: decide by "
+    "torch.where, or do not catch"
+)
 
 
 def passing(frame: FrameType) -> bool | None:
     """The truth with which a frame goes on from the jump that it stands at; None if it does so with both."""
+    if frame.f_code.co_name in _ASKED_BY_PYTHON:
+        return None
     answer = _Flow.of(frame.f_code).passing(frame.f_lasti)
     caller: FrameType | None = frame
     while answer is not None and caller is not None and not is_captures(caller.f_code.co_filename):
-        if "suppress" in caller.f_code.co_names:
+        users = not is_internal(caller.f_code.co_filename)
+        if users and not _PLAIN_CONTEXTS.issuperset(_contexts(caller.f_code)):
+            return None
+        if users and caller.f_code.co_name in _ASKED_BY_PYTHON:
             return None
         if caller is not frame and not _Flow.of(caller.f_code).lets_through(caller.f_lasti):
             return None
         caller = caller.f_back
     return answer
+
+
+_ASKED_BY_PYTHON = ("__next__", "__getitem__", "__getattr__", "__getattribute__", "__iter__", "__exit__", "__len__")
+"""Methods whose errors Python itself catches, in loops and in getattr."""
+
+_PLAIN_CONTEXTS = frozenset(
+    ["no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast", "record_function", "device", "profile"]
+)
+"""What may stand in a `with` around a check: it lets every error through."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _contexts(code: CodeType) -> tuple[str, ...]:
+    """The names of what is called, or looked up, last before each `with` of a function; "?" for anything else."""
+    found, name = [], "?"
+    for instruction in dis.Bytecode(code):
+        if instruction.opname.startswith("BEFORE_WITH"):
+            found.append(name)
+        elif instruction.opname.startswith("LOAD") and isinstance(instruction.argval, str):
+            name = instruction.argval
+    return tuple(found)
 
 
 class _Flow:

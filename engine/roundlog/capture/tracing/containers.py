@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+MISSING = object()
+"""Stands for an item that is not there."""
+
 Reader = Callable[[], dict[Any, Any]]
 Restorer = Callable[[dict[Any, Any]], None]
 
@@ -54,10 +57,12 @@ class Container:
             if _same_objects(now, saved) and _same_objects(now.values(), saved.values()):
                 return []
             keys = [*saved, *(key for key in now if key not in saved)]
-            pairs = [(key, saved.get(key), now.get(key)) for key in keys]
+            pairs = [(key, saved.get(key, MISSING), now.get(key, MISSING)) for key in keys]
         except Exception:  # whatever a class of the user's does
             return []
-        return [Change(self, *pair) for pair in pairs if pair[1] is not pair[2] and not equal_numbers(*pair[1:])]
+        found = [Change(self, *pair) for pair in pairs if pair[1] is not pair[2] and not equal_numbers(*pair[1:])]
+        # The same items in another order: what comes last has been put there.
+        return found or ([Change(self, *pairs[-1])] if list(now) != list(saved) else [])
 
     def name_of(self, key: Any) -> str:
         """`model.layer.h`: an item in the user's words."""
@@ -73,8 +78,9 @@ class Change:
     container: Container
     key: Any
     before: Any
-    """None where there was nothing."""
+    """MISSING where there was nothing."""
     after: Any
+    """MISSING where there is nothing any more."""
 
     @property
     def name(self) -> str:
@@ -96,7 +102,7 @@ def items_of(thing: Any) -> tuple[Reader, Restorer] | None:
     if issubclass(kind, (bytearray, array.array)):
         return lambda: {"contents": bytes(memoryview(thing))}, functools.partial(_refill_bytes, thing)
     if issubclass(kind, set):
-        return lambda: {item: item for item in set.__iter__(thing)}, functools.partial(_refill_set, thing)
+        return functools.partial(_items_of_set, thing), functools.partial(_refill_set, thing)
     return None
 
 
@@ -231,8 +237,9 @@ def table_of(cache: Any) -> tuple[Reader, Restorer]:
 
 
 def equal_numbers(a: object, b: object) -> bool:
-    """Whether two objects are the same number or text."""
-    return type(a) is type(b) and (type(a) in _PLAIN or is_a(a, np.generic)) and bool(a == b)
+    """Whether two objects are the same number or text; 0.0 is not -0.0."""
+    alike = type(a) is type(b) and (type(a) in _PLAIN or is_a(a, np.generic)) and bool(a == b)
+    return alike and (type(a) is not float or repr(a) == repr(b))
 
 
 def is_a(thing: object, kinds: type | tuple[type, ...]) -> bool:
@@ -281,6 +288,10 @@ def _refill_bytes(target: Any, saved: dict[str, bytes]) -> None:
         target[:] = saved["contents"]
     else:
         target[:] = array.array(target.typecode, saved["contents"])
+
+
+def _items_of_set(thing: Any) -> dict[Any, Any]:
+    return {item: item for item in sorted(set.__iter__(thing), key=id)}
 
 
 def _refill_set(target: set[Any], saved: dict[Any, Any]) -> None:

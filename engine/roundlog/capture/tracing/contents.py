@@ -20,9 +20,10 @@ from roundlog.capture.tracing.containers import equal_numbers, is_a
 class Generator:
     """A generator of random numbers, as it was when it was first looked at."""
 
-    def __init__(self, path: str, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
-        """path: in messages; empty for those of torch, whose numbers become the program's own."""
+    def __init__(self, path: str, read: Callable[[], Any], write: Callable[[Any], object], key: int = 0) -> None:
+        """path: in messages; empty for those of torch, whose numbers become the program's own. key: of these."""
         self.path = path
+        self.key = key
         self._read, self._write = read, write
         self._saved = read()
 

@@ -18,53 +18,85 @@ import torch
 Number = bool | int | float
 Numbers = Mapping[str, Number]
 """The numbers before a step, by name."""
-Expression = Callable[[Numbers], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A number as it is before the step."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What an entry of the path's list gives."""
+
+    entry: int
 
 
 @dataclass(slots=True)
 class Path:
     """What one traced step asks of the numbers that steps change, and what it leaves in their place."""
 
-    questions: list[tuple[Expression, Any]] = field(default_factory=list)
-    """Everything asked, in order, with the answer."""
     asked: dict[str, None] = field(default_factory=dict)
     """Names of the numbers that questions were about, in order."""
-    left: dict[str, Expression] = field(default_factory=dict)
-    """Name -> the number after the step."""
+    left: dict[str, Any] = field(default_factory=dict)
+    """Name -> the number after the step, as a term: a number, one before the step, or a result."""
+    _entries: list[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], bool]]] = field(default_factory=list)
+    """Everything computed and asked, in order: the operation, its terms, and whether a result is as it was."""
 
-    def is_taken(self, numbers: Numbers) -> bool:
-        """Whether a step that begins with these numbers gets the same answers."""
-        try:
-            return all(_equal(question(numbers), answer) for question, answer in self.questions)
-        except Exception:  # a division by zero, say, which the traced step did not meet
-            return False
+    def add(self, operation: Callable[..., Any], terms: tuple[Any, ...], check: Callable[[Any], bool]) -> _Result:
+        """Note an operation."""
+        self._entries.append((operation, terms, check))
+        return _Result(len(self._entries) - 1)
 
-    def following(self, numbers: Numbers) -> dict[str, Number]:
-        """The numbers after such a step."""
-        return {name: self.left[name](numbers) for name in numbers}
+    def following(self, numbers: Numbers) -> dict[str, Number] | None:
+        """The numbers after a step that begins with these; None if it does not get the same answers."""
+        results: list[Any] = []
+
+        def value(term: Any) -> Any:
+            if type(term) is _Named:
+                return numbers[term.name]
+            return results[term.entry] if type(term) is _Result else term
+
+        for operation, terms, check in self._entries:
+            try:
+                result = operation(*map(value, terms))
+            except Exception:  # a division by zero, say, which the traced step did not meet
+                return None
+            if not check(result):
+                return None
+            results.append(result)
+        return {name: value(self.left[name]) for name in numbers}
 
 
 class Counter:
     """A number that steps change, while a step is traced; or what Python has computed from such numbers."""
 
-    __slots__ = ("_path", "expression", "names", "value")
+    __slots__ = ("_path", "names", "term", "value")
 
-    def __init__(self, path: Path, names: tuple[str, ...], value: Number, expression: Expression) -> None:
-        """names: of the numbers that this one is computed from. expression: gives it from them."""
+    def __init__(self, path: Path, names: tuple[str, ...], value: Number, term: Any) -> None:
+        """names: of the numbers that this one is computed from. term: what it is on the path."""
         self._path = path
         self.names = names
         self.value = value
-        self.expression = expression
+        self.term = term
+
+    @classmethod
+    def named(cls, path: Path, name: str, value: Number) -> Counter:
+        """A number as it is before the step."""
+        return cls(path, (name,), value, _Named(name))
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # for isinstance(n, int) in the user's code
-        return type(self.value)
+        kind = type(self.value)
+        self._path.add(type, (self.term,), lambda found: found is kind)
+        return kind
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
         """The answer to a question about the value, which is written down."""
         answer = question(self.value)
-        expression = self.expression
-        self._path.questions.append((lambda numbers: question(expression(numbers)), answer))
+        self._path.add(question, (self.term,), lambda found: _same(found, answer))
         self._path.asked.update(dict.fromkeys(self.names))
         return answer
 
@@ -72,16 +104,22 @@ class Counter:
         """The operation on this number and others; NotImplemented for what is no number."""
         if any(isinstance(other, torch.Tensor) for other in others):
             return operation(self.ask(_itself), *others)
-        if not all(type(other) is Counter or isinstance(other, (int, float)) for other in others):
+        if not all(type(other) in (Counter, bool, int, float) for other in others):
             return NotImplemented
         terms = [self, *others]
-        value = operation(*(_value(term) for term in terms))
+        value = operation(*(term.value if type(term) is Counter else term for term in terms))
         if isinstance(value, tuple):  # divmod
             return tuple(self.compute(lambda *numbers, i=i: operation(*numbers)[i], *others) for i in range(len(value)))
+        kind = type(value)
+        result = self._path.add(operation, tuple(map(term_of, terms)), lambda found: type(found) is kind)
         names = tuple(dict.fromkeys(name for term in terms if type(term) is Counter for name in term.names))
-        return Counter(
-            self._path, names, value, lambda numbers: operation(*(_evaluated(term, numbers) for term in terms))
-        )
+        return Counter(self._path, names, value, result)
+
+    def __copy__(self) -> Counter:
+        return self
+
+    def __deepcopy__(self, memory: object) -> Counter:
+        return self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -113,20 +151,18 @@ class Counter:
         return format(self.ask(_itself), how)
 
 
+def term_of(number: Any) -> Any:
+    """What a number is on its path."""
+    return number.term if type(number) is Counter else number
+
+
 def _itself(value: Number) -> Number:
     return value
 
 
-def _value(term: Any) -> Any:
-    return term.value if type(term) is Counter else term
-
-
-def _evaluated(term: Any, numbers: Numbers) -> Any:
-    return term.expression(numbers) if type(term) is Counter else term
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return bool(a == b) or (a != a and b != b)
+def _same(a: Any, b: Any) -> bool:
+    """NaN is the same as NaN, and 0.0 is not -0.0."""
+    return type(a) is type(b) and repr(a) == repr(b)
 
 
 def _computing(operation: Callable[..., Any]) -> Callable[..., Any]:

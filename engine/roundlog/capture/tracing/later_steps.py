@@ -6,19 +6,24 @@ as it was before."""
 
 from __future__ import annotations
 
+import functools
+import gc
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.task import Task
-from roundlog.capture.tracing.containers import Change, Container, attributes_of, is_a, slots_of
-from roundlog.capture.tracing.counters import Counter, Number, Path
+from roundlog.capture.tracing.containers import IMMUTABLE, MISSING, Change, Container, attributes_of, is_a, slots_of
+from roundlog.capture.tracing.counters import Counter, Number, Path, term_of
 from roundlog.capture.tracing.difference import difference
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Tracer
@@ -70,6 +75,19 @@ class _Grown(list[Any]):
     pop = remove = clear = index = count = copy = sort = reverse = insert = _noticed
 
 
+class _Hidden(dict[Any, Any]):
+    """The optimizer's state, while a step is traced. It notices whoever reads it."""
+
+    is_read = False
+
+    def _noticed(self, *arguments: Any, **options: Any) -> Any:
+        self.is_read = True
+        raise CaptureError("the step reads the optimizer's state")
+
+    __len__ = __iter__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __reversed__ = _noticed
+    get = keys = values = items = pop = popitem = setdefault = copy = update = clear = _noticed
+
+
 class LaterSteps:
     """The steps of a task after its first one."""
 
@@ -85,6 +103,16 @@ class LaterSteps:
             for key, value in container.saved.items()
             if _is_number(value) and container.name_of(key) in own
         ]
+        self._state = next(
+            (
+                _Place(container, key)
+                for container in around.containers
+                for key in container.saved
+                if container.name_of(key) == "optimizer.state"
+            ),
+            None,
+        )
+        """Where the optimizer's state stands."""
         self._counted: dict[str, _Place] = {}
         """The numbers that steps change, by name."""
         self._growing: dict[str, list[_Place]] = {}
@@ -101,47 +129,72 @@ class LaterSteps:
         """Whether all steps could be followed; otherwise more numbers have been found."""
         numbers: dict[str, Number] = {name: place.first for name, place in self._counted.items()}
         paths: list[Path] = []
-        for step in range(1, max(2, self._steps)):
-            path = next((path for path in paths if path.is_taken(numbers)), None)
-            if path is None:
+        last = max(2, self._steps) - 1
+        for step in range(1, last + 1):
+            before = numbers
+            following = next((found for path in paths if (found := path.following(before)) is not None), None)
+            if following is None:
                 if len(paths) == _MOST_PATHS:
                     asked = _words(name for path in paths for name in path.asked)
                     raise CaptureError(f"the step depends on {asked}, which steps change: {_REMEDY}")
                 path, graph = self._trace(numbers)
-                if (found := difference(first, graph)) is not None:
-                    names = _words(path.asked or changed)
-                    raise CaptureError(
-                        f"the step is not the same from one time to the next: at step {step} {found}"
-                        + (f"; a step changes {names}" if names else "")
-                        + f": {_REMEDY}"
-                    )
+                self._compare(first, graph, step, path.asked or changed)
                 if self._find(graph):
                     return False
                 paths.append(path)
-            numbers = path.following(numbers)
+                following = path.following(numbers)
+                if following is None:
+                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}")
+            # A counter is not a number in every respect: numbers themselves have the last word.
+            if self._counted and step in (last // 2, last):
+                self._compare(first, self._trace(numbers, plainly=True)[1], step, self._counted)
+                self._tracer.confirm_factors()
+            numbers = following
         return True
 
-    def _trace(self, numbers: Mapping[str, Number]) -> tuple[Path, fx.GraphModule]:
-        """A step that begins with these numbers."""
+    def _compare(self, first: fx.GraphModule, graph: fx.GraphModule, step: int, changed: Iterable[str]) -> None:
+        if (found := difference(first, graph)) is not None:
+            names = _words(changed)
+            raise CaptureError(
+                f"the step is not the same from one time to the next: at step {step} {found}"
+                + (f"; a step changes {names}" if names else "")
+                + f": {_REMEDY}"
+            )
+
+    def _trace(self, numbers: Mapping[str, Number], plainly: bool = False) -> tuple[Path, fx.GraphModule]:
+        """A step that begins with these numbers. plainly: with the numbers themselves, so that the path is empty."""
         path, own = Path(), Path()
         self._around.restore()
         for name, place in self._counted.items():
-            place.put(Counter(path, (name,), numbers[name], _looked_up(name)))
+            place.put(numbers[name] if plainly else Counter.named(path, name, numbers[name]))
         for place in self._own:
-            place.put(Counter(own, (place.name,), place.first, _looked_up(place.name)))
+            place.put(Counter.named(own, place.name, place.first))
+        state = _Hidden()
+        if self._state is not None:
+            self._state.put(state)
         grown = {name: _Grown() for name in self._growing}
         for name, places in self._growing.items():
             for place in places:
                 place.put(grown[name])
         try:
             graph = self._tracer.trace().graph
+            if state.is_read:
+                raise CaptureError("the step reads the optimizer's state, and has caught the error")
         except CaptureError as error:
+            if state.is_read:
+                raise CaptureError(
+                    "the step reads optimizer.state, which every step changes: keep what the step needs in buffers"
+                ) from error
             if read := [name for name in grown if grown[name].is_read]:
                 raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}") from error
             if Counter.__name__ not in str(error):
                 raise
             names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
             raise CaptureError(f"the step makes tensors of {names}, which steps change: {_REMEDY}") from error
+        if read := [name for name in grown if grown[name].is_read]:  # whoever asked has caught the error
+            raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}")
+        if moved := self._around.moved_generators():
+            raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
         if own.asked:
             raise CaptureError(
                 f"the step reads {_words(own.asked)}, which is another at every step: compute with constants, or "
@@ -151,7 +204,7 @@ class LaterSteps:
             left = place.get()
             if type(left) is not Counter and not _is_number(left):
                 raise CaptureError(f"a step leaves a {type(left).__name__} in {name}, where a number was: {_REMEDY}")
-            path.left[name] = left.expression if type(left) is Counter else _constantly(left)
+            path.left[name] = term_of(left)
         return path, graph
 
     def _find(self, graph: fx.GraphModule) -> bool:
@@ -166,24 +219,31 @@ class LaterSteps:
             raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {_REMEDY}")
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
         read = {id(attribute) for attribute in attributes}
+        seen = self._around.seen()
         places = [*self._counted.values(), *self._own, *(place for found in self._growing.values() for place in found)]
         known = {(id(place.container), place.key) for place in places}
+        if self._state is not None:
+            known.add((id(self._state.container), self._state.key))
         before = len(self._counted) + len(self._growing)
         for change in self._around.changes():
             if (id(change.container), change.key) in known or self._tracer.follows(change.before):
                 continue
-            if change.name.startswith("optimizer"):
+            if change.name.startswith(("optimizer.", "optimizer[")):
                 raise CaptureError(f"a step changes {change.name}: change it by the task's schedule")
             if _is_number(change.before) and (_is_number(change.after) or type(change.after) is Counter):
                 self._counted[self._unused(change.name)] = _Place(change.container, change.key)
-            elif change.key not in change.container.saved and (places := self._places_of(change.container.list)):
+            elif change.before is MISSING and (places := self._places_of(change.container.list)):
                 self._growing[change.container.path] = places
-            elif id(change.before) in read or not _alike(change.before, change.after, set()):
+            elif not _Likeness(read, seen).between(change.before, change.after):
                 raise CaptureError(f"every step changes {_described(change)}: {_REMEDY}")
         return len(self._counted) + len(self._growing) != before
 
     def _places_of(self, thing: object) -> list[_Place]:
-        """Where a list stands; none if it is not an ordinary one."""
+        """Where a list stands; none if it is not an ordinary one, or if something else holds it, which may read it."""
+        holders = [holder for holder in gc.get_referrers(thing) if type(holder) in _HOLDERS]
+        # (list, thing) are the arguments of what puts it back.
+        if any(type(holder) is not tuple or holder[0] is not list for holder in holders):
+            return []
         return [
             _Place(container, key)
             for container in self._around.containers
@@ -197,14 +257,6 @@ class LaterSteps:
         return name
 
 
-def _looked_up(name: str) -> Callable[[Mapping[str, Number]], Number]:
-    return lambda numbers: numbers[name]
-
-
-def _constantly(number: Number) -> Callable[[Mapping[str, Number]], Number]:
-    return lambda numbers: number
-
-
 def _is_number(thing: object) -> bool:
     return is_a(thing, (int, float)) and type(thing).__module__ == "builtins"
 
@@ -214,29 +266,61 @@ def _words(names: Iterable[str]) -> str:
 
 
 def _described(change: Change) -> str:
-    if change.before is None:
+    if change.before is None or change.before is MISSING:
         return f"{change.name} (nothing before, then a {type(change.after).__name__})"
     return change.name
 
 
-def _alike(one: Any, two: Any, seen: set[int]) -> bool:
-    """Whether two objects say the same to Python code, whatever tensors are in them."""
-    if one is two or id(one) in seen:
-        return True
-    if is_a(one, torch.Tensor) and is_a(two, torch.Tensor):
-        return bool(one.shape == two.shape and one.dtype == two.dtype)
-    if type(one) is not type(two):
-        return False
-    seen.add(id(one))
-    if is_a(one, RemovableHandle):  # they are numbered
-        return True
-    if is_a(one, (bool, int, float, str, bytes, complex)):
-        return bool(one == two)
-    if is_a(one, dict):
-        return list(one) == list(two) and all(_alike(one[key], two[key], seen) for key in one)
-    if is_a(one, (list, tuple)):
-        return len(one) == len(two) and all(_alike(a, b, seen) for a, b in zip(one, two, strict=True))
-    if is_a(one, types.FunctionType):
-        return one.__code__ is two.__code__
-    mine, other = (attributes_of(thing, slots_of(type(thing))) for thing in (one, two))
-    return mine is None or other is None or _alike(mine[0](), other[0](), seen)
+class _Likeness:
+    """Whether what stands in the place of something says the same to Python code, whatever is in its tensors."""
+
+    def __init__(self, read: Collection[int], seen: Collection[int]) -> None:
+        """read: ids of the tensors that the step reads as constants. seen: ids of what was there before the step."""
+        self._read = read
+        self._old = seen
+        self._compared: set[tuple[int, int]] = set()
+
+    def between(self, one: Any, two: Any) -> bool:
+        if one is two or (id(one), id(two)) in self._compared:
+            return True
+        kind = type(one)
+        if kind is not type(two) and not (is_a(one, torch.Tensor) and is_a(two, torch.Tensor)):
+            return False
+        self._compared.add((id(one), id(two)))
+        if kind in _VALUES or is_a(one, (np.generic, Enum)):
+            return bool(one == two) and repr(one) == repr(two)
+        if is_a(one, RemovableHandle):  # they are numbered
+            return True
+        if id(two) in self._old:  # one of several that were there has been chosen
+            return False
+        if is_a(one, torch.Tensor):
+            return id(one) not in self._read and bool(one.shape == two.shape and one.dtype == two.dtype)
+        if is_a(one, (set, frozenset)):
+            return bool(one == two)
+        if is_a(one, np.ndarray):
+            return bool(one.shape == two.shape and one.dtype == two.dtype and one.tobytes() == two.tobytes())
+        if is_a(one, dict):
+            same = list(one) == list(two) and all(self.between(one[key], two[key]) for key in one)
+            return same and (kind in (dict, OrderedDict, defaultdict) or self._attributes(one, two) is not False)
+        if is_a(one, (list, tuple, deque)):
+            return len(one) == len(two) and all(self.between(a, b) for a, b in zip(one, two, strict=True))
+        if is_a(one, types.MethodType):
+            return one.__func__ is two.__func__ and self.between(one.__self__, two.__self__)
+        if is_a(one, types.FunctionType):
+            cells = ([cell.cell_contents for cell in function.__closure__ or ()] for function in (one, two))
+            same = one.__code__ is two.__code__ and self.between(one.__defaults__, two.__defaults__)
+            return same and all(self.between(a, b) for a, b in zip(*cells, strict=True))
+        if is_a(one, functools.partial):
+            return all(self.between(getattr(one, part), getattr(two, part)) for part in ("func", "args", "keywords"))
+        alike = self._attributes(one, two)
+        # What is written in C may hold anything.
+        return alike if alike is not None else not kind.__flags__ & IMMUTABLE
+
+    def _attributes(self, one: Any, two: Any) -> bool | None:
+        """Whether two objects have the same attributes; None if they have none at all."""
+        mine, other = (attributes_of(thing, slots_of(type(thing))) for thing in (one, two))
+        return None if mine is None or other is None else self.between(mine[0](), other[0]())
+
+
+_VALUES = (bool, int, float, str, bytes, complex, range, slice, type(None), torch.dtype, torch.device, torch.Size)
+_HOLDERS = (tuple, types.MethodType, types.BuiltinMethodType)

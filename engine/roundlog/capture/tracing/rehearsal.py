@@ -12,14 +12,15 @@ from roundlog.capture.constants import written
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_error
 from roundlog.capture.task import STORED, Task
+from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Trace, Tracer
 from roundlog.capture.untraceable import reason
 
-_OWN = ("optimizer", "schedule")
-"""Roots whose changes are known: they are followed by other means."""
+_OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
+"""How the names begin of what is followed by other means: in the optimizer and in its schedule."""
 
 
 def surroundings(task: Task) -> Surroundings:
@@ -46,7 +47,7 @@ class _Left:
         both = all(issubclass(type(thing), torch.Tensor) for thing in (before, after))
         if both and before.dtype in STORED and (after.shape, after.dtype) == (before.shape, before.dtype):  # type: ignore[attr-defined]
             self.attributes[f"attribute/{name}"] = before  # type: ignore[assignment]
-        elif before is None:
+        elif before is None or before is MISSING:
             self.others.append(f"{name} (nothing at first, then a {type(after).__name__})")
         else:
             self.others.append(name)
@@ -57,7 +58,8 @@ def traced(task: Task, around: Surroundings) -> tuple[Trace, dict[str, torch.Ten
     parameters and buffers that are part of the state. Raises CaptureError if a later step is another one."""
     around.move()  # whatever escapes the trace writes into copies
     tracer = Tracer(task, around, {})
-    tracer.confirm_schedule()
+    if told := [change.name for change in around.changes() if not change.name.startswith(_OWN)]:
+        raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
     first = tracer.trace()
     written = _written(first.graph, around)
     around.restore()
@@ -97,7 +99,7 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
             EagerTraining(task).step(0, batch)
     except CaptureError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
     memory = {tensor.untyped_storage()._cdata for tensor in (*task.model.parameters(), *task.model.buffers())}

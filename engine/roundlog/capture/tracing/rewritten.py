@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
@@ -19,6 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import place_of_call
 from roundlog.capture.tracing.checks import passing
 
 
@@ -32,6 +34,8 @@ def rewritten() -> Iterator[None]:
             (torch, "ctc_loss", _ctc_loss),
             (torch, "tensor", _tensor),
             (torch.SymBool, "__bool__", _truth),
+            (torch.SymFloat, "__eq__", _compared(torch.SymFloat.__eq__)),
+            (torch.SymFloat, "__ne__", _compared(torch.SymFloat.__ne__)),
             (torch.SymFloat, "__format__", _formatted),
             (torch.SymInt, "__format__", _formatted),
             (torch.Tensor, "__format__", _formatted_tensor),
@@ -62,6 +66,20 @@ def _truth(value: torch.SymBool) -> bool:
     """A check of what `.item()` gave passes, as one of a tensor does."""
     answer = passing(sys._getframe(1))
     return bool(_truth_of_torch(value)) if answer is None else answer  # type: ignore[no-untyped-call]
+
+
+def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A comparison that does not take a number for equal to itself: it may be NaN."""
+
+    def compared(value: torch.SymFloat, other: Any) -> Any:
+        if value is other:
+            raise CaptureError(
+                f"the step compares a number that it computes with itself{place_of_call()}: a run stops by itself at a "
+                "loss that is not finite, so leave the check out"
+            )
+        return compare(value, other)
+
+    return compared
 
 
 def _formatted(value: object, specification: str) -> str:

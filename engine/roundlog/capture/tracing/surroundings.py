@@ -74,9 +74,13 @@ class Surroundings:
         leaves = [(name, tensor) for name, tensor in self.tensors.values() if tensor.is_leaf]
         return [name for name, tensor in leaves if tensor.requires_grad != self._trained.get(id(tensor), False)]
 
-    def generator_states(self) -> list[torch.Tensor]:
-        """The states of torch's generators of random numbers."""
-        return [generator.state() for generator in self._walk.generators if not generator.path]
+    def seen(self) -> Collection[int]:
+        """The ids of everything that was there when this was made."""
+        return self._walk.seen()
+
+    def generator_states(self) -> dict[int, torch.Tensor]:
+        """The states of torch's generators of random numbers, by `generator_key`."""
+        return {generator.key: generator.state() for generator in self._walk.generators if not generator.path}
 
     def moved_generators(self) -> list[str]:
         """Generators of random numbers, but for torch's, that are in another state than before."""

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
+from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.decompositions import decompositions
@@ -23,6 +24,7 @@ from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, p
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
 from roundlog.capture.task import Task, micro_batches
 from roundlog.capture.tracing.checks import PassedChecks
+from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
 from roundlog.capture.tracing.rewritten import rewritten
@@ -85,8 +87,10 @@ class Tracer:
         """Names of the optimizer's options that the schedule changes."""
         self._lines = SourceLines()
         self._gradients: tuple[str, ...] = ()
+        self._factors: list[float] = []
+        self._confirm_schedule()
 
-    def confirm_schedule(self) -> None:
+    def _confirm_schedule(self) -> None:
         """Raises CaptureError if the schedule gives other rates when it is asked again."""
         task = self._task
         again = _schedule(updates(task.optimizer, task.schedule, task.steps), task.steps)
@@ -94,6 +98,17 @@ class Tracer:
             raise CaptureError(
                 "the schedule gives other rates the second time it is asked: make it depend on the step alone"
             )
+        self.confirm_factors()
+
+    def confirm_factors(self) -> None:
+        """Raises CaptureError if a schedule that is a function gives other factors now than at first."""
+        schedule = self._task.schedule
+        if isinstance(schedule, LRScheduler):
+            return
+        factors = [schedule(step) for step in range(self._task.steps)]
+        self._factors = self._factors or factors
+        if factors != self._factors:
+            raise CaptureError("the schedule depends on what steps change: make it depend on the step alone")
 
     def follows(self, thing: object) -> bool:
         """Whether a tensor is part of the state, so that whatever takes its place is followed."""
@@ -119,7 +134,7 @@ class Tracer:
                 )
         except CaptureError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if asks_for_values(error):
                 raise CaptureError(control_flow(error)) from error
             if any("concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)):
@@ -149,13 +164,16 @@ class Tracer:
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._surroundings.generator_states())
-        with self._substitution, drawn, _NoNewMemory(), PassedChecks():
+        memory, checks = _NoNewMemory(), PassedChecks()
+        with self._substitution, drawn, memory, checks:
             loss = self._accumulate(batch)
             found = {name: self._parameters[f"parameter/{name}"].grad for name in self._trainable}
             gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
             kept = [gradient.clone() for gradient in gradients.values()]
             following = self._following(states)
             self._update(states, following, gradients, row)
+        for refused in (*drawn.refused, *memory.refused, *checks.refused):  # the user's code has caught it
+            raise refused
         self._gradients = tuple(gradients)
         return loss, [following[name].detach() for name in states], kept, drawn.drawn
 
@@ -234,14 +252,22 @@ def _differentiate(loss: torch.Tensor) -> None:
 class _NoNewMemory(TorchFunctionMode):
     """While this is active, nobody gives a tensor other memory by `tensor.data = ...`, which no operator shows."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[CaptureError] = []
+        """What was raised, whether or not the user's code has caught it."""
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
-            raise CaptureError(
-                f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under "
-                "torch.no_grad(), or compute what is needed from it (torch.nn.utils.parametrize)"
+            self.refused.append(
+                CaptureError(
+                    f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under "
+                    "torch.no_grad(), or compute what is needed from it (torch.nn.utils.parametrize)"
+                )
             )
+            raise self.refused[-1]
         return func(*args, **(kwargs or {}))
 
 
@@ -328,4 +354,6 @@ def _schedule(groups: list[Update], steps: int) -> tuple[tuple[str, ...], torch.
 
 
 def _kind(thing: object) -> str:
+    if thing is MISSING:
+        return "nothing"
     return "another tensor" if isinstance(thing, torch.Tensor) else f"a {type(thing).__name__}"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import array
 import functools
 import itertools
+import logging
 import random
 import sys
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from roundlog.capture.draws import generator_key
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import LIBRARIES
 from roundlog.capture.tracing.containers import (
@@ -90,6 +92,10 @@ class Walk:
                 pass
             todo.extend(reversed(inside))
 
+    def seen(self) -> Collection[int]:
+        """The ids of everything that was looked into."""
+        return self._seen.keys()
+
     def _opener(self, kind: type) -> Opener | None:
         """What looks into objects of a class; None if there is nothing to see."""
         known = self._openers.get(id(kind))  # a class may be one that cannot be hashed
@@ -139,7 +145,7 @@ class Walk:
         yield from self._object(path, module)
 
     def _torch_generator(self, path: str, thing: torch.Generator) -> Iterable[Part]:
-        self.generators.append(Generator("", thing.get_state, thing.set_state))
+        self.generators.append(Generator("", thing.get_state, thing.set_state, generator_key(thing)))
         return ()
 
     def _system_random(self, path: str, thing: object) -> Iterable[Part]:
@@ -197,7 +203,7 @@ class Walk:
         visited.add(id(variables))
         yield from self._held("", globals_of(variables, names))
         for name in sorted(names):
-            module: Any = variables.get(name)
+            module: Any = variables.get(name, sys.modules.get(name))  # a function may import what it names
             if is_a(module, types.ModuleType) and id(vars(module)) not in visited and self._is_own(module.__name__):
                 yield from self._globals(vars(module), names, visited)
 
@@ -249,6 +255,8 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 _OPENERS: dict[type, Opener | None] = {
     **dict.fromkeys((*_ATOMS, types.ModuleType, types.CodeType, types.FrameType)),
+    # Accounts that a logger keeps of itself. What is logged is text.
+    **dict.fromkeys((logging.Logger, logging.Handler, logging.Manager)),
     **dict.fromkeys((dict, list, deque, set, bytearray, array.array), Walk._collection),
     **dict.fromkeys((tuple, frozenset), Walk._tuple),
     torch.Tensor: Walk._tensor,
