@@ -3,6 +3,7 @@ counts is followed."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Callable
@@ -293,6 +294,146 @@ def test_random_counters_are_followed_as_they_run(seed: int) -> None:
     else:
         Job.from_task(task_of(Net(), loss))
     assert held == start
+
+
+def _swaps(net: Net, x: Tensor) -> Tensor:
+    y = net.active(x)
+    net.active = net.b if net.n > 20 else net.a
+    return y
+
+
+def _keeps_none(net: Net, x: Tensor) -> Tensor:
+    net.kept[len(net.kept)] = None
+    return net.a(x) * (2 if len(net.kept) > 20 else 1)
+
+
+def _is_false(net: Net, x: Tensor) -> Tensor:
+    y = net.a(x) * (2 if net.on is False else 1)
+    net.on = net.n < 20
+    return y
+
+
+def _catches(net: Net, x: Tensor) -> Tensor:
+    try:
+        scale = 2 if bool(net.counted > 20) else 1
+    except Exception:
+        scale = 1
+    net.counted.add_(1)
+    return net.a(x) * scale
+
+
+def _catches_a_length(net: Net, x: Tensor) -> Tensor:
+    net.held.append(0)
+    try:
+        return net.a(x) * (2 if len(net.held) > 20 else 1)
+    except Exception:
+        return net.a(x)
+
+
+def _divides(net: Net, x: Tensor) -> Tensor:
+    try:
+        return net.a(x) + 0 * (1 / (net.n - 20) > 9)
+    except ZeroDivisionError:
+        return net.b(x)
+
+
+def _draws_late(net: Net, x: Tensor) -> Tensor:
+    return net.a(x) * (2 if net.n % 5 == 4 and random.random() > 2 else 1)
+
+
+class Safe:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> bool:
+        return True
+
+
+def _raises_safely(net: Net, x: Tensor) -> Tensor:
+    scale = 1
+    with Safe():
+        if net.counted > 20:
+            raise ValueError
+        scale = 2
+    net.counted.add_(1)
+    return net.a(x) * scale
+
+
+def _compares_with_itself(net: Net, x: Tensor) -> Tensor:
+    value = net.counted.item()
+    net.counted.add_(1)
+    return net.a(x) * (2 if value != value else 1)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        _swaps,
+        _keeps_none,
+        _is_false,
+        _catches,
+        _catches_a_length,
+        _divides,
+        _draws_late,
+        _raises_safely,
+        _compares_with_itself,
+        lambda n, x: n.a(x) * (2 if type(n.n) is int and n.n > 20 else 1),
+        lambda n, x: n.a(x) * (2 if copy.deepcopy(n.n) > 20 else 1),
+    ],
+)
+def test_what_an_adversary_hid_in_a_later_step_is_refused(forward: Callable[[Net, Tensor], Tensor]) -> None:
+    model = Net(forward)
+    model.active = model.a
+    model.register_buffer("counted", torch.zeros(()))
+    with pytest.raises(CaptureError) as caught:
+        Job.from_task(task_of(model))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_schedule_and_a_step_that_tell_each_other_things_are_refused() -> None:
+    model = Net(lambda n, x: n.a(x))
+    with pytest.raises(CaptureError, match="the schedule depends on what steps change"):
+        Job.from_task(task_of(model, schedule=lambda step: 0.1 if model.n > 20 else 1.0))
+    told = {"step": 0}
+
+    def schedule(step: int) -> float:
+        told["step"] = step
+        return 1.0
+
+    with pytest.raises(CaptureError, match="the schedule changes told"):
+        Job.from_task(
+            task_of(Net(), lambda m, b: m(b["x"]).sum() * (2 if told["step"] == 20 else 1), schedule=schedule)
+        )
+
+
+def test_an_optimizer_whose_step_is_replaced_or_whose_state_is_read_is_refused() -> None:
+    model = Net()
+    task = task_of(model)
+    own = task.optimizer.step
+    task.optimizer.step = lambda: own()  # type: ignore[method-assign]
+    with pytest.raises(CaptureError, match="step has been replaced"):
+        Job.from_task(task)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def loss(m: Net, batch: dict[str, Tensor]) -> Tensor:
+        state = optimizer.state.get(m.a.weight, {})
+        return m(batch["x"]).square().mean() * (2 if state and state["step"] > 20 else 1)
+
+    with pytest.raises(CaptureError, match="the step reads optimizer.state"):
+        Job.from_task(task_of(model, loss, optimizer=optimizer))
+
+
+def test_long_and_growing_counts_take_no_time() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        for _ in range(1500):
+            net.n += 1
+        k = net.n
+        for _ in range(6):
+            k ^= (k << 13) & 0xFFFF
+            k ^= k >> 7
+        net.n = k % 1000
+        return net.a(x)
+
+    Job.from_task(task_of(Net(forward)))
 
 
 def test_iterators_that_several_steps_share_are_refused() -> None:
