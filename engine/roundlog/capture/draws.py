@@ -105,8 +105,11 @@ class Replay(TorchDispatchMode):
 
 def generator_key(generator: torch.Generator | None) -> int:
     """What a generator is known by; 0 for that of torch."""
-    default = generator is None or generator._cdata == torch.default_generator._cdata  # Python's objects are made anew
-    return 0 if default else int(generator._cdata)
+    if generator is None:
+        return 0
+    # Python's objects for generators are made anew; what they stand for has an address.
+    address, default = (int(found._cdata) for found in (generator, torch.default_generator))  # type: ignore[attr-defined]
+    return 0 if address == default else address
 
 
 def draws(func: Any) -> bool:

@@ -418,7 +418,7 @@ def test_an_optimizer_whose_step_is_replaced_or_whose_state_is_read_is_refused()
         state = optimizer.state.get(m.a.weight, {})
         return m(batch["x"]).square().mean() * (2 if state and state["step"] > 20 else 1)
 
-    with pytest.raises(CaptureError, match="the step reads optimizer.state"):
+    with pytest.raises(CaptureError, match=r"the step reads optimizer.state"):
         Job.from_task(task_of(model, loss, optimizer=optimizer))
 
 
