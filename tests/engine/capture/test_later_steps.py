@@ -376,6 +376,7 @@ def _compares_with_itself(net: Net, x: Tensor) -> Tensor:
         _draws_late,
         _raises_safely,
         _compares_with_itself,
+        lambda n, x: n.a(x) * (2 if str(n.counted.add_(1).item()) == "25.0" else 1),
         lambda n, x: n.a(x) * (2 if type(n.n) is int and n.n > 20 else 1),
         lambda n, x: n.a(x) * (2 if copy.deepcopy(n.n) > 20 else 1),
     ],

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dis
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,7 +27,8 @@ class PassedChecks(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.refused: list[CaptureError] = []
+        _noted.clear()
+        self.refused = _noted
         """What was raised, whether or not the user's code has caught it."""
 
     def __torch_function__(
@@ -36,19 +38,28 @@ class PassedChecks(TorchFunctionMode):
             answer = passing(sys._getframe(1))
             if answer is not None:
                 return answer
-            try:
+            with noted():
                 return func(*args, **(kwargs or {}))
-            except Exception as error:
-                self.refused.append(CaptureError(f"{CAUGHT}{place_of_call()}"))
-                self.refused[-1].__cause__ = error
-                raise
         return func(*args, **(kwargs or {}))
 
 
-CAUGHT = (
-    "the step asks a tensor for its truth, and catches the error that this is while it is traced: decide by "
-    "torch.where, or do not catch"
-)
+_noted: list[CaptureError] = []
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """While Python asks a traced tensor for its value: the error that this is counts even if the user's code catches
+    it."""
+    try:
+        yield
+    except Exception as error:
+        refused = CaptureError(
+            f"the step asks for a value that it computes{place_of_call()}, and catches the error that this is while it "
+            "is traced: decide by torch.where, or do not catch"
+        )
+        refused.__cause__ = error
+        _noted.append(refused)
+        raise
 
 
 def passing(frame: FrameType) -> bool | None:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
-from roundlog.capture.tracing.checks import passing
+from roundlog.capture.tracing.checks import noted, passing
 
 
 @contextmanager
@@ -34,10 +34,13 @@ def rewritten() -> Iterator[None]:
             (torch, "ctc_loss", _ctc_loss),
             (torch, "tensor", _tensor),
             (torch.SymBool, "__bool__", _truth),
+            (torch.SymFloat, "__float__", _noted(torch.SymFloat.__float__)),
+            (torch.SymInt, "__int__", _noted(torch.SymInt.__int__)),
+            (torch.SymFloat, "__str__", _Unknown.of),
             (torch.SymFloat, "__eq__", _compared(torch.SymFloat.__eq__)),
             (torch.SymFloat, "__ne__", _compared(torch.SymFloat.__ne__)),
-            (torch.SymFloat, "__format__", _formatted),
-            (torch.SymInt, "__format__", _formatted),
+            (torch.SymFloat, "__format__", _Unknown.of),
+            (torch.SymInt, "__format__", _Unknown.of),
             (torch.Tensor, "__format__", _formatted_tensor),
         ):
             stack.enter_context(_replaced(owner, name, function))
@@ -59,13 +62,39 @@ def _replaced(owner: Any, name: str, function: object) -> Iterator[None]:
 
 
 _truth_of_torch = torch.SymBool.__bool__
-_format_of_torch = torch.Tensor.__format__
 
 
 def _truth(value: torch.SymBool) -> bool:
     """A check of what `.item()` gave passes, as one of a tensor does."""
     answer = passing(sys._getframe(1))
-    return bool(_truth_of_torch(value)) if answer is None else answer  # type: ignore[no-untyped-call]
+    if answer is not None:
+        return answer
+    with noted():
+        return bool(_truth_of_torch(value))  # type: ignore[no-untyped-call]
+
+
+def _noted(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def asked(value: Any) -> Any:
+        with noted():
+            return method(value)
+
+    return asked
+
+
+class _Unknown(str):
+    """The text of a number that there is not yet. It can be shown, but not looked at."""
+
+    @classmethod
+    def of(cls, value: object, specification: str = "") -> str:
+        return cls("?")
+
+    def _asked(self, *arguments: Any) -> Any:
+        with noted():
+            raise CaptureError("the step looks into the text of a number that it computes: decide by torch.where")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __len__ = __getitem__ = __iter__ = _asked
+    __hash__ = _asked
+    startswith = endswith = find = index = count = split = strip = _asked  # type: ignore[assignment]
 
 
 def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -80,17 +109,6 @@ def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return compare(value, other)
 
     return compared
-
-
-def _formatted(value: object, specification: str) -> str:
-    """What a step prints while it is traced: there is no number yet."""
-    return "?"
-
-
-def _formatted_tensor(tensor: torch.Tensor, specification: str) -> str:
-    if isinstance(tensor, FakeTensor):
-        return "?"
-    return str(_format_of_torch(tensor, specification))  # type: ignore[no-untyped-call]
 
 
 def _update_parameters(averaged: AveragedModel, model: nn.Module) -> None:
@@ -158,6 +176,15 @@ def _ctc_loss(
         return of_torch(reduction=reduction)  # type: ignore[no-any-return]
     losses: torch.Tensor = of_torch(reduction=_NONE)
     return (losses / torch.tensor(target_lengths, dtype=losses.dtype).clamp(min=1.0)).mean()
+
+
+_format_of_torch = torch.Tensor.__format__
+
+
+def _formatted_tensor(tensor: torch.Tensor, specification: str) -> str:
+    if isinstance(tensor, FakeTensor):
+        return _Unknown.of(tensor)
+    return str(_format_of_torch(tensor, specification))  # type: ignore[no-untyped-call]
 
 
 _tensor_of_torch = torch.tensor

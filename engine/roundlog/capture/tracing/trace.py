@@ -103,9 +103,8 @@ class Tracer:
     def confirm_factors(self) -> None:
         """Raises CaptureError if a schedule that is a function gives other factors now than at first."""
         schedule = self._task.schedule
-        if isinstance(schedule, LRScheduler):
-            return
-        factors = [schedule(step) for step in range(self._task.steps)]
+        functions = vars(schedule).get("lr_lambdas", ()) if isinstance(schedule, LRScheduler) else (schedule,)
+        factors = [function(step) for function in functions for step in range(self._task.steps)]
         self._factors = self._factors or factors
         if factors != self._factors:
             raise CaptureError("the schedule depends on what steps change: make it depend on the step alone")
