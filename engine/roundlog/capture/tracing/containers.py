@@ -61,7 +61,7 @@ class Container:
         except Exception:  # whatever a class of the user's does
             return []
         found = [Change(self, *pair) for pair in pairs if pair[1] is not pair[2] and not equal_numbers(*pair[1:])]
-        # The same items in another order: what comes last has been put there.
+        # Items in another order count as a change of the last one.
         return found or ([Change(self, *pairs[-1])] if list(now) != list(saved) else [])
 
     def name_of(self, key: Any) -> str:

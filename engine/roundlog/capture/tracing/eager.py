@@ -40,7 +40,7 @@ class EagerTraining:
                 group["lr"] = rate * task.schedule(step)
         task.optimizer.zero_grad()
         total = 0.0
-        # What a trace has left behind is met in the first step; later ones go at full speed.
+        # The first step looks for tensors that a trace has left behind; later ones go at full speed.
         with _OnlyReal() if step == 0 else nullcontext():
             for part in micro_batches(batch, task.micro_batches):
                 loss = task.loss(self._model, part) / task.micro_batches

@@ -61,29 +61,29 @@ class _Place:
         self.container.restore({**self.container.read(), self.key: number})
 
 
-class _Grown(list[Any]):
-    """A list that steps make longer, while a step is traced. It notices whoever reads it."""
+class _Unread:
+    """Stands in for something that a step may not read, while it is traced, and notices whoever does."""
 
     is_read = False
 
     def _noticed(self, *arguments: Any, **options: Any) -> Any:
         self.is_read = True
-        raise CaptureError("the step reads a list that grows")
+        raise CaptureError("the step reads what it may not")  # replaced by the sentence of `_trace`
 
+
+class _Grown(_Unread, list[Any]):
+    """A list that steps make longer."""
+
+    _noticed = _Unread._noticed
     __len__ = __iter__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __reversed__ = _noticed
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __mul__ = __rmul__ = __str__ = __repr__ = _noticed
     pop = remove = clear = index = count = copy = sort = reverse = insert = _noticed
 
 
-class _Hidden(dict[Any, Any]):
-    """The optimizer's state, while a step is traced. It notices whoever reads it."""
+class _Hidden(_Unread, dict[Any, Any]):
+    """The optimizer's state."""
 
-    is_read = False
-
-    def _noticed(self, *arguments: Any, **options: Any) -> Any:
-        self.is_read = True
-        raise CaptureError("the step reads the optimizer's state")
-
+    _noticed = _Unread._noticed
     __len__ = __iter__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __reversed__ = _noticed
     get = keys = values = items = pop = popitem = setdefault = copy = update = clear = _noticed
 
@@ -178,21 +178,13 @@ class LaterSteps:
                 place.put(grown[name])
         try:
             graph = self._tracer.trace().graph
-            if state.is_read:
-                raise CaptureError("the step reads the optimizer's state, and has caught the error")
+            _refuse_reads(state, grown)  # whoever reads may have caught the error
         except CaptureError as error:
-            if state.is_read:
-                raise CaptureError(
-                    "the step reads optimizer.state, which every step changes: keep what the step needs in buffers"
-                ) from error
-            if read := [name for name in grown if grown[name].is_read]:
-                raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}") from error
+            _refuse_reads(state, grown)
             if Counter.__name__ not in str(error):
                 raise
             names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
             raise CaptureError(f"the step makes tensors of {names}, which steps change: {_REMEDY}") from error
-        if read := [name for name in grown if grown[name].is_read]:  # whoever asked has caught the error
-            raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}")
         if moved := self._around.moved_generators():
             raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
         if own.asked:
@@ -257,6 +249,16 @@ class LaterSteps:
         return name
 
 
+def _refuse_reads(state: _Hidden, grown: Mapping[str, _Grown]) -> None:
+    """Raises CaptureError if one of these has been read."""
+    if state.is_read:
+        raise CaptureError(
+            "the step reads optimizer.state, which every step changes: keep what the step needs in buffers"
+        )
+    if read := [name for name in grown if grown[name].is_read]:
+        raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}")
+
+
 def _is_number(thing: object) -> bool:
     return is_a(thing, (int, float)) and type(thing).__module__ == "builtins"
 
@@ -313,7 +315,7 @@ class _Likeness:
         if is_a(one, functools.partial):
             return all(self.between(getattr(one, part), getattr(two, part)) for part in ("func", "args", "keywords"))
         alike = self._attributes(one, two)
-        # What is written in C may hold anything.
+        # An object of a class written in C may hold anything.
         return alike if alike is not None else not kind.__flags__ & IMMUTABLE
 
     def _attributes(self, one: Any, two: Any) -> bool | None:
