@@ -1,6 +1,6 @@
 """Correct rounding to FP32 (binary32 of IEEE 754-2019), of sums of products and of elementary functions.
 
-Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0 (design, section 2).
+Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0.
 """
 
 from roundlog.arithmetic.bits import (

@@ -1,6 +1,6 @@
 """Correctly rounded sums of FP64 numbers that are exact products of FP32 numbers (or FP32 numbers themselves).
 
-Two stages (design, section 2): a double-double sum by TwoSum, with a proven bound; a superaccumulator for the sums that
+Two stages: a double-double sum by TwoSum, with a proven bound; a superaccumulator for the sums that
 even that leaves undecided.
 """
 

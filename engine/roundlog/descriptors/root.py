@@ -1,4 +1,4 @@
-"""The program root: the Merkle root over the encoded descriptors of a program's operators (design, section 3)."""
+"""The program root: the Merkle root over the encoded descriptors of a program's operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run one step of a program: the first of the three readings (design, section 1)."""
+"""Run one step of a program."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from roundlog.log.errors import PayloadError
 
 
 class Decision(enum.IntEnum):
-    """How an ambiguous element was rounded (design, section 2)."""
+    """How an ambiguous element was rounded."""
 
     DOWN = 0
     """rnd(y' - d), with the reader's own y' and d."""

@@ -22,7 +22,7 @@ Types = Sequence[TensorType]
 
 
 class Kind(enum.StrEnum):
-    """The classes of design, section 2, and where values come from."""
+    """How a value comes about: copied, exact, inexact, or a source."""
 
     SOURCE = "source"
     MOVEMENT = "movement"

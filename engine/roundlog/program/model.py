@@ -24,7 +24,7 @@ class ProgramError(ValueError):
 
 
 class DType(enum.StrEnum):
-    """The storage types (design, section 2: storage is FP32; indices and masks beside it)."""
+    """The storage types (FP32; indices and masks beside it)."""
 
     F32 = "f32"
     I64 = "i64"

@@ -1,4 +1,4 @@
-"""Starting workers under hardware profiles: one CPU already is several machines (design, section 2)."""
+"""Starting workers under hardware profiles: one CPU already is several machines."""
 
 import json
 import os
