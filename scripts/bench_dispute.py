@@ -25,11 +25,14 @@ from roundlog.commitments import state_root
 from roundlog.descriptors import describe
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.examples.gpt import gpt
-from roundlog.execution.executor import Executor
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run
-from tiebreak.adversary.tampering import CunningEvidence, Lie, TamperedExecutor
+from tiebreak.adversary.cunning import cunning
+from tiebreak.adversary.engines import execution_of
+from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame
@@ -94,15 +97,21 @@ def room_before(job: Job, directory: Path) -> list[bytes]:
     return roots
 
 
-def evidence(job: Job, directory: Path, name: str, executor: Executor | None = None) -> Evidence:
+def evidence(job: Job, directory: Path, name: str, options: RunOptions) -> Evidence:
     """One interval as it is executed, between intervals that are made up."""
     before = room_before(job, directory)
-    steps = Evidence(job, directory, before, executor=executor).step_roots(LIED_INTERVAL)
+    steps = replay_interval(Run(job, directory, options), LIED_INTERVAL)
     after = [sha256(f"{name} {i}".encode()).digest() for i in range(LIED_INTERVAL + 1, STEPS // INTERVAL)]
-    return Evidence(job, directory, [*before, steps[-1], *after], executor=executor)
+    return Evidence(job, directory, [*before, steps[-1], *after], options)
 
 
-def lies(job: Job, honest: Evidence) -> dict[str, tuple[Lie, TamperedExecutor]]:
+def lying(lie: Lie) -> RunOptions:
+    """Options of a party that lies."""
+    execution = execution_of(lambda job: tampered(job.program, job.spec.rounding_bits, [lie]))
+    return RunOptions(execution=execution)
+
+
+def lies(job: Job, honest: Evidence) -> dict[str, Lie]:
     """Three places of the step where one number is another one, and the next state notices: by a few percent or, where
     that vanishes in every place, by so much that it cannot. The model's first weights differ from machine to machine,
     and with them what vanishes: the longest sums are those of the gradients' squares, and as long as gradients need no
@@ -111,16 +120,15 @@ def lies(job: Job, honest: Evidence) -> dict[str, tuple[Lie, TamperedExecutor]]:
     right = honest.trace(step).states
     found = {}
     for what, operators in kinds(job).items():
-        outputs = honest.trace(step, operators).values
+        outputs = honest.trace(step).outputs
         for operator in operators:
             largest_first = outputs[operator].reshape(-1).abs().argsort(descending=True)[:4].tolist()
             tries = [Lie(step=step, operator=operator, element=element, bit=19) for element in largest_first]
             # In place of the largest of all: a sum of squares like this one is far above what is clipped.
             great = largest_bits(outputs[operator])
             tries.append(Lie(step=step, operator=operator, element=largest_first[0], claimed=great))
-            told = [(lie, TamperedExecutor(job.program, job.spec.rounding_bits, [lie])) for lie in tries]
             # What vanishes in a later rounding cannot be disputed.
-            noticed = (pair for pair in told if evidence_of(job, honest.run_dir, pair[1]).trace(step).states != right)
+            noticed = (lie for lie in tries if evidence_of(job, honest.run_dir, lie).trace(step).states != right)
             if (first := next(noticed, None)) is not None:
                 found[what] = first
                 break
@@ -152,9 +160,9 @@ def kinds(job: Job) -> dict[str, list[int]]:
     }
 
 
-def evidence_of(job: Job, directory: Path, executor: Executor) -> Evidence:
-    """Of an executor that is asked for single steps only."""
-    return Evidence(job, directory, [bytes(32)], executor=executor)
+def evidence_of(job: Job, directory: Path, lie: Lie) -> Evidence:
+    """The evidence of a lie that is asked for single steps only."""
+    return Evidence(job, directory, [bytes(32)], lying(lie))
 
 
 def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying: Evidence) -> None:
@@ -232,11 +240,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, start_devnet(kind=options.chain) as devnet:
         room = Path(name)
         node = connect(devnet.url)
-        honest = evidence(job, room / "honest", "auditor")
-        for number, (what, (lie, executor)) in enumerate(lies(job, honest).items()):
-            lying = CunningEvidence(evidence(job, room / f"lie {number}", "trainer", executor), Side.TRAINER)
+        honest = evidence(job, room / "honest", "auditor", RunOptions())
+        for number, (what, lie) in enumerate(lies(job, honest).items()):
+            told = cunning(evidence(job, room / f"lie {number}", "trainer", lying(lie)), Side.TRAINER)
             bill = Bill(what, job.program.describe(lie.operator), lie.element)
-            dispute(node, job, lie, bill, honest, lying)
+            dispute(node, job, lie, bill, honest, told)
             bills.append(bill)
             print(
                 f"{what}: {bill.moves.total()} moves, {bill.gas.total():,} gas, {bill.largest:,} the largest",

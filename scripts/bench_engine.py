@@ -32,8 +32,7 @@ from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
 from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor
+from roundlog.execution import Batches, Executor
 from roundlog.kernels.cuda import works
 from roundlog.log import LogWriter
 from roundlog.operators import StepInputs

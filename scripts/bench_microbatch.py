@@ -24,8 +24,7 @@ import torch
 from roundlog.capture import Task
 from roundlog.examples.gpt import Block
 from roundlog.examples.logistic import logistic
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor
+from roundlog.execution import Batches, Executor
 from roundlog.execution.microbatch import MicrobatchExecutor, peak_bytes
 from roundlog.operators import StepInputs
 from roundlog.rounding import Follower
@@ -110,7 +109,7 @@ def two_steps(job: Job, count: int) -> float:
             started = time.process_time()
             inputs = StepInputs(
                 states=states,
-                data=batches.load(step) if count == 1 else batches.load_lazily(step, torch.device("cpu")),
+                data=list(batches.load(step)) if count == 1 else batches.load(step),
                 schedule=job.schedule[step],
                 seed=job.spec.seed,
                 step=step,

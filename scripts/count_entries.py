@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from bench_engine import MODELS, Certified
-from roundlog.execution.batches import Batches
+from roundlog.execution import Batches
 from roundlog.log import LogWriter
 from roundlog.operators import Inexact, operator
 from roundlog.rounding import Recorder

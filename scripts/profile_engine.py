@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from bench_engine import MODELS, WARM_UP, Certified
 from roundlog.examples.baseline import PlainTraining
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import RunningStep
+from roundlog.execution import Batches, RunningStep
 from roundlog.execution.fusion import Group
 from roundlog.program import Program
 from roundlog.rounding import Recorder
@@ -28,20 +27,33 @@ from threadpoolctl import threadpool_limits
 FUSED = "fused chains"
 
 
-class Watched(RunningStep):
-    """A step that notes the processor time of what it computes."""
+class Watch:
+    """Notes the processor time of what a step computes."""
 
-    seconds: Counter[str]
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.seconds: Counter[str] = Counter()
 
-    def compute(self, index: int) -> None:
-        started = time.process_time()
-        super().compute(index)
-        self.seconds[self.executor.program.nodes[index].op] += time.process_time() - started
+    def __enter__(self) -> Watch:
+        program, seconds = self._program, self.seconds
+        compute, compute_group = RunningStep.compute, RunningStep.compute_group
 
-    def compute_group(self, group: Group) -> None:
-        started = time.process_time()
-        super().compute_group(group)
-        self.seconds[FUSED] += time.process_time() - started
+        def watched(running: RunningStep, index: int) -> None:
+            started = time.process_time()
+            compute(running, index)
+            seconds[program.nodes[index].op] += time.process_time() - started
+
+        def watched_group(running: RunningStep, group: Group) -> None:
+            started = time.process_time()
+            compute_group(running, group)
+            seconds[FUSED] += time.process_time() - started
+
+        self._restored = compute, compute_group
+        RunningStep.compute, RunningStep.compute_group = watched, watched_group  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        RunningStep.compute, RunningStep.compute_group = self._restored  # type: ignore[method-assign]
 
 
 def processor_time(work: Callable[..., object], *arguments: object) -> float:
@@ -68,21 +80,18 @@ def report(model: str, counted: int) -> None:
     job = Job.from_task(task)
     batches, recorder = Batches(job.dataset, job.spec), Recorder(job.spec.log_guard)
     plain, trainer = PlainTraining(task, torch.float64), Certified(job, torch.device("cpu"))
-    trainer.executor.running = Watched
     whole: dict[str, list[float]] = {"plain FP64": [], "trainer": []}
     parts: dict[str, list[float]] = {}
     for step in range(steps):
-        data = batches.load(step)
-        Watched.seconds = Counter()
-        row = {
-            "plain FP64": processor_time(plain.step, step, dict(zip(job.dataset, data, strict=True))),
-            "trainer": processor_time(trainer.step, step, data, recorder),
-        }
+        data = list(batches.load(step))
+        row = {"plain FP64": processor_time(plain.step, step, dict(zip(job.dataset, data, strict=True)))}
+        with Watch(job.program) as watch:
+            row["trainer"] = processor_time(trainer.step, step, data, recorder)
         recorder.take()
         if step >= WARM_UP:
             for name, seconds in row.items():
                 whole[name].append(seconds)
-            for name, seconds in Watched.seconds.items():
+            for name, seconds in watch.seconds.items():
                 parts.setdefault(name, []).append(seconds)
     print(f"{model}: seconds of processor time a step, one thread, the least of {counted} steps")
     for name, found in whole.items():

@@ -11,7 +11,11 @@ from pathlib import Path
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from roundlog.training.job import Job
-from tiebreak.adversary.tampering import Lie, TamperedExecutor
+from roundlog.training.options import RunOptions
+from roundlog.training.replay import replay_interval
+from roundlog.training.run import Run
+from tiebreak.adversary.engines import execution_of
+from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.posted import find_chunk
@@ -36,25 +40,20 @@ class Manner(StrEnum):
     SILENT = "never"
 
 
-class PuppetEvidence(Evidence):
+def puppet_evidence(job: Job, honest_run: Path, honest_roots: list[bytes], step: int, operator: int) -> Evidence:
     """The evidence of a run with one lie, of which only the interval with the lie is executed: all later checkpoints
     are made up."""
-
-    def __init__(self, job: Job, honest_run: Path, honest_roots: list[bytes], step: int, operator: int) -> None:
-        lie = Lie(step=step, operator=operator, bit=21)
-        executor = TamperedExecutor(job.program, job.spec.rounding_bits, [lie])
-        super().__init__(job, honest_run, honest_roots, executor=executor)
-        interval = step // job.spec.interval
-        states = list(honest_roots[:interval])
-        steps = self.tree((interval,))
-        states.append(steps.payloads[-1])  # type: ignore[union-attr]
-        if states[-1] == honest_roots[interval]:
-            raise ValueError(f"the lie about step {step} changes nothing")
-        while len(states) < len(honest_roots):
-            states.append(sha256(f"nobody computed {step} {len(states)}".encode()).digest())
-        kept = self.tree((interval,))
-        super().__init__(job, honest_run, states, executor=executor)
-        self._roots[interval,] = kept  # type: ignore[assignment]
+    lie = Lie(step=step, operator=operator, bit=21)
+    execution = execution_of(lambda job: tampered(job.program, job.spec.rounding_bits, [lie]))
+    options = RunOptions(execution=execution)
+    interval = step // job.spec.interval
+    states = list(honest_roots[:interval])
+    states.append(replay_interval(Run(job, honest_run, options), interval)[-1])
+    if states[-1] == honest_roots[interval]:
+        raise ValueError(f"the lie about step {step} changes nothing")
+    while len(states) < len(honest_roots):
+        states.append(sha256(f"nobody computed {step} {len(states)}".encode()).digest())
+    return Evidence(job, honest_run, states, options)
 
 
 @dataclass(slots=True)
@@ -90,7 +89,7 @@ class Attacker:
     def commit(self, posted_job: int, trainer: Puppet, mine: Callable[[], None]) -> None:
         """Claims a run with a lie. mine: makes a block."""
         posted = self._contract.job(posted_job)
-        trainer.evidence = PuppetEvidence(self._job, self._run, self._roots, trainer.step, self._lied)
+        trainer.evidence = puppet_evidence(self._job, self._run, self._roots, trainer.step, self._lied)
         self.trainer = trainer
         leaves = trainer.evidence.claim
         proof = leaves.as_next_root().last_leaf_proof
@@ -107,7 +106,7 @@ class Attacker:
         before = set(contract.games_of(posted_job))
         for puppet in puppets:
             self._chain.rpc("anvil_setBalance", puppet.account, hex(10**21))
-            puppet.evidence = PuppetEvidence(self._job, self._run, self._roots, puppet.step, self._lied)
+            puppet.evidence = puppet_evidence(self._job, self._run, self._roots, puppet.step, self._lied)
             root = puppet.evidence.claim.root
             arguments = (posted_job, posted.spec_hash, posted.claim.checkpoint_root, root)
             self._send(puppet.account, "challenge", arguments, value=posted.terms.challenger_bond, gas=600_000)

@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 from roundlog.capture import Task
 from roundlog.examples.baseline import PlainTraining
-from roundlog.execution.batches import Batches
+from roundlog.execution import Batches
 from roundlog.operators.cpu.gemm import sum_product
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 
 from machines.tasks import FULL, SMALL
@@ -97,12 +98,12 @@ def be_a_machine(plan_path: Path) -> None:
         started = time.monotonic()
         job, room = Job.read(Path(entry["job"])), Path(entry["run"])
         last = job.spec.intervals
-        trained = Trainer(job, room / "trained", device=device, keep_every=last).run()
+        trained = Trainer(job, room / "trained", RunOptions(device=device, keep_every=last)).run()
         log = Path(entry["log"]) if entry["log"] else trained.log_dir
         audited = Auditor(
-            job, room / "audited", log_dir=log, verify_log=_VERIFIED, device=device, keep_every=last
+            job, room / "audited", RunOptions(device=device, keep_every=last), log_dir=log, verify_log=_VERIFIED
         ).run()
-        alone = Auditor(job, room / "alone", device=device, keep_every=last).run()
+        alone = Auditor(job, room / "alone", RunOptions(device=device, keep_every=last)).run()
         digests = ["", ""]
         if entry["task"] is not None:
             make = FULL[entry["task"]][0] if entry["full"] else SMALL[entry["task"]]

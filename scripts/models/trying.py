@@ -15,6 +15,7 @@ from roundlog.capture import CaptureError, Task
 from roundlog.examples.baseline import PlainTraining
 from roundlog.randomness import batch_rows
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 from torch import nn
 
@@ -87,7 +88,7 @@ def execute(directory: Path, run: str) -> dict[str, Any]:
     losses: list[float] = []
     try:
         job = Job.read(directory / "job")
-        result = Trainer(job, directory / run, on_step=lambda event: losses.append(float(event.loss))).run()
+        result = Trainer(job, directory / run, RunOptions(on_step=lambda event: losses.append(float(event.loss)))).run()
     except Exception as error:
         return {"why": _line(error)}
     return {"root": result.checkpoint_root.hex(), "program loss": losses[0]}

@@ -18,8 +18,7 @@ import torch
 from roundlog.arithmetic import round_to_bits
 from roundlog.commitments import state_root
 from roundlog.examples.baseline import PlainTraining
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor
+from roundlog.execution import Batches, Executor
 from roundlog.log import Entries, LogReader, LogWriter, Trits
 from roundlog.operators import Inexact, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors

@@ -7,14 +7,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from tiebreak.adversary.parties import (
-    FabricatingTrainer,
-    LogForgingTrainer,
-    LyingAuditor,
-    PoisoningTrainer,
-    cheating,
-    silenced,
-)
+from tiebreak.adversary.desks import cheating, silenced
+from tiebreak.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer
 from tiebreak.cli import options, quantities, roles
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.policy import Policy
@@ -51,18 +45,18 @@ def misbehave(words: Sequence[str]) -> None:
     def make(context: RoleContext) -> Role:
         match kind:
             case Kind.POISON:
-                return PoisoningTrainer(context, job, poisoned_step=step)
+                return poisoning_trainer(context, job, poisoned_step=step)
             case Kind.FALL_SILENT:
-                return PoisoningTrainer(silenced(context, moves=3), job, poisoned_step=step)
+                return poisoning_trainer(silenced(context, moves=3), job, poisoned_step=step)
             case Kind.FABRICATE:
-                return FabricatingTrainer(context, job)
+                return fabricating_trainer(context, job)
             case Kind.FORGE_LOG:
-                return LogForgingTrainer(context, job)
+                return log_forging_trainer(context, job)
             case Kind.VANISH:
                 context = silenced(context, moves=1)
             case Kind.CHEAT:
                 context = cheating(context)
-        return LyingAuditor(context, job, first_wrong_step=step)
+        return lying_auditor(context, job, first_wrong_step=step)
 
     where = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
     memory = quantities.memory(options.DEFAULT_MEMORY)

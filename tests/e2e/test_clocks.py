@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from tiebreak.adversary.parties import LyingAuditor, silenced
+from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.parties import lying_auditor
 from tiebreak.chain.records import JobStatus, Outcome, Reason, Side
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
@@ -17,7 +18,7 @@ def test_a_trainer_left_alone_claims_the_timeout_and_its_reward_by_itself(world:
     hasty = Policy(least_clock=1)
     trainer = TrainerRole(replace(world.context("trainer"), policy=hasty), world.job)
     auditor = silenced(replace(world.context("auditor"), policy=hasty))
-    world.run(trainer, LyingAuditor(auditor, world.job, first_wrong_step=0))
+    world.run(trainer, lying_auditor(auditor, world.job, first_wrong_step=0))
     # Seconds before the clock is out, and the window closed.
     world.pass_time(
         min(world.game().deadlines[Side.CHALLENGER], world.contract.job(world.job).claim.challenge_deadline) - 3

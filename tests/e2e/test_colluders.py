@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.parties import LyingAuditor, PoisoningTrainer, SilentDesk, silenced, with_desk
+from tiebreak.adversary.desks import SilentDesk, silenced
+from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.chain.game import Call
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
@@ -33,9 +35,7 @@ class ColludingDesk(SilentDesk):
 
 
 def colluding(context: RoleContext, *, moves: int = 0) -> RoleContext:
-    desk = ColludingDesk(context.contract, context.sender)
-    desk.moves = moves
-    return with_desk(context, desk)
+    return replace(context, make_desk=lambda contract, sender: ColludingDesk(contract, sender, moves=moves))
 
 
 def head_start(auditor: AuditorRole) -> int:
@@ -45,9 +45,9 @@ def head_start(auditor: AuditorRole) -> int:
 def test_a_queued_challenger_ends_the_game_before_its_own_and_wins(world: World) -> None:
     world.post(terms=ONE_AT_A_TIME)
     # The first move is the puppet's, so a trainer that never moves loses nothing by it.
-    trainer = PoisoningTrainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
+    trainer = poisoning_trainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
     world.run(trainer)
-    puppet = LyingAuditor(colluding(world.context("second")), world.job, first_wrong_step=4)
+    puppet = lying_auditor(colluding(world.context("second")), world.job, first_wrong_step=4)
     world.run(puppet)
     auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, puppet, auditor)
@@ -72,9 +72,9 @@ def test_a_queued_challenger_ends_the_game_before_its_own_and_wins(world: World)
 
 def test_the_parties_have_a_head_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post(terms=ONE_AT_A_TIME)
-    trainer = PoisoningTrainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
+    trainer = poisoning_trainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
     world.run(trainer)
-    puppet = LyingAuditor(silenced(world.context("second")), world.job, first_wrong_step=4)
+    puppet = lying_auditor(silenced(world.context("second")), world.job, first_wrong_step=4)
     world.run(puppet)
     auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(auditor)
@@ -92,7 +92,7 @@ def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(world: World) ->
     """That rejects the claim, so that the queued game is void: its bond returns."""
     world.policy = Policy(large_rows=True)
     world.post(wide_task(), terms=ONE_AT_A_TIME)
-    trainer = PoisoningTrainer(colluding(world.context("trainer"), moves=1000), world.job, poisoned_step=1)
+    trainer = poisoning_trainer(colluding(world.context("trainer"), moves=1000), world.job, poisoned_step=1)
     accomplice = AuditorRole(colluding(world.context("second"), moves=1000), world.job)
     world.run(trainer, accomplice)
     assert world.game(1).phase is Phase.REFEREE
@@ -108,9 +108,9 @@ def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(world: World) ->
 
 def test_a_late_auditor_frees_the_way_for_a_queued_game_that_is_right(world: World) -> None:
     world.post(terms=ONE_AT_A_TIME)
-    trainer = PoisoningTrainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
+    trainer = poisoning_trainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
     world.run(trainer)
-    puppet = LyingAuditor(colluding(world.context("deployer")), world.job, first_wrong_step=4)
+    puppet = lying_auditor(colluding(world.context("deployer")), world.job, first_wrong_step=4)
     world.run(puppet)
     absent = AuditorRole(world.context("second"), world.job)
     world.run(trainer, absent)
@@ -124,7 +124,7 @@ def test_a_trainer_ends_silent_games_before_its_run_is_at_hand(world: World, mon
     world.post(terms=ONE_AT_A_TIME)
     first = TrainerRole(world.context("trainer"), world.job)
     world.run(first)
-    silent = LyingAuditor(colluding(world.context("auditor")), world.job, first_wrong_step=4)
+    silent = lying_auditor(colluding(world.context("auditor")), world.job, first_wrong_step=4)
     world.run(silent, first)
     fresh = TrainerRole(world.context("trainer"), world.job)
     monkeypatch.setattr(fresh, "_evidence", lambda *arguments: None)
@@ -138,8 +138,8 @@ def test_others_games_are_not_read_again_while_nothing_touches_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.post(terms=ONE_AT_A_TIME)
-    world.run(PoisoningTrainer(colluding(world.context("trainer")), world.job, poisoned_step=7))
-    world.run(LyingAuditor(colluding(world.context("second")), world.job, first_wrong_step=4))
+    world.run(poisoning_trainer(colluding(world.context("trainer")), world.job, poisoned_step=7))
+    world.run(lying_auditor(colluding(world.context("second")), world.job, first_wrong_step=4))
     auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(auditor)
     assert world.game(2).phase is Phase.QUEUED

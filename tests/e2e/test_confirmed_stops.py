@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from roundlog.execution.executor import Executor, NonFiniteError, RunningStep
-from roundlog.program import Program
+from roundlog.execution import NonFiniteError, RunningStep
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from test_endless_claims import diverging_task
+from tiebreak.adversary.engines import execution_of, lying
+from tiebreak.adversary.tampering import BentExecutor
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.engine import Engine
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.trainer import TrainerRole
@@ -23,42 +27,30 @@ def world(quick_world: World) -> World:
     return quick_world
 
 
-class Timid(Executor):
+def timid(job: Job) -> BentExecutor:
     """Stops at an element of the first product of step 3 that has a value, as if its kernel had made NaN of it."""
+    first = next(i for i, node in enumerate(job.program.nodes) if node.op == "matmul")
 
-    def __init__(self, program: Program, bits: int) -> None:
-        super().__init__(program, bits)
-        self.running = _TimidStep
-
-    def run(self, inputs, rounding, observe=None, pass_on=None):  # type: ignore[no-untyped-def]
-        return super().run(inputs, rounding, observe or (lambda index, output: None), pass_on)
-
-
-class _TimidStep(RunningStep):
-    def compute(self, index: int) -> None:
-        super().compute(index)
-        first = next(i for i, node in enumerate(self.executor.program.nodes) if node.op == "matmul")
-        if self.inputs.step == 3 and index == first:
-            bad = self.values[index].clone()
+    def compute(running: RunningStep, index: int) -> None:
+        running.compute(index)
+        if index == first:
+            bad = running.values[index].clone()
             bad.view(-1)[2] = torch.nan
-            raise NonFiniteError.at(self.executor.program, 3, index, bad)
+            raise NonFiniteError.at(job.program, 3, index, bad)
+
+    return BentExecutor(job.program, compute=compute, bends=lambda step: step == 3)
 
 
-class TimidAuditor(AuditorRole):
-    def executor(self, job: Job) -> Executor:
-        return Timid(job.program, 32)
-
-
-def audited(job: Job, room: Path, executor: Executor | None = None) -> Evidence:
-    result = Auditor(job, room, continue_after_stop=True, executor=executor).run()
+def audited(job: Job, room: Path, options: RunOptions = DEFAULT_OPTIONS) -> Evidence:
+    result = Auditor(job, room, replace(options, continue_after_stop=True)).run()
     assert result.stopped is not None
-    return Evidence(job, room, result.state_roots, executor=executor)
+    return Evidence(job, room, result.state_roots, options)
 
 
 def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_honest_trainer(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job))
-    progress = ended(TimidAuditor(world.context("auditor"), world.job))
+    progress = ended(AuditorRole(lying(world.context("auditor"), execution_of(timid)), world.job))
     assert progress.finished and "is wrong (root 0x" in progress.state
     assert "not challenged: step 3: operator" in progress.state
     assert "stops here at element 2, but the contract has 0x" in progress.state
@@ -69,14 +61,14 @@ def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path:
     job = Job.from_task(diverging_task())
     evidence = audited(job, tmp_path)
     assert confirm_stop(evidence) is None
-    recalled = Evidence.recall(job, tmp_path)
+    recalled = Engine().recall(job, tmp_path)
     assert recalled is not None and confirm_stop(recalled) is None
 
 
 def test_a_stop_that_does_not_come_again_is_none(tmp_path: Path) -> None:
     job = Job.from_task(diverging_task())
-    audited(job, tmp_path, Timid(job.program, 32))
-    evidence = Evidence.recall(job, tmp_path)
+    audited(job, tmp_path, RunOptions(execution=execution_of(timid)))
+    evidence = Engine().recall(job, tmp_path)
     assert evidence is not None
     objection = confirm_stop(evidence)
     assert objection is not None and "and goes through when it is executed again: check this machine" in objection
@@ -91,5 +83,5 @@ def test_a_stop_without_a_record_is_none(tmp_path: Path) -> None:
 
 def test_a_run_that_went_through_needs_no_opinion(tmp_path: Path) -> None:
     job = Job.from_task(linear_task())
-    result = Auditor(job, tmp_path, continue_after_stop=True).run()
+    result = Auditor(job, tmp_path, RunOptions(continue_after_stop=True)).run()
     assert confirm_stop(Evidence(job, tmp_path, result.state_roots)) is None

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hiding import HidingTrainer
 from roundlog.adjudication.adjudicate import segments
 from roundlog.capture import Task
 from roundlog.descriptors import Descriptor, Family, describe
 from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.execution.executor import Executor
+from roundlog.execution import Executor
 from roundlog.program import Program, first_store
 from roundlog.training.job import Job
-from tiebreak.adversary.parties import TamperingAuditor, TamperingTrainer, silenced
+from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.engines import execution_of, lying
+from tiebreak.adversary.parties import hiding_trainer, tampering_auditor, tampering_trainer
 from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
 from tiebreak.roles.auditor import AuditorRole
@@ -90,9 +91,9 @@ def wrong_number(world: World, kind: str, liar: Side) -> None:
     stations = world.context("trainer"), world.context("auditor")
     roles: tuple[JobRole, JobRole]
     if liar is Side.TRAINER:
-        roles = TamperingTrainer(stations[0], world.job, lies=[lie]), AuditorRole(stations[1], world.job)
+        roles = tampering_trainer(stations[0], world.job, lies=[lie]), AuditorRole(stations[1], world.job)
     else:
-        roles = TrainerRole(stations[0], world.job), TamperingAuditor(stations[1], world.job, lies=[lie])
+        roles = TrainerRole(stations[0], world.job), tampering_auditor(stations[1], world.job, lies=[lie])
     world.run(*roles)
     game = world.game()
     assert [found.index for found in game.levels[:2]] == [1, 1]
@@ -127,12 +128,9 @@ def test_another_program_is_found_at_its_first_other_operator(quick_world: World
     nodes[q] = replace(nodes[q], attributes={"bits": (0x3F4CCCCD,)})
     other = replace(posted, nodes=tuple(nodes))
 
-    class Swapping(TrainerRole):
-        def executor(self, job: Job) -> Executor:
-            return Executor(other, 32)
-
+    swapping = lying(world.context("trainer"), execution_of(lambda job: Executor(other)))
     auditor = AuditorRole(world.context("auditor"), world.job)
-    world.run(Swapping(world.context("trainer"), world.job), auditor)
+    world.run(TrainerRole(swapping, world.job), auditor)
     assert world.game().levels[Level.OPERATOR].index == q
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
@@ -154,8 +152,8 @@ def test_parties_that_are_born_again_after_every_move_play_the_same_game(quick_w
     def trainer() -> JobRole:
         context = silenced(world.context("trainer"), moves=1)
         if kind == "a run without an end":
-            return HidingTrainer(context, world.job)
-        return TamperingTrainer(context, world.job, lies=lies)
+            return hiding_trainer(context, world.job)
+        return tampering_trainer(context, world.job, lies=lies)
 
     for _ in range(60):
         trainer().step()

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hiding import HidingTrainer
 from roundlog.capture import Task
 from roundlog.dispute import FabricatedValues
 from roundlog.program import first_store
 from roundlog.training.job import Job, run_bytes
-from tiebreak.adversary.parties import PoisoningTrainer, TamperingAuditor, TamperingTrainer
+from tiebreak.adversary.parties import hiding_trainer, poisoning_trainer, tampering_auditor, tampering_trainer
 from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import JobStatus, Level, Outcome, Reason
 from tiebreak.roles.auditor import AuditorRole
@@ -36,7 +35,7 @@ def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_
     honest = ended(TrainerRole(world.context("second"), world.job))
     assert honest.finished and "cannot be trained: step 8: operator" in honest.state
     trainer, auditor = (
-        HidingTrainer(world.context("trainer"), world.job),
+        hiding_trainer(world.context("trainer"), world.job),
         AuditorRole(world.context("auditor"), world.job),
     )
     world.run(trainer, auditor)
@@ -62,8 +61,8 @@ def test_two_liars_who_agree_on_a_wrong_state_do_not_save_the_claim(world: World
     world.post()
     first = first_store(Job.read(world.root / "files").program)
     lies = [Lie(step=4, operator=first, only_stored=True), Lie(step=9, operator=first, only_stored=True)]
-    trainer = TamperingTrainer(world.context("trainer"), world.job, lies=lies[:1])
-    accomplice = TamperingAuditor(world.context("second"), world.job, lies=lies)
+    trainer = tampering_trainer(world.context("trainer"), world.job, lies=lies[:1])
+    accomplice = tampering_auditor(world.context("second"), world.job, lies=lies)
     world.run(trainer, accomplice)
     assert [level.index for level in world.game(1).levels[:2]] == [3, 0]
     assert world.game(1).outcome is Outcome.TRAINER_WON
@@ -81,7 +80,7 @@ def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World) -> None:
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     world.post(replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256))
     job = Job.read(world.root / "files")
-    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1))
+    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
     small = Limits(memory_bytes=run_bytes(job.program, job.spec, 4), micro_batches=4)
     assert small.memory_bytes < run_bytes(job.program, job.spec)
     auditor = AuditorRole(replace(world.context("auditor"), limits=small), world.job)

@@ -7,8 +7,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from tiebreak.adversary.parties import LyingAuditor
-from tiebreak.chain.records import Job, JobStatus, Outcome
+from roundlog.execution import StepExecutor
+from roundlog.training.job import Job as EngineJob
+from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
+from tiebreak.adversary.parties import lying_auditor
+from tiebreak.chain.records import JobStatus, Outcome
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.follower import Follower
 from tiebreak.roles.trainer import TrainerRole
@@ -40,22 +43,20 @@ def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World
 def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -> None:
     disputed = world.post()
     world.run(TrainerRole(world.context("trainer"), disputed))
-    liar = LyingAuditor(world.context("auditor"), disputed, first_wrong_step=7)
+    liar = lying_auditor(world.context("auditor"), disputed, first_wrong_step=7)
     long = world.post(linear_task(40, 4), with_terms(reward=2 * 10**15, trainer_bond=10**15, challenger_bond=10**15))
     world.run(liar)
     held, goes_on = threading.Event(), threading.Event()
 
-    class Long(TrainerRole):
-        """Stands still in the middle of its training, as if every step took hours."""
-
-        def batches(self, job):  # type: ignore[no-untyped-def, override]
+    def slow(job: EngineJob) -> StepExecutor:
+        """Stands still before its first step, as if every step took hours."""
+        if job.spec.steps == 40:
             held.set()
             assert goes_on.wait(60)
-            return super().batches(job)
+        return prescribed_executor(job)
 
-    context = replace(world.context("trainer"), workshop=Threads())
-    makers = {long: Long, disputed: TrainerRole}
-    follower = Follower(context, "trainer", lambda job, posted: makers[job](context, job))
+    context = lying(replace(world.context("trainer"), workshop=Threads()), execution_of(slow))
+    follower = Follower(context, "trainer", lambda job, posted: TrainerRole(context, job))
     while not held.is_set():
         follower.step()
     for _ in range(400):
@@ -80,16 +81,12 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
 def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> None:
     broken, sound = world.post(linear_task(2, 1)), world.post(linear_task(4, 2))
 
-    class Breaking(TrainerRole):
-        def batches(self, job):  # type: ignore[no-untyped-def, override]
-            raise RuntimeError("an operator nobody has thought of")
+    def breaking(job: EngineJob) -> StepExecutor:
+        raise RuntimeError("an operator nobody has thought of")
 
     context = world.context("trainer")
-
-    def make(job: int, posted: Job) -> TrainerRole:
-        return (Breaking if job == broken else TrainerRole)(context, job)
-
-    follower = Follower(context, "trainer", make)
+    contexts = {broken: lying(context, execution_of(breaking)), sound: context}
+    follower = Follower(context, "trainer", lambda job, posted: TrainerRole(contexts[job], job))
     for _ in range(5):
         follower.step()
     assert world.contract.job(sound).status is JobStatus.CLAIMED

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from roundlog.commitments import tensor_root
 from roundlog.dispute import FabricatedValues, StepTrace, trace_step
-from roundlog.execution.executor import Executor
 from roundlog.log import LogReader
 from roundlog.program import first_store
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.policies import alone
 from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
@@ -34,22 +34,17 @@ class Told:
     frauds: dict[Kind, Fraud]
 
     def run(self, fraud: Fraud | None = None) -> Run:
-        if fraud is None:
-            return Run(self.job, self.room / "honest")
-        return Run(
-            self.job,
-            self.room / "honest",
-            batches=fraud.batches(self.job),
-            executor=fraud.executor(self.job),
-        )
+        return Run(self.job, self.room / "honest", options_of(fraud))
 
     def trace(self, fraud: Fraud | None = None) -> StepTrace:
         """STEP, with all its values."""
         run = self.run(fraud)
         inputs = run.inputs(STEP, replay_state(self.run(), STEP))
-        assert isinstance(run.executor, Executor)
-        keep = range(len(self.job.program.nodes))
-        return trace_step(run.executor, inputs, alone(self.job.spec), FabricatedValues(self.room), keep)
+        return trace_step(run.executor, inputs, alone(self.job.spec), FabricatedValues(self.room), {})
+
+
+def options_of(fraud: Fraud | None) -> RunOptions:
+    return RunOptions() if fraud is None else RunOptions(execution=fraud.execution)
 
 
 @pytest.fixture(scope="module", params=TRAININGS, ids=lambda training: training.name)
@@ -73,7 +68,7 @@ def test_every_kind_is_there_and_first_seen_where_it_says(told: Told) -> None:
             assert operators == [] and slots == [fraud.operator - stores]
             continue
         assert operators[0] == fraud.operator
-        differs = (found.values[fraud.operator] != right.values[fraud.operator]).reshape(-1).nonzero().reshape(-1)
+        differs = (found.outputs[fraud.operator] != right.outputs[fraud.operator]).reshape(-1).nonzero().reshape(-1)
         assert differs[0] == fraud.element
         if kind not in (Kind.ROW, Kind.PROGRAM):
             assert len(differs) == 1
@@ -91,8 +86,7 @@ def test_the_kinds_are_told_about_the_operators_that_they_name(told: Told) -> No
 
 def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:
     for fraud in told.frauds.values():
-        batches, executor = fraud.batches(told.job), fraud.executor(told.job)
-        trained = Trainer(told.job, told.room / fraud.kind.name, batches=batches, executor=executor).run()
+        trained = Trainer(told.job, told.room / fraud.kind.name, options_of(fraud)).run()
         interval = told.job.spec.interval
         agreed = STEP // interval
         assert trained.state_roots[:agreed] == told.honest.state_roots[:agreed]
@@ -111,7 +105,7 @@ def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:
 
 def test_who_verifies_nothing_follows_a_turned_decision_and_who_verifies_all_finds_it(told: Told) -> None:
     fraud = told.frauds[Kind.ROUNDING]
-    trained = Trainer(told.job, told.room / "turned", executor=fraud.executor(told.job)).run()
+    trained = Trainer(told.job, told.room / "turned", options_of(fraud)).run()
     blind = Auditor(told.job, told.room / "blind", log_dir=trained.log_dir, verify_log=0.0).run()
     assert blind.checkpoint_root == trained.checkpoint_root != told.honest.checkpoint_root and blind.findings == []
     seeing = Auditor(told.job, told.room / "seeing", log_dir=trained.log_dir, verify_log=1.0).run()
@@ -122,7 +116,7 @@ def test_who_verifies_nothing_follows_a_turned_decision_and_who_verifies_all_fin
 
 def test_only_one_decision_of_the_disputed_step_is_another(told: Told) -> None:
     fraud = told.frauds[Kind.ROUNDING]
-    trained = Trainer(told.job, told.room / "logged", executor=fraud.executor(told.job)).run()
+    trained = Trainer(told.job, told.room / "logged", options_of(fraud)).run()
     sizes = [node.type.numel for node in told.job.program.nodes]
     logs = []
     for logged in (trained, told.honest):

@@ -8,7 +8,7 @@ import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job, JobError
-from tiebreak.adversary.parties import PoisoningTrainer
+from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.chain.code import Code
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
@@ -154,7 +154,7 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
     world.post()
     refused = ended(TrainerRole(replace(world.context("trainer"), policy=policy), world.job))
     assert refused.finished and objection in refused.state
-    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7))
+    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
     auditor = AuditorRole(replace(world.context("auditor"), policy=policy), world.job)
     progress = ended(auditor)
     assert progress.finished and "wrong" in progress.state and objection in progress.state
@@ -174,7 +174,7 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
 def test_who_follows_many_jobs_does_not_even_audit_a_trap(world: World) -> None:
     """Untrusted customers could keep its machine busy with jobs on which it would never put a bond."""
     world.post()
-    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7))
+    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
     context = replace(world.context("auditor"), policy=Policy(referees=frozenset()))
     progress = ended(AuditorRole(context, world.job, only_with_bond=True))
     assert "left alone: its referee" in progress.state
@@ -194,7 +194,7 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
 
     assert "less than the 1000000000 needed" in measured(TrainerRole(world.context("trainer"), world.job)).state
     assert world.status is JobStatus.OPEN
-    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1))
+    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
     assert "less than the 1000000000 needed" in measured(AuditorRole(world.context("auditor"), world.job)).state
     assert world.contract.job(world.job).game_count == 0
 

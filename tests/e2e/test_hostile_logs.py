@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.parties import with_desk
+from tiebreak.adversary.logs import spoiling
 from tiebreak.chain.game import Call
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.desk import Desk, Order
@@ -18,20 +17,6 @@ from world import World, ended
 @pytest.fixture
 def world(quick_world: World) -> World:
     return quick_world
-
-
-class BadLogTrainer(TrainerRole):
-    """Publishes whatever `spoil` makes of a copy of the log."""
-
-    @staticmethod
-    def spoil(log: Path) -> None:
-        raise NotImplementedError
-
-    def log_to_publish(self, log_dir: Path) -> Path:
-        copy = log_dir.with_name("spoiled")
-        shutil.copytree(log_dir, copy)
-        self.spoil(copy)
-        return copy
 
 
 def flip_a_byte(log: Path) -> None:
@@ -60,8 +45,8 @@ def make_it_a_directory(log: Path) -> None:
 @pytest.mark.parametrize("spoil", [flip_a_byte, remove_a_file, fill_with_rubbish, make_it_a_directory])
 def test_a_spoiled_log_costs_time_and_nothing_else(world: World, spoil) -> None:  # type: ignore[no-untyped-def]
     world.post()
-    trainer = BadLogTrainer(world.context("trainer"), world.job)
-    trainer.spoil = spoil  # type: ignore[method-assign]
+    context = world.context("trainer")
+    trainer = TrainerRole(replace(context, store=spoiling(context.store, spoil)), world.job)
     world.run(trainer, AuditorRole(world.context("auditor"), world.job))
     assert world.contract.job(world.job).attestations == 1
     assert world.said("without the log")
@@ -79,8 +64,7 @@ class NoLogDesk(Desk):
 
 def test_a_log_that_cannot_be_had_is_done_without_and_a_missing_model_is_reported(world: World) -> None:
     world.post()
-    context = world.context("trainer")
-    trainer = TrainerRole(with_desk(context, NoLogDesk(context.contract, context.sender)), world.job)
+    trainer = TrainerRole(replace(world.context("trainer"), make_desk=NoLogDesk), world.job)
     world.run(trainer, AuditorRole(world.context("auditor"), world.job))
     assert world.said("the audit goes without it")
     assert world.contract.job(world.job).attestations == 1

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 from roundlog.training.job import Job
-from tiebreak.adversary.parties import PoisoningTrainer
+from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.node import Node, connect
@@ -114,8 +114,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_a_trainer_killed_at_any_instant_commits_once_and_defends_itself(world: World) -> None:
     world.post()
 
-    def make(context: RoleContext) -> PoisoningTrainer:
-        return PoisoningTrainer(context, world.job, poisoned_step=8)
+    def make(context: RoleContext) -> poisoning_trainer:
+        return poisoning_trainer(context, world.job, poisoned_step=8)
 
     context = world.context("trainer")
     for doom in (at_step(1), at_step(7), at_step(15), at_notice("published the log"), at_sending(1)):
@@ -146,7 +146,7 @@ def test_the_root_of_a_killed_trainer_is_that_of_one_who_was_not(world: World) -
 
 def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=8)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=8)
     world.run(trainer)
 
     def make(context: RoleContext) -> AuditorRole:
@@ -175,7 +175,7 @@ def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world
 def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World) -> None:
     """The process died between sending and hearing of it, and its transaction still waits when the next one starts."""
     world.post()
-    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=8))
+    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=8))
     transport = world.node._transport
     if "anvil" not in str(transport.request("web3_clientVersion", [])):
         pytest.skip("only anvil holds transactions back")
@@ -204,7 +204,7 @@ def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World)
 def test_a_referee_killed_while_it_works_decides_all_the_same(world: World) -> None:
     world.policy = Policy(large_rows=True)
     world.post(wide_task())
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1)
     auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, auditor)
     context = world.context("referee")

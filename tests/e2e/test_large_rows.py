@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from roundlog.adjudication.size import row_bytes
 from roundlog.training.job import Job, JobError
-from tiebreak.adversary.parties import PoisoningTrainer, TamperingAuditor
+from tiebreak.adversary.parties import poisoning_trainer, tampering_auditor
 from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason
 from tiebreak.roles import referee as referees
@@ -65,7 +65,7 @@ def test_a_trainer_leaves_such_a_job_alone_unless_it_accepts_it(world: World) ->
 
 def test_an_auditor_leaves_such_a_job_alone_unless_it_accepts_it(world: World) -> None:
     posted(world)
-    world.run(PoisoningTrainer(accepting(world, "trainer"), world.job, poisoned_step=1))
+    world.run(poisoning_trainer(accepting(world, "trainer"), world.job, poisoned_step=1))
     progress = ended(AuditorRole(world.context("auditor"), world.job))
     assert "--allow-large-rows" in progress.state
     assert world.contract.job(world.job).game_count == 0 and not world.said("audited to")
@@ -75,27 +75,27 @@ def test_an_auditor_leaves_such_a_job_alone_unless_it_accepts_it(world: World) -
 
 def test_who_has_a_bond_at_stake_plays_on_whatever_its_next_process_accepts(world: World) -> None:
     posted(world)
-    trainer = PoisoningTrainer(accepting(world, "trainer"), world.job, poisoned_step=1)
+    trainer = poisoning_trainer(accepting(world, "trainer"), world.job, poisoned_step=1)
     auditor = AuditorRole(accepting(world, "auditor"), world.job)
     for _ in range(3):
         trainer.step()
         auditor.step()
     assert world.contract.job(world.job).game_count == 1 and world.game().phase is not Phase.OVER
     restarted = (
-        PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1),
+        poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1),
         AuditorRole(world.context("auditor"), world.job),
     )
     world.run(*restarted, world.referee())
     assert world.game().outcome is Outcome.CHALLENGER_WON
 
 
-def falsely_accused(world: World) -> tuple[TrainerRole, TamperingAuditor]:
+def falsely_accused(world: World) -> tuple[TrainerRole, tampering_auditor]:
     """An honest trainer whose challenger lies about what was loaded; up to the referee's turn."""
     posted(world)
     load = next(q for q, node in enumerate(Job.read(world.root / "files").program.nodes) if node.op == "data")
     lies = [Lie(step=2, operator=load, element=17_001, bit=22)]
     trainer = TrainerRole(accepting(world, "trainer"), world.job)
-    liar = TamperingAuditor(accepting(world, "auditor"), world.job, lies=lies)
+    liar = tampering_auditor(accepting(world, "auditor"), world.job, lies=lies)
     world.run(trainer, liar)
     assert world.game().phase is Phase.REFEREE
     return trainer, liar

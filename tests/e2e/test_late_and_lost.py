@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tiebreak.adversary.parties import LyingAuditor, PoisoningTrainer, silenced
+from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.chain.errors import ChainUnavailable
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Side
@@ -26,12 +27,12 @@ def world(quick_world: World) -> World:
 
 def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     silent = AuditorRole(silenced(world.context("second")), world.job)
     world.run(trainer, silent)
     world.pass_time(world.contract.job(world.job).claim.challenge_deadline - TERMS.clock_allowance // 4)
     late = AuditorRole(world.context("auditor"), world.job)
-    other = LyingAuditor(silenced(world.context("deployer")), world.job, first_wrong_step=1)
+    other = lying_auditor(silenced(world.context("deployer")), world.job, first_wrong_step=1)
     world.run(other)
     world.pass_challenge_window()
     assert world.contract.job(world.job).live_games == 2
@@ -42,7 +43,7 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
 
 def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_move(world: World) -> None:
     world.post(terms=replace(TERMS, challenge_window=3_600, clock_allowance=10_000))
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     silent = AuditorRole(silenced(world.context("second")), world.job)
     world.run(trainer, silent)
     late = AuditorRole(world.context("auditor"), world.job)
@@ -57,13 +58,13 @@ def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_mo
 
 def test_a_fresh_process_remembers_its_games_without_executing_anything(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     auditor = AuditorRole(silenced(world.context("auditor")), world.job)
     world.run(trainer, auditor)
     world.notices.clear()
     reborn = AuditorRole(world.context("auditor"), world.job)
     assert reborn.step().acted
-    again = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    again = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     assert again.step().acted
     assert not [notice for notice in world.notices if notice.what is What.STEP]
 
@@ -71,7 +72,7 @@ def test_a_fresh_process_remembers_its_games_without_executing_anything(world: W
 def test_a_trainer_that_lost_its_directory_trains_again_and_defends_itself(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job))
-    liar = LyingAuditor(world.context("auditor"), world.job, first_wrong_step=7)
+    liar = lying_auditor(world.context("auditor"), world.job, first_wrong_step=7)
     world.run(liar)
     shutil.rmtree(world.root / "trainer")
     trainer = TrainerRole(world.context("trainer"), world.job)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from roundlog.training.job import Job
-from tiebreak.adversary.parties import LyingAuditor, PoisoningTrainer, silenced
+from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.chain.errors import ContractError
 from tiebreak.chain.records import JobStatus, Outcome, Phase
 from tiebreak.roles.auditor import AuditorRole
@@ -70,7 +71,7 @@ def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back
 ) -> None:
     """Its view of the job is that of a moment before, in which the claim still stood."""
     world.post()
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=10)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=10)
     slow = AuditorRole(silenced(world.context("second")), world.job)
     fast = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, slow)
@@ -91,7 +92,7 @@ def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back
 def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
-    liar = LyingAuditor(world.context("auditor"), world.job, first_wrong_step=8)
+    liar = lying_auditor(world.context("auditor"), world.job, first_wrong_step=8)
     world.run(trainer)
     liar.step()
     for role in itertools.cycle((trainer, liar)):
@@ -154,7 +155,7 @@ def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, m
 
 def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
-    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7))
+    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
     auditor = AuditorRole(world.context("auditor"), world.job)
     code = world.node.code
     monkeypatch.setattr(world.node, "code", lambda *arguments, **options: b"")
@@ -206,7 +207,7 @@ def test_a_role_ends_only_when_what_it_saw_lies_deep_enough(world: World) -> Non
 
 def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -> None:
     world.post()
-    world.run(PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7))
+    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
     served = threading.Event()
     context = replace(world.context("auditor"), workshop=Threads())
     context = replace(context, store=Slow(world.store, world.contract.job(world.job).claim.log_cid, served))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
-from roundlog.dispute import StepTrace
-from tiebreak.adversary.parties import LyingAuditor
+from roundlog.execution import StepExecutor
+from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
+from tiebreak.adversary.parties import lying_auditor
 from tiebreak.chain.records import Outcome
-from tiebreak.game import Output
-from tiebreak.roles.evidence import Evidence, Kept
+from tiebreak.roles.evidence import Kept
 from tiebreak.roles.trainer import TrainerRole
 from world import World, with_terms
 
@@ -22,47 +21,34 @@ def world(quick_world: World) -> World:
     return quick_world
 
 
-class CountingEvidence(Evidence):
-    """Counts what is executed again, by what it is about."""
+class CountingExecutor:
+    """Counts executions of steps, observed or not, by step."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        vars(self).update(vars(evidence))
-        self.executed: Counter[tuple[str, int, int]] = Counter()
+    def __init__(self, honest: StepExecutor, executed: Counter[tuple[int, bool]]) -> None:
+        self.program, self.bits = honest.program, honest.bits
+        self._honest, self._executed = honest, executed
 
-    def step_roots(self, interval: int) -> Sequence[bytes]:
-        self.executed["roots", interval, 0] += 1
-        return super().step_roots(interval)
-
-    def trace(self, step: int, keep: Sequence[int] = ()) -> StepTrace:
-        self.executed["trace", step, len(keep)] += 1
-        return super().trace(step, keep)
-
-    def output(self, step: int, q: int) -> Output:
-        self.executed["output", step, q] += 1
-        return super().output(step, q)
+    def run(self, inputs, rounding, observe=None):  # type: ignore[no-untyped-def]
+        self._executed[inputs.step, observe is not None] += 1
+        return self._honest.run(inputs, rounding, observe)
 
 
 def test_games_in_turn_execute_nothing_twice_and_their_moves_go_out_together(world: World) -> None:
     world.post(terms=with_terms(concurrent_games=2))
-    counting: list[CountingEvidence] = []
-
-    class Trainer(TrainerRole):
-        def alter(self, evidence: Evidence) -> Evidence:
-            counting.append(CountingEvidence(evidence))
-            return counting[-1]
-
-    trainer = Trainer(world.context("trainer"), world.job)
+    executed: Counter[tuple[int, bool]] = Counter()
+    execution = execution_of(lambda job: CountingExecutor(prescribed_executor(job), executed))
+    trainer = TrainerRole(lying(world.context("trainer"), execution), world.job)
     world.run(trainer)
-    liars = [LyingAuditor(world.context(name), world.job, first_wrong_step=step) for name, step in LIARS.items()]
+    liars = [lying_auditor(world.context(name), world.job, first_wrong_step=step) for name, step in LIARS.items()]
     for liar in liars:
         liar.step()
     assert world.contract.job(world.job).live_games == 2 and world.contract.job(world.job).queued_games == 1
     world.run(trainer, *liars, world.referee())
     assert [world.game(game).outcome for game in (1, 2, 3)] == [Outcome.TRAINER_WON] * 3
-    # The run is forgotten once it is claimed, and read again for the games: what was executed counts over all of them.
-    executed = sum((evidence.executed for evidence in counting), Counter[tuple[str, int, int]]())
-    assert set(executed.values()) == {1}
-    assert {interval for kind, interval, _ in executed if kind == "roots"} == {1, 2}
+    # Each disputed step is executed once for its trace, whatever is opened of it; the roots of the two disputed
+    # intervals, with what comes before a disputed step in its interval, a second time after the training.
+    assert {step for step, observed in executed if observed} == set(LIARS.values())
+    assert all(times == 1 for (_, observed), times in executed.items() if observed)
     moves = [notice for notice in world.notices if notice.role == "trainer" and notice.game and notice.receipt]
     transactions = Counter(notice.receipt.transaction for notice in moves if notice.receipt)
     assert max(transactions.values()) == 2

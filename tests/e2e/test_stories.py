@@ -14,21 +14,22 @@ from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.rounding import Rounding
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
+from tiebreak.adversary.desks import cheating, silenced
 from tiebreak.adversary.parties import (
-    FabricatingTrainer,
-    LogForgingTrainer,
-    LyingAuditor,
-    PoisoningTrainer,
-    TamperingAuditor,
-    TamperingTrainer,
-    cheating,
-    silenced,
+    fabricating_trainer,
+    log_forging_trainer,
+    lying_auditor,
+    poisoning_trainer,
+    tampering_auditor,
+    tampering_trainer,
 )
 from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.roles import evidence
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.engine import Engine
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole
@@ -90,10 +91,10 @@ def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game
         monkeypatch.setattr(module, "Run", Watched)
     world = quick_world
     world.post()
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=7)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     context = world.context("auditor")
     # More parts than there are samples: one sample at a time.
-    context = replace(context, limits=replace(context.limits, micro_batches=1000))
+    context = replace(context, engine=Engine(options=RunOptions(micro_batches=1000)))
     auditor = AuditorRole(context, world.job)
     world.run(trainer, auditor)
     again = AuditorRole(context, world.job)  # a killed one, which reads its audit again
@@ -111,7 +112,7 @@ def test_the_first_and_the_last_step_are_found_as_well(quick_world: World, step:
 
 def poisoned_batch(world: World, step: int) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=step)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=step)
     auditor = AuditorRole(world.context("auditor"), world.job)
     customer = world.customer()
     world.run(trainer, auditor, world.referee())
@@ -126,7 +127,7 @@ def poisoned_batch(world: World, step: int) -> None:
 def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
-    liar = LyingAuditor(world.context("auditor"), world.job, first_wrong_step=8)
+    liar = lying_auditor(world.context("auditor"), world.job, first_wrong_step=8)
     customer = world.customer()
     world.run(customer, trainer, liar, world.referee())
     assert disputed(world) == (2, 2)
@@ -154,7 +155,7 @@ def test_it_does_not_matter_when_the_challenger_falls_silent(quick_world: World,
 def silent_challenger(world: World, moves: int) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
-    silent = LyingAuditor(silenced(world.context("auditor"), moves=moves), world.job, first_wrong_step=4)
+    silent = lying_auditor(silenced(world.context("auditor"), moves=moves), world.job, first_wrong_step=4)
     world.run(trainer, silent, world.referee())
     assert world.game().phase is not Phase.OVER
     waiting = trainer.step()
@@ -184,7 +185,7 @@ def test_it_does_not_matter_when_the_trainer_falls_silent(quick_world: World, mo
 
 def silent_trainer(world: World, moves: int) -> None:
     world.post()
-    trainer = PoisoningTrainer(silenced(world.context("trainer"), moves=moves), world.job, poisoned_step=9)
+    trainer = poisoning_trainer(silenced(world.context("trainer"), moves=moves), world.job, poisoned_step=9)
     auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, auditor)
     world.pass_time(world.game().deadlines[Side.TRAINER])
@@ -196,7 +197,7 @@ def silent_trainer(world: World, moves: int) -> None:
 
 def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: World) -> None:
     quick_world.post()
-    trainer = FabricatingTrainer(quick_world.context("trainer"), quick_world.job)
+    trainer = fabricating_trainer(quick_world.context("trainer"), quick_world.job)
     auditor = AuditorRole(quick_world.context("auditor"), quick_world.job)
     quick_world.run(trainer, auditor)
     assert quick_world.said("root at level CHECKPOINT is not over the states at hand")
@@ -209,7 +210,7 @@ def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: Wo
 def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quick_world: World) -> None:
     quick_world.post()
     trainer = TrainerRole(quick_world.context("trainer"), quick_world.job)
-    cheat = LyingAuditor(cheating(quick_world.context("auditor")), quick_world.job, first_wrong_step=4)
+    cheat = lying_auditor(cheating(quick_world.context("auditor")), quick_world.job, first_wrong_step=4)
     quick_world.run(trainer, cheat)
     assert quick_world.said("NotTheChildren")
     assert quick_world.game().search.height == 3  # five checkpoints, and nobody has moved
@@ -221,7 +222,7 @@ def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quic
 def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> None:
     world.policy = Policy(large_rows=True)
     world.post(wide_task())
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=1)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1)
     auditor = AuditorRole(world.context("auditor"), world.job)
     customer = world.customer()
     world.run(trainer, auditor, customer)
@@ -244,9 +245,9 @@ def test_a_referee_decides_about_a_row_that_does_not_fit_a_transaction(quick_wor
     trainer, auditor = world.context("trainer"), world.context("auditor")
     roles: tuple[JobRole, ...]
     if liar == "trainer":
-        roles = TamperingTrainer(trainer, world.job, lies=lies), AuditorRole(auditor, world.job)
+        roles = tampering_trainer(trainer, world.job, lies=lies), AuditorRole(auditor, world.job)
     else:
-        roles = TrainerRole(trainer, world.job), TamperingAuditor(auditor, world.job, lies=lies)
+        roles = TrainerRole(trainer, world.job), tampering_auditor(auditor, world.job, lies=lies)
     world.run(*roles)
     assert world.game().phase is Phase.REFEREE and world.game().disputed.element == 17_001
     world.run(world.referee(), *roles, world.customer())
@@ -256,8 +257,8 @@ def test_a_referee_decides_about_a_row_that_does_not_fit_a_transaction(quick_wor
 
 def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_the_claim(world: World) -> None:
     world.post()
-    trainer = PoisoningTrainer(world.context("trainer"), world.job, poisoned_step=10)
-    wrong = LyingAuditor(world.context("second"), world.job, first_wrong_step=2)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=10)
+    wrong = lying_auditor(world.context("second"), world.job, first_wrong_step=2)
     right = AuditorRole(world.context("auditor"), world.job)
     customer, referee = world.customer(), world.referee()
     world.run(trainer, wrong, referee, customer)
@@ -280,7 +281,7 @@ def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_
 
 def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quick_world: World) -> None:
     quick_world.post()
-    trainer = PoisoningTrainer(quick_world.context("trainer"), quick_world.job, poisoned_step=10)
+    trainer = poisoning_trainer(quick_world.context("trainer"), quick_world.job, poisoned_step=10)
     slow = AuditorRole(silenced(quick_world.context("second")), quick_world.job)
     fast = AuditorRole(quick_world.context("auditor"), quick_world.job)
     quick_world.run(trainer, slow)
@@ -300,7 +301,7 @@ def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quic
 
 def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick_world: World) -> None:
     quick_world.post()
-    trainer = LogForgingTrainer(quick_world.context("trainer"), quick_world.job)
+    trainer = log_forging_trainer(quick_world.context("trainer"), quick_world.job)
     auditor = AuditorRole(quick_world.context("auditor"), quick_world.job, verify_log=1.0)
     quick_world.run(trainer, auditor)
     assert quick_world.said("the log is wrong at step")
@@ -310,7 +311,7 @@ def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick
 def test_a_forged_log_never_makes_an_honest_claim_look_wrong(quick_world: World) -> None:
     """The sample of nothing follows every bent decision; the challenge is prevented by the audit without the log."""
     quick_world.post()
-    trainer = LogForgingTrainer(quick_world.context("trainer"), quick_world.job)
+    trainer = log_forging_trainer(quick_world.context("trainer"), quick_world.job)
     auditor = AuditorRole(quick_world.context("auditor"), quick_world.job, verify_log=0.0)
     quick_world.run(trainer, auditor)
     assert quick_world.contract.job(quick_world.job).attestations == 1
@@ -332,7 +333,7 @@ def test_a_job_to_which_nobody_commits_is_refunded(quick_world: World) -> None:
 @pytest.mark.parametrize(("steps", "interval"), [(1, 1), (5, 5), (3, 1)])
 def test_trees_of_height_zero_are_disputed_all_the_same(quick_world: World, steps: int, interval: int) -> None:
     quick_world.post(linear_task(steps, interval))
-    trainer = PoisoningTrainer(quick_world.context("trainer"), quick_world.job, poisoned_step=steps - 1)
+    trainer = poisoning_trainer(quick_world.context("trainer"), quick_world.job, poisoned_step=steps - 1)
     auditor = AuditorRole(quick_world.context("auditor"), quick_world.job)
     quick_world.run(trainer, auditor, quick_world.referee())
     assert disputed(quick_world) == divmod(steps - 1, interval)

@@ -6,14 +6,14 @@ from pathlib import Path
 import torch
 from roundlog.capture import Task
 from roundlog.examples.baseline import PlainTraining
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor
+from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.run import StepEvent
+from roundlog.training.options import RunOptions
+from roundlog.training.options import StepEvent
 from roundlog.training.trainer import Trainer, TrainingResult
 from torch import nn
 
@@ -61,7 +61,7 @@ def trained_and_audited(
     """The task as a job, and what its trainer published, to whose root it was audited by the log, all of it verified,
     and without any log."""
     job = Job.from_task(task)
-    result = Trainer(job, directory / "trainer", on_step=on_step).run()
+    result = Trainer(job, directory / "trainer", RunOptions(on_step=on_step)).run()
     audit = Auditor(job, directory / "auditor", log_dir=result.log_dir, verify_log=1.0).run()
     alone = Auditor(job, directory / "alone").run()
     assert audit.checkpoint_root == alone.checkpoint_root == result.checkpoint_root

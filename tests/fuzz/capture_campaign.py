@@ -15,7 +15,7 @@ from random_trainings import Training, random_training
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
 from roundlog.capture.tracing.eager import EagerTraining, plainly
-from roundlog.execution.executor import Executor, StoppedError
+from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder

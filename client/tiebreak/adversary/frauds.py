@@ -6,25 +6,24 @@ game about it has to end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from roundlog.execution.batches import Batches, BatchSource
-from roundlog.execution.executor import Executor, StepResult
+from roundlog.execution import Batches, BatchSource, Executor, StepExecutor, StepResult
+from roundlog.execution.batches import CPU
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding
-from roundlog.training import job as engine
+from roundlog.training.job import Job
 
-from tiebreak.adversary.parties import TamperingAuditor, TamperingTrainer, with_desk
-from tiebreak.adversary.tampering import Lie, TamperedExecutor
-from tiebreak.chain.errors import ChainError, ContractError
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.sender import Sender
+from tiebreak.adversary.engines import MakeExecution, execution_of, lying, prescribed_batches, prescribed_executor
+from tiebreak.adversary.tampering import Lie, tampered
+from tiebreak.chain.records import Side
+from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.desk import Desk, Order
+from tiebreak.roles.trainer import TrainerRole
 
 
 class Kind(StrEnum):
@@ -54,19 +53,24 @@ class Fraud:
     right: int
     claimed: int
 
-    def executor(self, job: engine.Job) -> Executor:
-        """What executes the job's steps."""
-        return Executor(job.program, job.spec.rounding_bits)
+    def executor(self, job: Job) -> StepExecutor:
+        """Executes the job's steps."""
+        return prescribed_executor(job)
 
-    def batches(self, job: engine.Job) -> BatchSource:
-        """What they are executed on."""
-        return Batches(job.dataset, job.spec)
+    def batches(self, job: Job) -> BatchSource:
+        """Gives the data that they are executed on."""
+        return prescribed_batches(job)
+
+    @property
+    def execution(self) -> MakeExecution:
+        """The execution for `RunOptions`."""
+        return execution_of(self.executor, self.batches)
 
 
 class BentElement(Fraud):
     """One element of an operator's output is another number."""
 
-    def executor(self, job: engine.Job) -> Executor:
+    def executor(self, job: Job) -> StepExecutor:
         lie = Lie(
             step=self.step,
             operator=self.operator,
@@ -75,7 +79,7 @@ class BentElement(Fraud):
             only_stored=self.kind is Kind.STORED,
             logged=self.kind is Kind.ROUNDING,
         )
-        return TamperedExecutor(job.program, job.spec.rounding_bits, [lie])
+        return tampered(job.program, job.spec.rounding_bits, [lie])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +89,17 @@ class AnotherRow(Fraud):
     position: int
     row: int
 
-    def batches(self, job: engine.Job) -> BatchSource:
+    def batches(self, job: Job) -> BatchSource:
         return _SwappedBatches(job, self)
 
 
 class _SwappedBatches(Batches):
-    def __init__(self, job: engine.Job, fraud: AnotherRow) -> None:
+    def __init__(self, job: Job, fraud: AnotherRow) -> None:
         super().__init__(job.dataset, job.spec)
         self._fraud = fraud
 
-    def load(self, step: int) -> list[torch.Tensor]:
-        fields = super().load(step)
+    def load(self, step: int, device: torch.device = CPU) -> Sequence[torch.Tensor]:
+        fields = list(super().load(step, device))
         if step == self._fraud.step:
             for field, rows in zip(fields, self.dataset.values(), strict=True):
                 field[self._fraud.position] = rows[self._fraud.row]
@@ -108,75 +112,30 @@ class AnotherProgram(Fraud):
 
     program: Program
 
-    def executor(self, job: engine.Job) -> Executor:
-        return _SwitchingExecutor(job.program, job.spec.rounding_bits, self)
+    def executor(self, job: Job) -> StepExecutor:
+        return _SwitchingExecutor(prescribed_executor(job), self)
 
 
-class _SwitchingExecutor(Executor):
-    def __init__(self, program: Program, bits: int, fraud: AnotherProgram) -> None:
-        super().__init__(program, bits)
-        self._first, self._other = fraud.step, Executor(fraud.program, bits)
+class _SwitchingExecutor:
+    """Executes one program before a step, and another from there on (implements `StepExecutor`)."""
+
+    def __init__(self, posted: StepExecutor, fraud: AnotherProgram) -> None:
+        self.program, self.bits = posted.program, posted.bits
+        self._posted, self._first = posted, fraud.step
+        self._other = Executor(fraud.program, posted.bits)
 
     def run(
-        self,
-        inputs: StepInputs,
-        rounding: Rounding,
-        observe: Callable[[int, torch.Tensor], None] | None = None,
-        pass_on: Callable[[int, torch.Tensor], None] | None = None,
+        self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None
     ) -> StepResult:
-        if inputs.step < self._first:
-            return super().run(inputs, rounding, observe, pass_on)
-        return self._other.run(inputs, rounding, observe, pass_on)
+        executor = self._posted if inputs.step < self._first else self._other
+        return executor.run(inputs, rounding, observe)
 
 
-class FraudulentTrainer(TamperingTrainer):
+def fraudulent_trainer(context: RoleContext, job: int, fraud: Fraud) -> TrainerRole:
     """Trains with a fraud in one step, claims what comes of it, and defends that."""
-
-    def __init__(self, context: RoleContext, job: int, fraud: Fraud) -> None:
-        super().__init__(context, job, lies=())
-        self._fraud = fraud
-
-    def batches(self, job: engine.Job) -> BatchSource:
-        return self._fraud.batches(job)
-
-    def executor(self, job: engine.Job) -> Executor:
-        return self._fraud.executor(job)
+    return TrainerRole(lying(context, fraud.execution, Side.TRAINER), job)
 
 
-class FraudulentChallenger(TamperingAuditor):
+def fraudulent_challenger(context: RoleContext, job: int, fraud: Fraud) -> AuditorRole:
     """Audits with a fraud in one step, challenges with what comes of it, and defends that."""
-
-    def __init__(self, context: RoleContext, job: int, fraud: Fraud) -> None:
-        super().__init__(context, job)
-        self._fraud = fraud
-
-    def batches(self, job: engine.Job) -> BatchSource:
-        return self._fraud.batches(job)
-
-    def executor(self, job: engine.Job) -> Executor:
-        return self._fraud.executor(job)
-
-
-class RememberingDesk(Desk):
-    """Keeps what the contract has said about proofs of elements that it refused."""
-
-    def __init__(self, contract: VerificationGame, sender: Sender) -> None:
-        super().__init__(contract, sender)
-        self.refused: list[ContractError] = []
-
-    @classmethod
-    def at(cls, context: RoleContext) -> tuple[RoleContext, RememberingDesk]:
-        """The same context with such a desk."""
-        desk = cls(context.contract, context.sender)
-        return with_desk(context, desk), desk
-
-    def put(self, order: Order) -> bool:
-        if order.call.function != "proveElement":
-            return super().put(order)
-
-        def failed(error: ChainError) -> None:
-            if isinstance(error, ContractError):
-                self.refused.append(error)
-            order.failed(error)
-
-        return super().put(replace(order, failed=failed))
+    return AuditorRole(lying(context, fraud.execution, Side.CHALLENGER), job, use_log=False)

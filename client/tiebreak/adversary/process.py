@@ -38,13 +38,14 @@ def play(
     """Takes part in a job, dishonestly."""
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.adversary.parties import LyingAuditor, PoisoningTrainer, silenced
+        from tiebreak.adversary.desks import silenced
+        from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 
         if kind is Kind.POISON:
-            return PoisoningTrainer(context, job, poisoned_step=step)
+            return poisoning_trainer(context, job, poisoned_step=step)
         if kind is Kind.VANISH:
             context = silenced(context, moves=1)
-        return LyingAuditor(context, job, first_wrong_step=step)
+        return lying_auditor(context, job, first_wrong_step=step)
 
     names = ("TIEBREAK_CHAIN", "TIEBREAK_CONTRACT", "TIEBREAK_STORE")
     chain, contract, store = (os.environ[name] for name in names)

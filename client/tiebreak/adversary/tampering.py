@@ -1,27 +1,21 @@
-"""Executing otherwise than the program says, for the demo and the tests: one number is another one, and everything
-after it follows from that, so that the lie can be defended down to the number itself."""
+"""Executing otherwise than the program says: one number is another one, and everything after it follows from that, so
+that the lie can be defended down to the number itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 import torch
-from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.partial import ExactSum, IntegerSum, Partial
-from roundlog.adjudication.scalars import wrap
-from roundlog.dispute import RunningResults
-from roundlog.execution.executor import Executor, RunningStep, StepResult
+from roundlog.arithmetic import FULL_BITS, undisturbed
+from roundlog.commitments import canonical
+from roundlog.execution import CheckedProgram, Executor, RunningStep, StepResult, StoppedError
+from roundlog.kernels.threads import own_threads
 from roundlog.log.entries import Decision, Entries
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Recorder, Rounding
-
-from tiebreak.chain.records import Side
-from tiebreak.game import Output
-from tiebreak.roles.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +36,65 @@ class Lie:
     logged: bool = False
 
 
-_ONE = 0x3F800000
-"""The FP32 number 1."""
+class BentExecutor:
+    """An executor that computes operators in its own way, one by one (implements `roundlog.execution.StepExecutor`)."""
+
+    def __init__(
+        self,
+        program: Program,
+        bits: int = FULL_BITS,
+        *,
+        compute: Callable[[RunningStep, int], None],
+        bends: Callable[[int], bool] = lambda step: True,
+    ) -> None:
+        """compute: in place of `RunningStep.compute`. bends: in which steps; the others are executed honestly."""
+        self.program = program
+        self.bits = bits
+        self._checked = CheckedProgram(program, bits)
+        self._honest = Executor(program, bits)
+        self._compute, self._bends = compute, bends
+
+    def run(
+        self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None
+    ) -> StepResult:
+        if not self._bends(inputs.step):
+            return self._honest.run(inputs, rounding, observe)
+        with own_threads(), undisturbed(f"step {inputs.step}"):
+            running = RunningStep(self._checked, inputs, rounding)
+            for index in range(len(self.program.nodes)):
+                self._compute(running, index)
+                if observe is not None:
+                    observe(index, canonical(running.values[index]))
+                running.forget(self._checked.last_uses.get(index, []))
+            return running.result
+
+
+def tampered(program: Program, bits: int, lies: Sequence[Lie]) -> BentExecutor:
+    """An executor that is honest in all steps but those with a lie."""
+
+    def compute(running: RunningStep, index: int) -> None:
+        running.compute(index)
+        for lie in lies:
+            if (lie.step, lie.operator) == (running.inputs.step, index):
+                _tell(lie, running, is_store=program.nodes[index].op == "store")
+
+    steps = {lie.step for lie in lies}
+    return BentExecutor(program, bits, compute=compute, bends=steps.__contains__)
+
+
+def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:
+    right = running.values[lie.operator]
+    wrong = right.clone().reshape(-1)
+    if lie.claimed is None:
+        wrong[lie.element] = turned(wrong[lie.element], lie.bit)
+    else:
+        wrong[lie.element] = _of_bits(lie.claimed, wrong.dtype)
+    if lie.logged and isinstance(running.rounding, Recorder):
+        _turn(running.rounding.entries[lie.operator], lie.element)
+    if is_store:
+        running.states[-1] = wrong.reshape(right.shape)
+    if not lie.only_stored:
+        running.values[lie.operator] = wrong.reshape(right.shape)
 
 
 def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
@@ -60,51 +111,6 @@ def _of_bits(bits: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(bytearray(bits.to_bytes(dtype.itemsize, "little")), dtype=dtype)[0]
 
 
-class TamperedExecutor(Executor):
-    """An honest executor in all steps but those with a lie."""
-
-    def __init__(self, program: Program, bits: int, lies: Sequence[Lie]) -> None:
-        super().__init__(program, bits)
-        self.lies = tuple(lies)
-        self.running = _TamperedStep
-
-    def run(
-        self,
-        inputs: StepInputs,
-        rounding: Rounding,
-        observe: Callable[[int, torch.Tensor], None] | None = None,
-        pass_on: Callable[[int, torch.Tensor], None] | None = None,
-    ) -> StepResult:
-        if observe is None and any(lie.step == inputs.step for lie in self.lies):
-            observe = _nobody  # one by one
-        return super().run(inputs, rounding, observe, pass_on)
-
-
-def _nobody(index: int, output: torch.Tensor) -> None:
-    pass
-
-
-class _TamperedStep(RunningStep):
-    def compute(self, index: int) -> None:
-        super().compute(index)
-        assert isinstance(self.executor, TamperedExecutor)
-        for lie in self.executor.lies:
-            if (lie.step, lie.operator) != (self.inputs.step, index):
-                continue
-            right = self.values[index]
-            wrong = right.clone().reshape(-1)
-            if lie.claimed is None:
-                wrong[lie.element] = turned(wrong[lie.element], lie.bit)
-            else:
-                wrong[lie.element] = _of_bits(lie.claimed, wrong.dtype)
-            if lie.logged and isinstance(self._rounding, Recorder):
-                _turn(self._rounding.entries[index], lie.element)
-            if self.executor.program.nodes[index].op == "store":
-                self.states[-1] = wrong.reshape(right.shape)
-            if not lie.only_stored:
-                self.values[index] = wrong.reshape(right.shape)
-
-
 def _turn(entries: Entries, element: int) -> None:
     """Up becomes down, and down up."""
     place = int(np.searchsorted(entries.indices, element))
@@ -112,47 +118,20 @@ def _turn(entries: Entries, element: int) -> None:
     entries.decisions[place] = Decision.UP + Decision.DOWN - entries.decisions[place]
 
 
-class CunningEvidence(Evidence):
-    """Evidence of a run with lies. Where a lie is the sum of many terms, running results are bent as well, from the
-    middle on, so that they come to the lie: the trainer's to its own, the challenger's to anything but the truth."""
+def hiding(program: Program, bits: int = FULL_BITS) -> BentExecutor:
+    """An executor that goes on where a run has no value, with ones."""
 
-    def __init__(self, evidence: Evidence, side: Side) -> None:
-        vars(self).update(vars(evidence))
-        self._side = side
+    def compute(running: RunningStep, index: int) -> None:
+        try:
+            running.compute(index)
+        except StoppedError as error:
+            if isinstance(running.rounding, Recorder):
+                running.rounding.entries.pop(index, None)
+            output = error.output.clone()
+            if output.is_floating_point():
+                output[~output.isfinite()] = 1.0
+            running.values[index] = output
+            if program.nodes[index].op == "store":
+                running.states.append(output)
 
-    def output(self, step: int, q: int) -> Output:
-        return cast(Output, _CunningOutput(super().output(step, q), self._side))
-
-
-class _CunningOutput:
-    def __init__(self, honest: Output, side: Side) -> None:
-        self._honest, self._side = honest, side
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._honest, name)
-
-    def running(self, element: int, claimed: int) -> RunningResults:
-        found = self._honest.running(element, claimed)
-        last = found.partials[-1]
-        wanted = claimed if self._side is Side.TRAINER else claimed ^ 1
-        if not isinstance(last, ExactSum | IntegerSum):
-            return found
-        middle = len(found.partials) // 2
-        if isinstance(last, ExactSum) and (last.special or not ieee.is_finite(wanted)):
-            wanted = claimed if self._side is Side.TRAINER else _ONE if claimed != _ONE else ieee.NAN
-            lie = ExactSum(_whole(last, wanted)) if ieee.is_finite(wanted) else ExactSum(0, wanted)
-            return RunningResults([lie if i >= middle else partial for i, partial in enumerate(found.partials)])
-        off = _whole(last, wanted) - last.total
-        bent = [_moved(partial, off) if i >= middle else partial for i, partial in enumerate(found.partials)]
-        return RunningResults(bent)
-
-
-def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
-    """The total that finishes to these bits."""
-    return ieee.scaled(bits) << 149 if isinstance(kind, ExactSum) else wrap(bits)
-
-
-def _moved(partial: Partial, off: int) -> Partial:
-    assert isinstance(partial, ExactSum | IntegerSum)
-    total = partial.total + off
-    return ExactSum(total) if isinstance(partial, ExactSum) else IntegerSum(wrap(total))
+    return BentExecutor(program, bits, compute=compute)

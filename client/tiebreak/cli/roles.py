@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -88,11 +89,10 @@ def run_trainer(
         from tiebreak.roles.follower import Follower
         from tiebreak.roles.trainer import TrainerRole
 
+        computing = _computing(context, device, keep_every)
         if job is not None:
-            return TrainerRole(context, job, device=device, keep_every=keep_every)
-        return Follower(
-            context, "trainer", lambda number, _: TrainerRole(context, number, device=device, keep_every=keep_every)
-        )
+            return TrainerRole(computing, job)
+        return Follower(computing, "trainer", lambda number, _: TrainerRole(computing, number))
 
     options.use_threads(threads)
     accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
@@ -136,22 +136,16 @@ def run_auditor(
         from tiebreak.roles.auditor import AuditorRole
         from tiebreak.roles.follower import Follower
 
-        def role(number: int) -> AuditorRole:
-            return AuditorRole(
-                context,
-                number,
-                verify_log=verify_log,
-                use_log=use_log,
-                device=device,
-                keep_every=keep_every,
-                only_with_bond=job is None,
-            )
+        computing = _computing(context, device, keep_every, micro_batches)
 
-        return role(job) if job is not None else Follower(context, "auditor", lambda number, _: role(number))
+        def role(number: int) -> AuditorRole:
+            return AuditorRole(computing, number, verify_log=verify_log, use_log=use_log, only_with_bond=job is None)
+
+        return role(job) if job is not None else Follower(computing, "auditor", lambda number, _: role(number))
 
     options.use_threads(threads)
     accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
-    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted, micro_batches)
+    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
     play("auditor", place, make, poll, json, heartbeat)
 
 
@@ -180,6 +174,16 @@ def run_referee(
     play("referee", place, make, poll, json, heartbeat)
 
 
+def _computing(context: RoleContext, device: str, keep_every: int, micro_batches: int = 1) -> RoleContext:
+    """The context of a party that computes in this way."""
+    from roundlog.training.options import RunOptions
+
+    from tiebreak.roles.engine import Engine
+
+    options = RunOptions(device=device, keep_every=keep_every, micro_batches=micro_batches)
+    return replace(context, engine=Engine(options=options))
+
+
 class Place:
     """Where a role works, as its options say."""
 
@@ -193,12 +197,11 @@ class Place:
         directory: Path | None,
         max_memory: int,
         policy: Policy | None = None,
-        micro_batches: int = 1,
     ) -> None:
         self._network = (chain, contract, confirmations)
         self._keystore, self._store = keystore, store
         self._directory, self._policy = directory, policy
-        self._max_memory, self._micro_batches = max_memory, micro_batches
+        self._max_memory = max_memory
         self.stop = threading.Event()
         """Set it, and everything that waits here ends: for the chain, the store, the next look."""
         self._opened: tuple[VerificationGame, LocalAccount] | None = None
@@ -231,7 +234,7 @@ class Place:
             sender=sender,
             store=network.open_content(self._store, stop=self.stop),
             directory=directory,
-            limits=Limits(memory_bytes=min(self._max_memory, usable_memory()), micro_batches=self._micro_batches),
+            limits=Limits(memory_bytes=min(self._max_memory, usable_memory())),
             policy=self._policy or Policy(),
             notify=teller.tell if teller is not None else ignore,
         )

@@ -16,7 +16,7 @@ from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_ver
 if TYPE_CHECKING:
     from roundlog.rounding import Thresholds
     from roundlog.training.job import Job
-    from roundlog.training.run import StepEvent
+    from roundlog.training.options import StepEvent
 
 _MEND = "let `tiebreak train` end in the same directory, which mends it"
 
@@ -50,6 +50,7 @@ def train(
 
     A directory that holds a run of the job already is looked over: what is damaged in it is computed again.
     """
+    from roundlog.training.options import RunOptions
     from roundlog.training.trainer import Trainer
 
     from tiebreak.cli import output
@@ -60,9 +61,9 @@ def train(
     started = time.monotonic()
     with output.progress("training", job.spec.steps) as bar:
         last = _Last(bar)
-        result = Trainer(job, run, keep_every=keep_every, device=device, on_step=last, thresholds=chosen).run(
-            look_over=True
-        )
+        result = Trainer(
+            job, run, RunOptions(keep_every=keep_every, device=device, on_step=last), thresholds=chosen
+        ).run(look_over=True)
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -141,6 +142,7 @@ def audit(
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
     from roundlog.training import verdict as verdicts
+    from roundlog.training.options import RunOptions
 
     from tiebreak.cli import output
 
@@ -156,14 +158,11 @@ def audit(
         verdict = verdicts.audit(
             job,
             run,
+            RunOptions(device=device, keep_every=keep_every, micro_batches=micro_batches, on_step=_Last(bar)),
             claim=claimed,
             log_dir=log,
             verify_log=verify_log,
-            keep_every=keep_every,
-            device=device,
-            on_step=_Last(bar),
             on_distrust=lambda why: output.warn(f"auditing again without the log: {why}"),
-            micro_batches=micro_batches,
         )
     states = claimed_states(Path(claim), job, claimed) if claim is not None and isinstance(claimed, list) else None
     if json:

@@ -7,7 +7,7 @@ and starts from copies of those runs.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roundlog.adjudication.adjudicate import segments
@@ -19,7 +19,8 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
-from tiebreak.adversary.frauds import Fraud, FraudulentChallenger, FraudulentTrainer, Kind, RememberingDesk
+from tiebreak.adversary.desks import RememberingDesk
+from tiebreak.adversary.frauds import Fraud, Kind, fraudulent_challenger, fraudulent_trainer
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.chain.shares import Shares
@@ -167,7 +168,7 @@ class _Played:
         room = self._stage.run_of(self._scene.trainer, "run")
         if self._liar is Side.TRAINER:
             self._lay_out(self._bench.trained, room, intervals=self._agreed)
-            return FraudulentTrainer(context, self._stage.job, self._fraud)
+            return fraudulent_trainer(context, self._stage.job, self._fraud)
         self._lay_out(self._bench.trained, room)
         return TrainerRole(context, self._stage.job)
 
@@ -176,8 +177,11 @@ class _Played:
         room = self._stage.run_of(self._scene.auditor, "alone")
         if self._liar is Side.CHALLENGER:
             self._lay_out(self._bench.audited, room, intervals=self._agreed)
-            context, self._remembering = RememberingDesk.at(context)
-            return FraudulentChallenger(context, self._stage.job, self._fraud)
+            liar = fraudulent_challenger(replace(context, make_desk=RememberingDesk), self._stage.job, self._fraud)
+            desk = liar.context.desk
+            assert isinstance(desk, RememberingDesk)
+            self._remembering = desk
+            return liar
         if self._fraud.kind is Kind.ROUNDING:
             # Whoever follows the log without verifying it comes to the trainer's root.
             return AuditorRole(context, self._stage.job, verify_log=1.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from roundlog.arithmetic import adjacent, neighbour
 from roundlog.commitments import state_root, tensor_bytes
-from roundlog.execution.executor import Executor
+from roundlog.execution import Executor
 from roundlog.log.entries import Decision
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
@@ -16,6 +16,7 @@ from roundlog.program import Node, Program, first_store
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
 from roundlog.rounding.resolve import certify, ends
+from roundlog.training.options import RunOptions
 from roundlog.training.policies import alone
 from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
@@ -181,7 +182,7 @@ class _Places:
         return next(fraud for fraud in frauds if self._matters(fraud))
 
     def _matters(self, fraud: Fraud) -> bool:
-        told = Run(self._job, self._run.directory, batches=fraud.batches(self._job), executor=fraud.executor(self._job))
+        told = Run(self._job, self._run.directory, RunOptions(execution=fraud.execution))
         return self._checkpoint(told) != self._right
 
     def _checkpoint(self, run: Run) -> bytes:

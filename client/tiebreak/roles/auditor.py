@@ -7,13 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from roundlog.execution.batches import BatchSource
-from roundlog.execution.executor import Executor
-from roundlog.execution.microbatch import samples_of
 from roundlog.training import job as engine
-from roundlog.training import verdict as verdicts
-from roundlog.training.run import StepEvent
+from roundlog.training.options import StepEvent
 
 from tiebreak.chain.records import Game, Job, JobStatus, Outcome, Phase, Side
 from tiebreak.roles.agenda import Duty
@@ -52,8 +47,6 @@ class AuditorRole(JobRole):
         *,
         verify_log: float = 1.0,
         use_log: bool = True,
-        device: torch.device | str = "cpu",
-        keep_every: int = 1,
         only_with_bond: bool = False,
     ) -> None:
         """verify_log: the share of the logged decisions that is verified; 1.0 for all. use_log: False to resolve every
@@ -62,25 +55,9 @@ class AuditorRole(JobRole):
         super().__init__(context, job)
         self._verify_log = verify_log
         self._use_log = use_log
-        self._device = device
-        self._keep_every = keep_every
         self._only_with_bond = only_with_bond
         self._games = Games(self, Side.CHALLENGER)
         self._told_stakes = False
-
-    # What a dishonest auditor does otherwise.
-
-    def batches(self, job: engine.Job) -> BatchSource | None:
-        """The data to audit with; None for what the spec prescribes."""
-        return None
-
-    def executor(self, job: engine.Job) -> Executor | None:
-        """What executes the program; None for what the program says."""
-        return None
-
-    def alter(self, evidence: Evidence) -> Evidence:
-        """What the auditor claims to have found."""
-        return evidence
 
     # The work.
 
@@ -243,17 +220,8 @@ class AuditorRole(JobRole):
             return []
 
         def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
-            job = self.read_job(posted)
-            found = Evidence.recall(
-                job,
-                self.context.room(self.job, posted) / "alone",
-                batches=self.batches(job),
-                executor=self.executor(job),
-                device=self._device,
-                micro_batches=self._micro_batches(job),
-                cache_bytes=self.context.limits.cache_bytes,
-            )
-            evidence = None if found is None else self.alter(found)
+            run_dir = self.context.room(self.job, posted) / "alone"
+            evidence = self.context.engine.recall(self.read_job(posted), run_dir)
             return [evidence] if evidence is not None and evidence.claim.root == challenged else []
 
         return self.work(Lane.GAMES, "recalling", recall, duty, "reading the audit again")
@@ -273,7 +241,7 @@ class AuditorRole(JobRole):
         return self.work(
             Lane.RUNS,
             "audit",
-            lambda errand: self.alter(self._audit(posted, log, errand, bonded)),
+            lambda errand: self._audit(posted, log, errand, bonded),
             duty,
             "the audit",
             about=posted.claim.checkpoint_root,
@@ -327,20 +295,14 @@ class AuditorRole(JobRole):
             also(event)
             on_step(event)
 
-        verdict = verdicts.audit(
+        verdict = self.context.engine.audit(
             job,
             self.context.room(self.job, posted) / "alone",
+            told,
             claim=posted.claim.checkpoint_root,
             log_dir=log_dir,
             verify_log=self._verify_log,
-            batches=self.batches(job),
-            keep_every=self._keep_every,
-            device=self._device,
-            on_step=told,
             on_distrust=lambda why: self.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
-            micro_batches=self._micro_batches(job),
-            continue_after_stop=True,
-            executor=self.executor(job),
         )
         for finding in verdict.findings[:_FINDINGS_TOLD]:
             where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
@@ -351,18 +313,6 @@ class AuditorRole(JobRole):
             self.notify_job(What.WARNING, f"goes on without the log: {unreadable}")
         if verdict.stopped is not None:
             self.notify_job(What.COMPUTED, f"the run has no end: {verdict.stopped}")
-        evidence = Evidence(
-            job,
-            verdict.run_dir,
-            verdict.state_roots,
-            batches=self.batches(job),
-            executor=self.executor(job),
-            device=self._device,
-            micro_batches=self._micro_batches(job),
-            cache_bytes=self.context.limits.cache_bytes,
-        )
+        evidence = self.context.engine.evidence(job, verdict.run_dir, verdict.state_roots)
         self.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{evidence.claim.root.hex()}")
         return evidence
-
-    def _micro_batches(self, job: engine.Job) -> int:
-        return min(self.context.limits.micro_batches, samples_of(job.program))

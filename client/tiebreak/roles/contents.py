@@ -72,7 +72,9 @@ def fetch_job(context: RoleContext, posted: Job, room: Path, *, within: float | 
 
 def _read_job(context: RoleContext, posted: Job, directory: Path) -> engine.Job:
     try:
-        limits = engine.Limits(memory_bytes=context.limits.memory_bytes, micro_batches=context.limits.micro_batches)
+        limits = engine.Limits(
+            memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
+        )
         job = engine.Job.read(directory, limits)
     except engine.JobError as error:
         raise Refused(str(error)) from error

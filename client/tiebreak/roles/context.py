@@ -14,6 +14,7 @@ from tiebreak.chain.records import Job
 from tiebreak.chain.sender import Sender
 from tiebreak.memory import usable_memory
 from tiebreak.roles.desk import Desk
+from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notify, ignore
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.workshop import Threads, Workshop
@@ -31,35 +32,31 @@ class Limits:
     memory_bytes: int = field(default_factory=usable_memory)
     """States, data and intermediate values of one job. By default what this machine has to give: who takes more is
     ended by the system, and with it the defence of every other job."""
-    cache_bytes: int = 1 << 30
-    """What is kept of steps that were executed again for games."""
-    micro_batches: int = 1
-    """Into how many parts an auditor cuts every batch; where there are fewer samples, into so many."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoleContext:
     """`contract` writes with `sender`. Everything the role keeps is below `directory`, which no other role shares.
 
-    `workshop`: where long work is done. `clock`: seconds of this machine, for pauses."""
+    `engine`: computes. `workshop`: where long work is done. `clock`: seconds of this machine, for pauses. `make_desk`:
+    makes what looks at the chain and writes to it."""
 
     contract: VerificationGame
     sender: Sender
     store: ContentStore
     directory: Path
+    engine: Engine = field(default_factory=Engine)
     limits: Limits = field(default_factory=Limits)
     policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
     workshop: Workshop = field(default_factory=Threads)
     clock: Callable[[], float] = time.monotonic
+    make_desk: Callable[[VerificationGame, Sender], Desk] = Desk
     desk: Desk = field(init=False)
+    """Every context has a desk of its own, copies too."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "desk", self.make_desk())
-
-    def make_desk(self) -> Desk:
-        """What looks at the chain and writes to it."""
-        return Desk(self.contract, self.sender)
+        object.__setattr__(self, "desk", self.make_desk(self.contract, self.sender))
 
     @property
     def address(self) -> ChecksumAddress:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
 from roundlog.adjudication.openings import needed
-from roundlog.dispute import DisputedOperator, FabricatedValues, StepTrace, trace_step
-from roundlog.execution.batches import BatchSource
-from roundlog.execution.executor import Executor
+from roundlog.dispute import (
+    DisputedOperator,
+    FabricatedValues,
+    OutputsOnDisk,
+    SomeOutputs,
+    StepTrace,
+    trace_step,
+)
 from roundlog.training.job import Job
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.policies import alone
 from roundlog.training.replay import replay, replay_interval, replay_state
 from roundlog.training.run import Run
@@ -23,70 +30,41 @@ from tiebreak.game import Leaves, Output, Place, Trace, Tree
 
 CACHE_BYTES = 1 << 30
 
+_STEPS_ON_DISK = 4
+"""Steps whose outputs are kept; games at more places take turns."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Evidence:
-    """What a party knows about a run that it has executed in `run_dir`, and executes again where it is asked.
+    """A run that a party has executed in `run_dir`, executed again where a dispute asks for more.
 
-    `state_roots`: one an interval. `batches`, `executor`: as in the run; None for what the spec prescribes.
-    `micro_batches`: into how many parts batches are cut, to the same bits; a step that is disputed itself is executed
-    whole. `cache_bytes`: how much of what was computed is kept; games at the same place share it.
-
-    One thread at a time may ask for a `tree`; what is `at_hand` anybody may ask."""
+    A disputed step is executed once: its outputs stay on disk for all that is opened of it. One thread at a time may
+    ask for a `tree`; any thread may ask what is `at_hand`."""
 
     def __init__(
         self,
         job: Job,
         run_dir: Path,
         state_roots: Sequence[bytes],
+        options: RunOptions = DEFAULT_OPTIONS,
         *,
-        batches: BatchSource | None = None,
-        executor: Executor | None = None,
-        device: torch.device | str = "cpu",
-        micro_batches: int = 1,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
+        """state_roots: one an interval. options: as of the run. cache_bytes: how much of what was computed is kept in
+        memory; games at the same place share it."""
         self.job = job
         self.run_dir = run_dir
         self.fabricated = FabricatedValues(run_dir)
-        self._batches = batches
-        self._executor = executor
-        self._device = device
-        self._micro_batches = micro_batches
+        self._options = options
         self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
         # Games at different places take turns, so that more than the last one is kept of each.
         self._before: Kept[int, list[torch.Tensor]] = Kept(cache_bytes // 4)
         self._traces: Kept[Place, Trace] = Kept(cache_bytes // 4)
         self._outputs: Kept[Place, Output] = Kept(cache_bytes // 2)
-
-    @classmethod
-    def recall(
-        cls,
-        job: Job,
-        run_dir: Path,
-        *,
-        batches: BatchSource | None = None,
-        executor: Executor | None = None,
-        device: torch.device | str = "cpu",
-        micro_batches: int = 1,
-        cache_bytes: int = CACHE_BYTES,
-    ) -> Evidence | None:
-        """The evidence of a run that was executed to its end; None if it was not."""
-        roots = Run(job, run_dir, batches=batches).recorded_roots()
-        if len(roots) < job.spec.intervals:
-            return None
-        return cls(
-            job,
-            run_dir,
-            roots,
-            batches=batches,
-            executor=executor,
-            device=device,
-            micro_batches=micro_batches,
-            cache_bytes=cache_bytes,
-        )
+        self._on_disk: Kept[int, StepTrace] = Kept(_STEPS_ON_DISK)
+        """Steps whose outputs are on disk."""
 
     @property
     def claim(self) -> Leaves:
@@ -104,7 +82,7 @@ class Evidence:
         if (found := self.at_hand(place)) is not None:
             return found
         if len(place) == 1:
-            self._roots[place] = Leaves(self.step_roots(*place))
+            self._roots[place] = Leaves(replay_interval(self._run, *place))
             return self._roots[place]
         if len(place) == 2:
             trace = Trace(self.trace(self.step_at(place)))
@@ -112,7 +90,7 @@ class Evidence:
             return trace
         if len(place) == 3:
             output = self.output(self.step_at(place), place[2])
-            kept = {place[2], *needed(self.job.program, place[2])}
+            kept = needed(self.job.program, place[2])
             self._outputs.put(place, output, sum(self.job.program.nodes[q].type.nbytes for q in kept))
             return output
         raise KeyError(place)
@@ -121,29 +99,27 @@ class Evidence:
         """The step, counted from 0, that a place is about."""
         return place[0] * self.job.spec.interval + place[1]
 
-    # What a dishonest party does otherwise.
+    def trace(self, step: int) -> StepTrace:
+        """All that a step computes; with the outputs, if the disk has room for them."""
+        if (kept := self._on_disk.get(step)) is not None:
+            return kept
+        try:
+            trace = self._executed(step, OutputsOnDisk(self.job.program, self.run_dir))
+        except OSError:
+            return self._executed(step, SomeOutputs())
+        self._on_disk.put(step, trace, 1)
+        return trace
 
-    def step_roots(self, interval: int) -> Sequence[bytes]:
-        """The state roots after every step of an interval."""
-        return replay_interval(self._run, interval)
-
-    def trace(self, step: int, keep: Sequence[int] = ()) -> StepTrace:
-        """All that a step computes; the outputs of the operators `keep` themselves."""
-        run = self._run
-        executor = run.executor
-        if not isinstance(executor, Executor):
-            executor = Executor(self.job.program, self.job.spec.rounding_bits)
-        inputs = run.inputs(step, self._state_before(step))
-        return trace_step(executor, inputs, alone(self.job.spec), self.fabricated, keep)
-
-    def output(self, step: int, q: int) -> Output:
+    def output(self, step: int, q: int) -> DisputedOperator:
         """The output of operator q of a step, with everything that can be opened of it."""
-        trace = self.trace(step, sorted(needed(self.job.program, q)))
+        wanted, trace = needed(self.job.program, q), self.trace(step)
+        if self._on_disk.get(step) is None:
+            trace = self._executed(step, SomeOutputs(wanted))
         return DisputedOperator(
             self.job,
             step,
             q,
-            values=trace.values,
+            values={value: trace.outputs[value] for value in wanted if value in trace.outputs},
             states=self._state_before(step),
             fabricated=self.fabricated,
             stop=trace.stop,
@@ -153,15 +129,13 @@ class Evidence:
 
     @cached_property
     def _run(self) -> Run:
-        return Run(
-            self.job,
-            self.run_dir,
-            batches=self._batches,
-            device=self._device,
-            micro_batches=self._micro_batches,
-            continue_after_stop=True,
-            executor=self._executor,
-        )
+        # A disputed step that stops has a state all the same: a fabricated one.
+        return Run(self.job, self.run_dir, replace(self._options, continue_after_stop=True, on_step=None))
+
+    def _executed(self, step: int, outputs: MutableMapping[int, torch.Tensor]) -> StepTrace:
+        run = self._run
+        inputs = run.inputs(step, self._state_before(step))
+        return trace_step(run.executor, inputs, alone(self.job.spec), self.fabricated, outputs)
 
     def _state_before(self, step: int) -> list[torch.Tensor]:
         if (kept := self._before.get(step)) is None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from roundlog.arithmetic import MachineError
 from roundlog.training import job as engine
-from roundlog.training.run import StepEvent
+from roundlog.training.options import StepEvent
 
 from tiebreak.chain.errors import AccountError, ChainError, ContractError, NotConfirmed
 from tiebreak.chain.game import Call

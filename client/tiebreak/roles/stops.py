@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from roundlog.adjudication.adjudicate import Outcome
-from roundlog.dispute import DisputedOperator
 from roundlog.training.stops import noted_stop
 
 from tiebreak.roles.evidence import Evidence
@@ -32,9 +31,7 @@ def confirm_stop(evidence: Evidence) -> str | None:
     if found != stop:
         again = "goes through" if found is None else f"stops at operator {found.operator}, element {found.element}"
         return f"{where} stopped at element {stop.element}, and {again} when it is executed again: check this machine"
-    output = evidence.output(step, stop.operator)
-    assert isinstance(output, DisputedOperator)
-    answer = output.answer(stop.element)
+    answer = evidence.output(step, stop.operator).answer(stop.element)
     if answer is Outcome.NO_VALUE:
         return None
     value = "leaves it to the referee" if isinstance(answer, Outcome) else f"has {answer:#x} there"

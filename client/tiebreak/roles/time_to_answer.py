@@ -14,6 +14,7 @@ from roundlog.dispute.trace import half_of
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.policies import alone
 from roundlog.training.run import Run
 
@@ -38,7 +39,9 @@ def step_seconds(job: Job) -> float:
     """What the first step of a job takes here; the quicker of two executions, because the first one compiles."""
     seen: list[float] = []
     with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
-        run = Run(job, Path(name), on_step=lambda event: seen.append(event.seconds), continue_after_stop=True)
+        run = Run(
+            job, Path(name), RunOptions(on_step=lambda event: seen.append(event.seconds), continue_after_stop=True)
+        )
         for _ in range(2):
             run.step(0, list(job.initial.values()), alone(job.spec))
     return min(seen)

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import torch
-from roundlog.execution.batches import BatchSource
-from roundlog.execution.executor import Executor, StoppedError
-from roundlog.training import job as engine
-from roundlog.training import trainer as training
+from roundlog.execution import StoppedError
 
 from tiebreak.chain.records import ANYONE, Job, JobStatus, Phase, Side
-from tiebreak.game import Leaves
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
 from tiebreak.roles.context import RoleContext
@@ -39,37 +33,10 @@ class TrainerRole(JobRole):
 
     name = "trainer"
 
-    def __init__(
-        self, context: RoleContext, job: int, *, device: torch.device | str = "cpu", keep_every: int = 1
-    ) -> None:
-        """keep_every: intervals between two checkpoints that stay on disk."""
+    def __init__(self, context: RoleContext, job: int) -> None:
         super().__init__(context, job)
-        self._device = device
-        self._keep_every = keep_every
         self._games = Games(self, Side.TRAINER)
         self._told_stakes = False
-
-    # What a dishonest trainer does otherwise; an honest one follows the spec.
-
-    def batches(self, job: engine.Job) -> BatchSource | None:
-        """The data to train on; None for what the spec prescribes."""
-        return None
-
-    def executor(self, job: engine.Job) -> Executor | None:
-        """What executes the program; None for what the program says."""
-        return None
-
-    def alter(self, evidence: Evidence) -> Evidence:
-        """What the trainer claims."""
-        return evidence
-
-    def claim(self, evidence: Evidence) -> tuple[bytes, bytes, tuple[bytes, ...]]:
-        """Checkpoint root, final state root, and the proof that ties them."""
-        leaves: Leaves = evidence.claim
-        return leaves.root, leaves.payloads[-1], leaves.as_next_root().last_leaf_proof
-
-    def log_to_publish(self, log_dir: Path) -> Path:
-        return log_dir
 
     # The work.
 
@@ -121,62 +88,40 @@ class TrainerRole(JobRole):
         bonded = posted.status is not JobStatus.OPEN
         if not bonded:
             require_small_rows(self.context, job)
-        trainer = training.Trainer(
-            job,
-            room / "run",
-            batches=self.batches(job),
-            executor=self.executor(job),
-            keep_every=self._keep_every,
-            device=self._device,
-            on_step=self.on_step(errand, posted, job, "training", bonded=bonded),
-        )
+        on_step = self.on_step(errand, posted, job, "training", bonded=bonded)
         try:
-            result = trainer.run()
+            result = self.context.engine.train(job, room / "run", on_step)
         except StoppedError as error:
             raise Refused(str(error)) from error
         self.notify_job(What.COMPUTED, f"trained to checkpoint root 0x{result.checkpoint_root.hex()}")
-        evidence = Evidence(
-            job,
-            room / "run",
-            result.state_roots,
-            batches=self.batches(job),
-            executor=self.executor(job),
-            device=self._device,
-            cache_bytes=self.context.limits.cache_bytes,
-        )
+        evidence = self.context.engine.evidence(job, room / "run", result.state_roots)
         store = self.context.store
-        log_cid = store.add_directory(self.log_to_publish(result.log_dir))
+        log_cid = store.add_directory(result.log_dir)
         model_cid = store.add_file(result.final_state)
         self.notify_job(What.PUBLISHED, f"published the log ({result.log_bytes} bytes) as {log_cid}")
         self.notify_job(What.PUBLISHED, f"published the final state as {model_cid}")
-        return Claimed(self.alter(evidence), log_cid, model_cid)
+        return Claimed(evidence, log_cid, model_cid)
 
     def _recalled(self, posted: Job, duty: Duty) -> list[Evidence] | None:
         """The evidence of a finished run, read again without executing anything; empty if there is none, None as long
         as that takes."""
 
         def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
-            job = self.read_job(posted)
-            found = Evidence.recall(
-                job,
-                self.context.room(self.job, posted) / "run",
-                batches=self.batches(job),
-                executor=self.executor(job),
-                device=self._device,
-                cache_bytes=self.context.limits.cache_bytes,
-            )
-            return [] if found is None else [self.alter(found)]
+            run_dir = self.context.room(self.job, posted) / "run"
+            found = self.context.engine.recall(self.read_job(posted), run_dir)
+            return [] if found is None else [found]
 
         return self.work(Lane.GAMES, "recalling", recall, duty, "reading the run again")
 
     def _commit(self, posted: Job, done: Claimed) -> Progress:
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
-        root, final, proof = self.claim(done.evidence)
+        claim = done.evidence.claim
+        proof = claim.as_next_root().last_leaf_proof
         self.order(
-            f"commit to checkpoint root 0x{root.hex()}",
+            f"commit to checkpoint root 0x{claim.root.hex()}",
             "commit",
-            *(self.job, posted.spec_hash, root, final, proof, done.log_cid, done.model_cid),
+            *(self.job, posted.spec_hash, claim.root, claim.payloads[-1], proof, done.log_cid, done.model_cid),
             value=posted.terms.trainer_bond,
             purpose=f"commit to {self.intention(posted)}",
             job=self.job,

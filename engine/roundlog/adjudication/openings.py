@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -29,19 +29,18 @@ _R = TypeVar("_R")
 
 
 class TraceRoots:
-    """Observes one step (`Executor.run(observe=...)`): the tensor root of every operator's output, in program order,
-    and the outputs themselves of the operators that are to be opened."""
+    """Observer of one step (`StepExecutor.run(observe=...)`): the tensor root of every operator's output, in program
+    order, and the outputs."""
 
-    def __init__(self, keep: Collection[int] = ()) -> None:
+    def __init__(self, outputs: MutableMapping[int, torch.Tensor]) -> None:
+        """outputs: where they are put."""
         self.roots: list[bytes] = []
-        self.kept: dict[int, torch.Tensor] = {}
-        self._keep = frozenset(keep)
+        self.outputs = outputs
 
     def __call__(self, index: int, output: torch.Tensor) -> None:
         assert index == len(self.roots), "operators are observed in program order"
         self.roots.append(tensor_root(output))
-        if index in self._keep:
-            self.kept[index] = output
+        self.outputs[index] = output
 
 
 def needed(program: Program, q: int) -> set[int]:

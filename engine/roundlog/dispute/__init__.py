@@ -1,8 +1,8 @@
 """What a party needs once a single step is disputed: all that the step computes as one tree, the chunks of one output,
-the running results of one sum, and proofs of single elements (docs/protocol.md). Everything is executed again when it
-is asked for; nothing is kept but what an answer needs."""
+the running results of one sum, and proofs of single elements (docs/protocol.md)."""
 
 from roundlog.dispute.operator import DisputedOperator, ElementMaterial
+from roundlog.dispute.outputs import OutputsOnDisk, SomeOutputs
 from roundlog.dispute.running import RunningResults, running_results
 from roundlog.dispute.trace import StepTrace, operators_half, trace_step, trace_tree
 from roundlog.training.fabricated_values import FabricatedValues
@@ -11,7 +11,9 @@ __all__ = [
     "DisputedOperator",
     "ElementMaterial",
     "FabricatedValues",
+    "OutputsOnDisk",
     "RunningResults",
+    "SomeOutputs",
     "StepTrace",
     "operators_half",
     "running_results",

@@ -65,7 +65,7 @@ class DisputedOperator:
         self.encoded = encode_descriptor(self.descriptor)
         self._job = job
         self._step = Step.of(job.spec, step)
-        self._made_up = fabricated
+        self._fabricated = fabricated
         self._stop = stop
         self._values = values
         self._running: dict[int, RunningResults] = {}
@@ -91,7 +91,7 @@ class DisputedOperator:
         if self._stopped_here is None:
             return tensor_tree(output)
         bits = self._step.rounding_bits
-        return claimed_tree(self._job.program, bits, self._step.step, self._stopped_here, output, self._made_up)
+        return claimed_tree(self._job.program, bits, self._step.step, self._stopped_here, output, self._fabricated)
 
     @property
     def _stopped_here(self) -> Stop | None:

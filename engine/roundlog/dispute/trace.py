@@ -9,7 +9,7 @@ the state's own tree, extended by PAD.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from roundlog.commitments import (
     tensor_root,
     tensor_tree,
 )
-from roundlog.execution.executor import Executor, StepResult, StoppedError
+from roundlog.execution import StepExecutor, StepResult, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import Program, first_store
 from roundlog.rounding import Rounding
@@ -60,9 +60,9 @@ class StepTrace:
     states: list[bytes]
     """Tensor roots of the state after the step."""
     stop: Stop | None
-    values: dict[int, torch.Tensor] = field(default_factory=dict)
-    """Outputs that were to be kept; that of the operator at which the step stops is right before the first element
-    without a value."""
+    outputs: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """Outputs that were kept; that of the operator at which the step stops is right before the first element without a
+    value."""
 
     @cached_property
     def tree(self) -> MerkleTree:
@@ -70,23 +70,27 @@ class StepTrace:
 
 
 def trace_step(
-    executor: Executor, inputs: StepInputs, rounding: Rounding, fabricated: FabricatedValues, keep: Collection[int] = ()
+    executor: StepExecutor,
+    inputs: StepInputs,
+    rounding: Rounding,
+    fabricated: FabricatedValues,
+    outputs: MutableMapping[int, torch.Tensor],
 ) -> StepTrace:
-    """Executes a step and notes every operator's output. keep: of which operators to keep it. Where the step stops,
-    the rest is made up."""
-    roots = TraceRoots(keep)
+    """Executes a step and notes every operator's output. outputs: where they are put. Where the step stops, the rest
+    is fabricated."""
+    roots = TraceRoots(outputs)
 
     def execute() -> StepResult:
         nonlocal roots
-        roots = TraceRoots(keep)
+        roots = TraceRoots(outputs)
         return executor.run(inputs, rounding, observe=roots)
 
     try:
         result = until_undisturbed(execute, rounding.start_again)
     except StoppedError as error:
-        return _stopped(executor.program, executor.bits, inputs, roots, fabricated, error, keep)
+        return _stopped(executor.program, executor.bits, inputs, roots, fabricated, error)
     return StepTrace(
-        operators=roots.roots, states=[tensor_root(state) for state in result.states], stop=None, values=roots.kept
+        operators=roots.roots, states=[tensor_root(state) for state in result.states], stop=None, outputs=outputs
     )
 
 
@@ -97,7 +101,6 @@ def _stopped(
     roots: TraceRoots,
     fabricated: FabricatedValues,
     error: StoppedError,
-    keep: Collection[int],
 ) -> StepTrace:
     step, first = inputs.step, first_store(program)
     stop = Stop(error.operator, error.element)
@@ -114,12 +117,8 @@ def _stopped(
     operators = [root(index) for index in range(len(program.nodes))]
     # What the stores keep has to be what the state holds: else an opponent with a copy of the operators' half would
     # prove this side wrong, and so it is the one that is.
-    return StepTrace(
-        operators=operators,
-        states=operators[first:],
-        stop=stop,
-        values={**roots.kept, stop.operator: error.output} if stop.operator in keep else roots.kept,
-    )
+    roots.outputs[stop.operator] = error.output
+    return StepTrace(operators=operators, states=operators[first:], stop=stop, outputs=roots.outputs)
 
 
 def claimed_tree(

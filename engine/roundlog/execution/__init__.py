@@ -1,1 +1,22 @@
 """Executing programs: a step as a whole, fused, in parts of its batch, and what stops it."""
+
+from roundlog.execution.batches import Batches, BatchSource
+from roundlog.execution.executor import Executor, StepExecutor
+from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
+from roundlog.execution.running_step import CheckedProgram, RunningStep, StepResult
+from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError
+
+__all__ = [
+    "BatchSource",
+    "Batches",
+    "CheckedProgram",
+    "Executor",
+    "IndexRangeError",
+    "MicrobatchExecutor",
+    "NonFiniteError",
+    "RunningStep",
+    "StepExecutor",
+    "StepResult",
+    "StoppedError",
+    "micro_batches_of",
+]

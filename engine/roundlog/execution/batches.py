@@ -11,12 +11,14 @@ import torch
 from roundlog.randomness import batch_rows
 from roundlog.spec import TrainingSpec
 
+CPU = torch.device("cpu")
+
 
 class BatchSource(Protocol):
     """Where a run gets the data of a step."""
 
-    def load(self, step: int) -> list[torch.Tensor]:
-        """One tensor [batch_size, ...] a field, in program order."""
+    def load(self, step: int, device: torch.device = CPU) -> Sequence[torch.Tensor]:
+        """One tensor [batch_size, ...] a field, in program order, on the device."""
 
 
 class LazyBatch(Sequence[torch.Tensor]):
@@ -62,10 +64,5 @@ class Batches:
         spec = self.spec
         return torch.from_numpy(batch_rows(spec.seed, step, spec.batch_size, spec.data_rows))
 
-    def load(self, step: int) -> list[torch.Tensor]:
-        rows = self.rows(step)
-        return [field[rows] for field in self.dataset.values()]
-
-    def load_lazily(self, step: int, device: torch.device) -> LazyBatch:
-        """The same batch."""
+    def load(self, step: int, device: torch.device = CPU) -> Sequence[torch.Tensor]:
         return LazyBatch(list(self.dataset.values()), self.rows(step), device)

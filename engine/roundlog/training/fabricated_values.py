@@ -34,7 +34,7 @@ class FabricatedValues:
     def __init__(self, run_dir: Path) -> None:
         """Those of a run directory. The secret is drawn when it is first needed, and on disk before it is used: a
         process that is killed goes on with the same claims."""
-        self._path = run_dir / "made-up.key"
+        self._path = run_dir / "fabricated.key"
 
     @property
     def needed(self) -> bool:

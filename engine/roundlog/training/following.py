@@ -1,4 +1,4 @@
-"""A run's part that compares a trainer's log with what is computed, or follows it, and records what is wrong with it.
+"""The hooks of an auditor with a log: they compare it with what is computed, or follow it, and record what is wrong.
 
 findings.json    the share that is verified, wrong entries, and logs that could not be used
 compared         32 bytes an interval: the root of the log that was compared in it, zeros where none was in whole

@@ -20,7 +20,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
@@ -29,12 +28,10 @@ import torch
 
 from roundlog.arithmetic import until_undisturbed
 from roundlog.commitments import CommitmentError, state_root
-from roundlog.execution.batches import Batches, BatchSource
-from roundlog.execution.executor import Executor, StepResult, StoppedError
-from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
+from roundlog.execution import StepExecutor, StoppedError, micro_batches_of
 from roundlog.operators import StepInputs
 from roundlog.program import first_store
-from roundlog.rounding import Follower, Rounding
+from roundlog.rounding import Rounding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import (
     StorageError,
@@ -49,6 +46,7 @@ from roundlog.storage import (
 from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
 from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.job import Job
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
 from roundlog.training.policies import alone
 from roundlog.training.stops import Stop, note_stop, state_after_stop
 
@@ -62,18 +60,8 @@ def root_sum(run_id: bytes, interval: int, root: bytes) -> bytes:
     return sha256(run_id + interval.to_bytes(8, "big") + root).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class StepEvent:
-    """Told after every step."""
-
-    step: int
-    """Counted from 0."""
-    loss: float
-    seconds: float
-
-
 class IntervalHooks(Protocol):
-    """What a role adds to a run: its rounding, and what happens around intervals and steps."""
+    """A role's part in a run: its rounding, and what it does around intervals and steps."""
 
     rounding: Rounding
 
@@ -97,54 +85,34 @@ class Run:
     """One job in one directory, on one device."""
 
     def __init__(
-        self,
-        job: Job,
-        directory: Path,
-        *,
-        batches: BatchSource | None = None,
-        keep_every: int = 1,
-        device: torch.device | str = "cpu",
-        on_step: Callable[[StepEvent], None] | None = None,
-        role: str | None = None,
-        micro_batches: int = 1,
-        continue_after_stop: bool = False,
-        executor: Executor | None = None,
+        self, job: Job, directory: Path, options: RunOptions = DEFAULT_OPTIONS, *, role: str | None = None
     ) -> None:
         """role: whose run this is ("trainer", "auditor"): nobody carries on from what another role computed. None
         only looks at a run, or replays from it. A run directory is a party's own; it is never fetched from others.
-        keep_every: intervals between two checkpoints that are kept on disk (the last one always is). micro_batches:
-        into how many parts every batch is cut, to the same bits in less memory; the rounding has to be a Follower.
-        continue_after_stop: where a step stops, fabricate a state (`roundlog.training.fabricated_values`) and carry on
-        from it, as a party has to that disputes what somebody claims of such a run. executor: instead of that of the
-        job's program; only a dishonest party has a use for it.
 
-        Raises RunError if the directory holds another job's run, ProgramError if a batch cannot be cut so."""
-        if keep_every < 1:
-            raise RunError(f"keep_every is {keep_every}: keep a checkpoint every 1 or more intervals")
-        self.job = job
-        self.directory = directory
-        self._batches = batches
-        self._prescribed = Batches(job.dataset, job.spec)
-        self.keep_every = keep_every
-        self.device = _usable(device)
-        self.on_step = on_step
-        samples = micro_batches_of(job.program, micro_batches)
-        if len(samples) > 1 and job.spec.rounding_policy != POLICY_CERTIFIED:
+        Raises RunError if the directory holds another job's run or the options do not fit the job, ProgramError if a
+        batch cannot be cut so."""
+        if options.keep_every < 1:
+            raise RunError(f"keep_every is {options.keep_every}: keep a checkpoint every 1 or more intervals")
+        if options.micro_batches != 1 and job.spec.rounding_policy != POLICY_CERTIFIED:
             raise RunError(
                 "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it without "
                 "micro-batches"
             )
-        self.continue_after_stop = continue_after_stop
+        self.job = job
+        self.directory = directory
+        self.options = options
+        self.device = _usable(options.device)
         self.stopped: StoppedError | None = None
         """The first stop that this process has gone on from."""
+        micro_batches_of(job.program, options.micro_batches)
         self._bind(role)
-        self.executor: Executor | MicrobatchExecutor
-        if executor is not None:
-            self.executor = executor
-        elif len(samples) == 1:
-            self.executor = Executor(job.program, job.spec.rounding_bits)
-        else:
-            self.executor = MicrobatchExecutor(job.program, micro_batches, directory, job.spec.rounding_bits)
+        self._execution = options.execution(job, options.micro_batches, directory)
+
+    @property
+    def executor(self) -> StepExecutor:
+        """What executes the steps."""
+        return self._execution.executor
 
     def _bind(self, role: str | None) -> None:
         (self.directory / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -237,7 +205,7 @@ class Run:
             return []
         return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
 
-    def run(self, part: IntervalHooks) -> list[bytes]:
+    def run(self, hooks: IntervalHooks) -> list[bytes]:
         """All remaining intervals; returns every state root. Raises StoppedError, RunError, OSError."""
         spec = self.job.spec
         with self._locked():
@@ -245,25 +213,25 @@ class Run:
             self._record(roots)
             done, states = self.newest(len(roots))
             del roots[done:]
-            part.resume(done)
+            hooks.resume(done)
             try:
                 self._record(roots)
                 states = [tensor.to(self.device) for tensor in states]
                 for interval in range(done, spec.intervals):
-                    states = self._interval(interval, states, part)
+                    states = self._interval(interval, states, hooks)
                     root = state_root(states)
-                    if (interval + 1) % self.keep_every == 0 or interval + 1 == spec.intervals:
+                    if (interval + 1) % self.options.keep_every == 0 or interval + 1 == spec.intervals:
                         named = dict(zip(self.job.program.state_names, states, strict=True))
                         save_tensors(self.checkpoint_path((interval + 1) * spec.interval), named)
                     roots.append(root)
                     _append(self.directory / "roots.sums", self._sum(interval, root))
                     _append(self.directory / "roots", root)
             except BaseException:
-                part.abandon()
+                hooks.abandon()
                 raise
         return roots
 
-    def mend(self, part: IntervalHooks, intervals: int, is_damaged: Callable[[int], bool]) -> list[int]:
+    def mend(self, hooks: IntervalHooks, intervals: int, is_damaged: Callable[[int], bool]) -> list[int]:
         """Computes again those of the first intervals of a finished run whose checkpoint is damaged, or of which
         `is_damaged` says that something else is; returns them. Raises RunError if another root comes out, and as `run`.
         """
@@ -279,9 +247,9 @@ class Run:
                 states = [tensor.to(self.device) for tensor in states]
                 for again in range(done, interval + 1):
                     try:
-                        states = self._interval(again, states, part)
+                        states = self._interval(again, states, hooks)
                     except BaseException:
-                        part.abandon()
+                        hooks.abandon()
                         raise
                     if (root := state_root(states)) != roots[again]:
                         raise RunError(
@@ -294,21 +262,21 @@ class Run:
                 mended.append(interval)
         return mended
 
-    def _interval(self, interval: int, states: list[torch.Tensor], part: IntervalHooks) -> list[torch.Tensor]:
-        part.begin_interval(interval)
+    def _interval(self, interval: int, states: list[torch.Tensor], hooks: IntervalHooks) -> list[torch.Tensor]:
+        hooks.begin_interval(interval)
         first = interval * self.job.spec.interval
         for step in range(first, first + self.job.spec.interval):
-            part.before_step(step)
-            states = self.step(step, states, part.rounding)
-            part.after_step(step)
-        part.end_interval(interval)
+            hooks.before_step(step)
+            states = self.step(step, states, hooks.rounding)
+            hooks.after_step(step)
+        hooks.end_interval(interval)
         return states
 
     def inputs(self, step: int, states: list[torch.Tensor]) -> StepInputs:
         """All that a step is a function of. states: before it, on the run's device."""
         return StepInputs(
             states=states,
-            data=self._data(step),
+            data=self._execution.batches.load(step, self.device),
             schedule=self.job.schedule[step].to(self.device),
             seed=self.job.spec.seed,
             step=step,
@@ -320,23 +288,17 @@ class Run:
         started = time.perf_counter()
         inputs = self.inputs(step, states)
         try:
-            result = until_undisturbed(lambda: self._execute(inputs, rounding), rounding.start_again)
+            result = until_undisturbed(lambda: self.executor.run(inputs, rounding), rounding.start_again)
             after, loss = result.states, result.loss
         except StoppedError as error:
-            if not self.continue_after_stop:
+            if not self.options.continue_after_stop:
                 raise
             self.stopped = self.stopped or error
             note_stop(self.directory, step, Stop(error.operator, error.element))
             after, loss = self._beyond(inputs, error), math.nan
-        if self.on_step is not None:
-            self.on_step(StepEvent(step, loss, time.perf_counter() - started))
+        if self.options.on_step is not None:
+            self.options.on_step(StepEvent(step, loss, time.perf_counter() - started))
         return after
-
-    def _execute(self, inputs: StepInputs, rounding: Rounding) -> StepResult:
-        if isinstance(self.executor, MicrobatchExecutor):
-            assert isinstance(rounding, Follower)
-            return self.executor.run(inputs, rounding)
-        return self.executor.run(inputs, rounding)
 
     def _beyond(self, inputs: StepInputs, error: StoppedError) -> list[torch.Tensor]:
         """The state that is made up after a step that stops."""
@@ -345,17 +307,10 @@ class Run:
         if error.operator > first_store(program):
             # Executed again for what was stored before it stopped.
             with suppress(StoppedError):
-                Executor(program, bits).run(inputs, alone(self.job.spec), observe=stores.__setitem__)
+                self.executor.run(inputs, alone(self.job.spec), observe=stores.__setitem__)
         fabricated = FabricatedValues(self.directory)
         states = state_after_stop(program, bits, inputs.step, stores, error, fabricated)
         return [state.to(self.device) for state in states]
-
-    def _data(self, step: int) -> Sequence[torch.Tensor]:
-        if self._batches is not None:
-            return [field.to(self.device) for field in self._batches.load(step)]
-        if isinstance(self.executor, MicrobatchExecutor):
-            return self._prescribed.load_lazily(step, self.device)
-        return [field.to(self.device) for field in self._prescribed.load(step)]
 
 
 def _usable(device: torch.device | str) -> torch.device:

@@ -25,7 +25,7 @@ from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.capture.tracing.rehearsal import surroundings
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.untraceable import reason
-from roundlog.execution.executor import Executor, StoppedError
+from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from roundlog.commitments import CHUNK_SIZE
-from roundlog.execution.executor import StoppedError
+from roundlog.execution import StoppedError
 from roundlog.program import Program, first_store
 from roundlog.storage import StorageError, read_record, write_record
 from roundlog.training.fabricated_values import FabricatedValues

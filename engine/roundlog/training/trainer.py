@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from roundlog.commitments import MerkleTree
-from roundlog.execution.batches import BatchSource
-from roundlog.execution.executor import Executor
 from roundlog.log import LogError, LogHeader, LogWriter, summarise
 from roundlog.rounding import Rounding, Thresholds
 from roundlog.training.job import Job
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.policies import log_kind, recorder
-from roundlog.training.run import Run, StepEvent
+from roundlog.training.run import Run, RunError
 
 
 def log_header(job: Job, interval: int) -> LogHeader:
@@ -60,30 +56,20 @@ class Trainer:
         self,
         job: Job,
         run_dir: Path,
+        options: RunOptions = DEFAULT_OPTIONS,
         *,
-        batches: BatchSource | None = None,
-        keep_every: int = 1,
-        device: torch.device | str = "cpu",
-        on_step: Callable[[StepEvent], None] | None = None,
         thresholds: Thresholds | None = None,
-        executor: Executor | None = None,
     ) -> None:
-        """`batches` replaces the data that the spec prescribes, `executor` that of the job's program; only a dishonest
-        trainer has a use for them.
-        `thresholds` are for jobs under the `threshold` policy.
+        """`thresholds` are for jobs under the `threshold` policy.
 
-        Raises RunError if the directory holds another job's run."""
+        Raises RunError if the directory holds another job's run, or if batches are to be cut."""
+        if options.micro_batches != 1:
+            raise RunError(
+                f"a trainer cannot cut its batches into {options.micro_batches} micro-batches, because the log is "
+                "written operator by operator: leave them whole"
+            )
         self.job = job
-        self._run = Run(
-            job,
-            run_dir,
-            batches=batches,
-            keep_every=keep_every,
-            device=device,
-            on_step=on_step,
-            role="trainer",
-            executor=executor,
-        )
+        self._run = Run(job, run_dir, options, role="trainer")
         self.log_dir = run_dir / "log"
         self._thresholds = thresholds
 
@@ -93,13 +79,13 @@ class Trainer:
 
         Raises StoppedError, LogError, RunError, OSError."""
         self.log_dir.mkdir(exist_ok=True)
-        part = _Recording(self.job, self.log_dir, self._thresholds)
-        roots = self._run.run(part)
-        found = part.resumed_at
+        recording = _Recording(self.job, self.log_dir, self._thresholds)
+        roots = self._run.run(recording)
+        found = recording.resumed_at
         if look_over:
-            mended = self._run.mend(part, found, self._is_damaged)
+            mended = self._run.mend(recording, found, self._is_damaged)
         elif not all(log_path(self.log_dir, interval).exists() for interval in range(found)):
-            mended = self._run.mend(part, found, lambda interval: not log_path(self.log_dir, interval).exists())
+            mended = self._run.mend(recording, found, lambda interval: not log_path(self.log_dir, interval).exists())
         else:
             mended = []
         files = [log_path(self.log_dir, interval) for interval in range(self.job.spec.intervals)]
@@ -121,7 +107,7 @@ class Trainer:
 
 
 class _Recording:
-    """A run's part that writes the log."""
+    """The trainer's hooks: they write the log."""
 
     def __init__(self, job: Job, directory: Path, thresholds: Thresholds | None) -> None:
         self.job = job

@@ -11,17 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from roundlog.execution.batches import BatchSource
-from roundlog.execution.executor import Executor, StoppedError
+from roundlog.execution import StoppedError
 from roundlog.rounding import Finding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import write_record
 from roundlog.training.auditor import Auditor, AuditResult
 from roundlog.training.following import WrongLogError
 from roundlog.training.job import Job
-from roundlog.training.run import StepEvent
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 
 BY_LOG = "by-log"
 """Folder, inside that of the audit, of the run that follows a log of which a sample is verified."""
@@ -67,18 +64,12 @@ class Verdict:
 def audit(
     job: Job,
     run_dir: Path,
+    options: RunOptions = DEFAULT_OPTIONS,
     *,
     claim: bytes | Sequence[bytes] | None = None,
     log_dir: Path | None = None,
     verify_log: float = 1.0,
-    batches: BatchSource | None = None,
-    keep_every: int = 1,
-    device: torch.device | str = "cpu",
-    on_step: Callable[[StepEvent], None] | None = None,
     on_distrust: Callable[[str], None] | None = None,
-    micro_batches: int = 1,
-    continue_after_stop: bool = False,
-    executor: Executor | None = None,
 ) -> Verdict:
     """Audits a claim in a directory; carries on from there after a kill.
 
@@ -88,32 +79,19 @@ def audit(
     is told in one clause, the whole audit is made again without relying on it. All else as of an Auditor.
 
     Raises as Auditor and Auditor.run."""
-
-    def auditor(room: Path, share: float, *, only_right_logs: bool) -> Auditor:
-        return Auditor(
-            job,
-            room,
-            log_dir=log_dir,
-            verify_log=share,
-            batches=batches,
-            keep_every=keep_every,
-            device=device,
-            on_step=on_step,
-            micro_batches=micro_batches,
-            continue_after_stop=continue_after_stop,
-            executor=executor,
-            only_right_logs=only_right_logs,
-        )
-
     certified = job.spec.rounding_policy == POLICY_CERTIFIED
     if log_dir is not None and certified and verify_log < 1.0:
         room = run_dir / BY_LOG
-        found = _by_sample(lambda: auditor(room, verify_log, only_right_logs=True), room, claim)
+        found = _by_sample(
+            lambda: Auditor(job, room, options, log_dir=log_dir, verify_log=verify_log, only_right_logs=True),
+            room,
+            claim,
+        )
         if isinstance(found, AuditResult):
             return _verdict(found, claim, LogStanding.SAMPLED, room)
         if on_distrust is not None:
             on_distrust(found)
-    result = auditor(run_dir, 1.0, only_right_logs=False).run()
+    result = Auditor(job, run_dir, options, log_dir=log_dir).run()
     if log_dir is None:
         standing = LogStanding.NOT_GIVEN
     elif result.findings:

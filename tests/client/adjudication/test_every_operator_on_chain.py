@@ -16,7 +16,7 @@ from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, data_tree, state_tree, tensor_bytes, tensor_root, tensor_tree
 from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.execution.executor import Executor
+from roundlog.execution import Executor
 from roundlog.operators.registry import StepInputs
 from roundlog.program import Program
 from roundlog.randomness import batch_rows
@@ -47,10 +47,9 @@ class Run:
             step=STEP,
             device=torch.device("cpu"),
         )
-        count = len(self.program.nodes)
-        traced = TraceRoots(range(count))
+        traced = TraceRoots({})
         Executor(self.program).run(inputs, Recorder(4), traced)
-        self.roots, self.values = traced.roots, traced.kept
+        self.roots, self.values = traced.roots, traced.outputs
         self.states, self.dataset = [state, torch.ones(3), torch.zeros(5)], [images, tokens]
         self.step = Step(step=STEP, seed=SEED, batch_size=3, data_rows=ROWS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,12 +12,14 @@ from model_trees import Refused
 from random_programs import make
 from roundlog.commitments import data_root, state_root, tensor_root
 from roundlog.descriptors import program_root
-from roundlog.execution.executor import Executor, RunningStep, StoppedError
+from roundlog.execution import StepExecutor
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from tiebreak.adversary.engines import execution_of
 from tiebreak.chain.records import Game, Outcome, Phase, Side
 from tiebreak.game import (
     Bisect,
@@ -72,33 +74,12 @@ def random_job(seed: int, operators: int = 25) -> Job:
     return job_of(made.program, made.inputs)
 
 
-class HidingExecutor(Executor):
-    """Goes on where a run has no value, with ones."""
-
-    def __init__(self, program: Program, bits: int) -> None:
-        super().__init__(program, bits)
-        self.running = _HidingStep
-
-    def run(self, inputs, rounding, observe=None, pass_on=None):  # type: ignore[no-untyped-def]
-        return super().run(inputs, rounding, observe or (lambda index, output: None), pass_on)
-
-
-class _HidingStep(RunningStep):
-    def compute(self, index: int) -> None:
-        try:
-            super().compute(index)
-        except StoppedError as error:
-            output = error.output.clone()
-            if output.is_floating_point():
-                output[~output.isfinite()] = 1.0
-            self.values[index] = output
-            if self.executor.program.nodes[index].op == "store":
-                self.states.append(output)
-
-
-def evidence_of(job: Job, room: Path, executor: Executor | None = None) -> Evidence:
-    result = Auditor(job, room, continue_after_stop=True, executor=executor).run()
-    return Evidence(job, room, result.state_roots, executor=executor)
+def evidence_of(job: Job, room: Path, executor: StepExecutor | None = None) -> Evidence:
+    options = RunOptions(continue_after_stop=True)
+    if executor is not None:
+        options = replace(options, execution=execution_of(lambda job: executor))
+    result = Auditor(job, room, options).run()
+    return Evidence(job, room, result.state_roots, options)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 import torch
 from contract_model import ContractModel
-from disputes_below import HidingExecutor, Player, evidence_of, job_of, new_game, play, random_job, won
+from disputes_below import Player, evidence_of, job_of, new_game, play, random_job, won
 from eth_hash.auto import keccak
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum
@@ -21,9 +21,10 @@ from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, Program, TensorType, first_store
 from roundlog.training.job import Job
 from test_stops import hostile
-from tiebreak.adversary.tampering import CunningEvidence, Lie, TamperedExecutor
+from tiebreak.adversary.cunning import cunning
+from tiebreak.adversary.tampering import Lie, hiding, tampered
 from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
-from tiebreak.game import Output, ProveSegment, ProveStore, Trace
+from tiebreak.game import ProveSegment, ProveStore, Trace
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.referee import asked_operator, verdict
 
@@ -39,8 +40,8 @@ def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 def dispute(job: Job, room: Path, lies: list[Lie], liar: Side) -> tuple[ContractModel, list[object]] | None:
     """The whole game against somebody who lies so; None if the lie makes no difference."""
     honest = evidence_of(job, room / "honest")
-    executor = TamperedExecutor(job.program, 32, lies)
-    lying = CunningEvidence(evidence_of(job, room / "liar", executor), liar)
+    executor = tampered(job.program, 32, lies)
+    lying = cunning(evidence_of(job, room / "liar", executor), liar)
     if honest.claim.root == lying.claim.root:
         return None
     sides = {liar: lying, liar.other: honest}
@@ -104,8 +105,7 @@ def test_whoever_goes_on_where_a_run_has_no_value_loses(tmp_path: Path, short_se
         honest = evidence_of(job, room / "honest")
         if not honest.fabricated.needed:
             continue
-        hiding = evidence_of(job, room / "hiding", HidingExecutor(job.program, 32))
-        lying = CunningEvidence(hiding, Side.TRAINER)
+        lying = cunning(evidence_of(job, room / "hiding", hiding(job.program)), Side.TRAINER)
         assert honest.claim.root != lying.claim.root
         model = new_game(lying, honest)
         play(model, Player(Side.CHALLENGER, honest), Player(Side.TRAINER, lying))
@@ -128,9 +128,9 @@ def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path)
         if stops != honest.fabricated.needed:
             continue
         if stops:
-            lying = evidence_of(job, room / "liar", HidingExecutor(job.program, 32))
+            lying = evidence_of(job, room / "liar", hiding(job.program))
         else:
-            lying = evidence_of(job, room / "liar", TamperedExecutor(job.program, 32, [lies_of(job, rng)]))
+            lying = evidence_of(job, room / "liar", tampered(job.program, 32, [lies_of(job, rng)]))
         if lying.claim.root == honest.claim.root:
             continue
         theirs, ours = lying.trace(0), honest.trace(0)
@@ -144,15 +144,18 @@ def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path)
     assert copied >= 5
 
 
-class CopyingEvidence(Evidence):
+class CopyingEvidence:
     """Running results as the other side has them, but for the last, which comes to the trainer's claim."""
 
     def __init__(self, lying: Evidence, honest: Evidence) -> None:
-        vars(self).update(vars(lying))
-        self._theirs = honest
+        self._own, self._theirs = lying, honest
+        self.claim, self.job = lying.claim, lying.job
 
-    def output(self, step: int, q: int) -> Output:
-        own, theirs = super().output(step, q), self._theirs.output(step, q)
+    def tree(self, place: tuple[int, ...]) -> object:
+        own = self._own.tree(place)
+        if len(place) < 3:
+            return own
+        theirs = self._theirs.output(place[1], place[2])
 
         class Copied:
             def __getattr__(self, name: str) -> object:
@@ -174,7 +177,7 @@ def test_a_copy_of_running_results_does_not_help(tmp_path: Path, short_segments:
             continue
         honest = evidence_of(job, room / "honest")
         lies = [Lie(step=0, operator=Random(seed).choice(sums))]
-        lying = evidence_of(job, room / "liar", TamperedExecutor(job.program, 32, lies))
+        lying = evidence_of(job, room / "liar", tampered(job.program, 32, lies))
         if lying.claim.root == honest.claim.root:
             continue
         model = new_game(lying, honest)
@@ -243,7 +246,7 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
         q, rng = functions[0], Random(seed)
         lie = Lie(step=0, operator=q, element=rng.randrange(job.program.nodes[q].type.numel))
         honest = evidence_of(job, tmp_path / f"{seed}")
-        lying = evidence_of(job, tmp_path / f"{seed} liar", TamperedExecutor(job.program, 32, [lie]))
+        lying = evidence_of(job, tmp_path / f"{seed} liar", tampered(job.program, 32, [lie]))
         if honest.claim.root == lying.claim.root:
             continue
         sides = {liar: lying, liar.other: honest}
@@ -251,7 +254,7 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
         play(model, Player(liar.other, honest), Player(liar, lying))
         assert model.phase is Phase.REFEREE and model.disputed.element == lie.element
         argument = next(iter(job.program.nodes[q].inputs))
-        value = honest.trace(0, [argument]).values[argument].reshape(-1)[lie.element]
+        value = honest.trace(0).outputs[argument].reshape(-1)[lie.element]
         # The model's hash of a descriptor is not the contract's.
         code = Function(asked_operator(job.program, q, bytes(keccak(model.descriptor))).code)
         bits = verdict(code, int(value.view(torch.int32)) & 0xFFFFFFFF, 32, model.disputed.claimed)
@@ -271,7 +274,7 @@ def test_a_silent_party_loses_at_every_level(tmp_path: Path, short_segments: Non
         for liar in Side:
             room = tmp_path / f"{seed} {liar.name}"
             honest = evidence_of(job, room / "honest")
-            lying = CunningEvidence(evidence_of(job, room / "liar", TamperedExecutor(job.program, 32, [lie])), liar)
+            lying = cunning(evidence_of(job, room / "liar", tampered(job.program, 32, [lie])), liar)
             if honest.claim.root == lying.claim.root:
                 continue
             sides = {liar: lying, liar.other: honest}

@@ -26,7 +26,7 @@ from oracle.operators import INEXACT as ORACLE
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Answer, Outcome, Step, adjudicate
 from roundlog.commitments import canonical
-from roundlog.execution.executor import Executor, StepResult
+from roundlog.execution import Executor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.operators import REGISTRY, Kind, Source, StepInputs, Summation

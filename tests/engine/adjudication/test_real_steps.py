@@ -34,8 +34,7 @@ from roundlog.commitments import CHUNK_SIZE, MerkleTree, data_root, state_root, 
 from roundlog.descriptors import Descriptor, Family, describe
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.descriptors.segments import leaves
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor
+from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
@@ -49,7 +48,7 @@ class Trained:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.roots = TraceRoots(keep=range(len(job.program.nodes)))
+        self.roots = TraceRoots({})
         self.states = list(job.initial.values())
         inputs = StepInputs(
             states=self.states,
@@ -67,7 +66,7 @@ class Trained:
         return Material.of(
             self.job.program,
             q,
-            values={value: self.roots.kept[value] for value in needed(self.job.program, q)},
+            values={value: self.roots.outputs[value] for value in needed(self.job.program, q)},
             states=self.states,
             dataset=list(self.job.dataset.values()),
             schedule=self.job.schedule,
@@ -117,7 +116,7 @@ def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(train
             assert descriptor.inputs[position].nbytes == program.nodes[value].type.nbytes
         if not descriptor.elements:
             continue
-        output = bytes(tensor_bytes(trained.roots.kept[q]))
+        output = bytes(tensor_bytes(trained.roots.outputs[q]))
         element = rng.randrange(descriptor.elements)
         material = trained.material(q)
         answer, chunks = openings(descriptor, element, trained.step, material)

@@ -13,7 +13,7 @@ from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, encode
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.commitments import tensor_bytes
 from roundlog.descriptors import describe
-from roundlog.execution.executor import Executor, StoppedError
+from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Follower
@@ -36,7 +36,7 @@ def hostile(seed: int) -> tuple[Program, StepInputs]:
 def check(seed: int) -> StoppedError | None:
     """Runs one hostile program; how it stopped."""
     program, inputs = hostile(seed)
-    traced = TraceRoots(keep=range(len(program.nodes)))
+    traced = TraceRoots({})
     stopped = None
     try:
         Executor(program).run(inputs, Follower.without_log(4), observe=traced)
@@ -49,14 +49,14 @@ def check(seed: int) -> StoppedError | None:
         # Fused or one by one, it is the same.
         assert stopped is not None and (error.operator, error.element) == (stopped.operator, stopped.element)
     rng, step = Random(seed), Step(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1)
-    for q, output in traced.kept.items():
+    for q, output in traced.outputs.items():
         if program.nodes[q].op == "data":
             continue
         for element in sorted(rng.sample(range(output.numel()), min(2, output.numel()))):
             assert element_of(program, q, element, traced, step) == bits_of(program, q, element, output), (seed, q)
     if stopped is not None:
         q = stopped.operator
-        assert q == len(traced.kept)
+        assert q == len(traced.outputs)
         assert element_of(program, q, stopped.element, traced, step) is Outcome.NO_VALUE, (seed, str(stopped))
         before = range(stopped.element)
         for element in rng.sample(before, min(20, len(before))):
@@ -66,7 +66,7 @@ def check(seed: int) -> StoppedError | None:
 
 
 def element_of(program: Program, q: int, element: int, traced: TraceRoots, step: Step) -> object:
-    material = Material.of(program, q, values=traced.kept, states=[], dataset=[], schedule=torch.zeros(0))
+    material = Material.of(program, q, values=traced.outputs, states=[], dataset=[], schedule=torch.zeros(0))
     answer = adjudicate(describe(program, q), element, step, material)
     return answer if isinstance(answer, Outcome) else encode(program.nodes[q].type.dtype, answer)
 

@@ -16,14 +16,15 @@ import pytest
 import torch
 from roundlog.arithmetic import DisturbedError, MachineError, undisturbed, until_undisturbed
 from roundlog.capture import Task
-from roundlog.execution.executor import NonFiniteError
+from roundlog.execution import NonFiniteError
 from roundlog.kernels import environment, threads
 from roundlog.kernels.environment import ARM, ENVIRONMENT, ByNumbers, right_environment
 from roundlog.kernels.threads import in_parts
 from roundlog.operators import REGISTRY
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.run import StepEvent
+from roundlog.training.options import RunOptions
+from roundlog.training.options import StepEvent
 from roundlog.training.trainer import Trainer
 from torch import nn
 
@@ -101,11 +102,11 @@ def test_a_changed_environment_changes_no_root(change: str, when: int, job: Job,
 
     if when < 0:
         CHANGES[change]()
-    trained = Trainer(job, tmp_path / "train", on_step=on_step).run()
+    trained = Trainer(job, tmp_path / "train", RunOptions(on_step=on_step)).run()
     assert trained.checkpoint_root == right
     # Whoever has set it has it again.
     assert not ENVIRONMENT.is_right()
-    audit = Auditor(job, tmp_path / "audit", log_dir=trained.log_dir, verify_log=1.0, on_step=on_step).run()
+    audit = Auditor(job, tmp_path / "audit", RunOptions(on_step=on_step), log_dir=trained.log_dir, verify_log=1.0).run()
     assert (audit.checkpoint_root, audit.findings) == (right, [])
 
 
@@ -135,7 +136,7 @@ def test_a_step_during_which_it_changes_is_computed_again(
     audit = Auditor(job, tmp_path / "audit", log_dir=trained.log_dir, verify_log=1.0).run()
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (right, [], [])
     meddle(monkeypatch, CHANGES[change], 1)
-    cut = Auditor(job, tmp_path / "cut", log_dir=trained.log_dir, verify_log=1.0, micro_batches=2).run()
+    cut = Auditor(job, tmp_path / "cut", RunOptions(micro_batches=2), log_dir=trained.log_dir, verify_log=1.0).run()
     assert (cut.checkpoint_root, cut.findings, cut.unreadable) == (right, [], [])
 
 

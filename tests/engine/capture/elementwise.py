@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from roundlog.capture import Task, capture
-from roundlog.execution.executor import Executor
+from roundlog.execution import Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from torch import Tensor, nn

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from elementwise import states_after_a_step
 from roundlog.capture import CaptureError
-from roundlog.execution.executor import StoppedError
+from roundlog.execution import StoppedError
 from torch import Tensor, nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map

@@ -10,8 +10,7 @@ import pytest
 import torch
 from lowered_cases import BATCH, GROUPS, Case
 from roundlog.capture import Task
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor
+from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job

@@ -13,6 +13,7 @@ from roundlog.examples.baseline import PlainTraining
 from roundlog.execution.fusion import peak_bytes
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 from tasks import ConvNet, classify, gpt_task
 from torch import nn
@@ -133,7 +134,7 @@ def test_micro_batches_are_averaged_as_users_do(tmp_path) -> None:
 def test_the_loss_of_a_step_is_the_mean_over_its_micro_batches(tmp_path) -> None:
     task = net_task(sgd, micro_batches=4)
     losses: list[float] = []
-    Trainer(Job.from_task(task), tmp_path, on_step=lambda event: losses.append(event.loss)).run()
+    Trainer(Job.from_task(task), tmp_path, RunOptions(on_step=lambda event: losses.append(event.loss))).run()
     plain = PlainTraining(task, torch.float64)
     assert losses == pytest.approx([plain.step(step, batch_of(task, step)) for step in range(STEPS)], rel=1e-5)
 

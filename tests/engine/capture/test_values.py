@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor
+from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from roundlog.commitments import state_root, tensor_root
 from roundlog.dispute import FabricatedValues, trace_step
-from roundlog.execution.executor import Executor, NonFiniteError
+from roundlog.execution import Executor, NonFiniteError
 from roundlog.program import Node, Program, first_store
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.policies import alone
 from roundlog.training.replay import replay_interval, replay_state
 from roundlog.training.run import Run
@@ -36,30 +37,32 @@ def test_an_audit_that_does_not_go_on_stops(job: Job, tmp_path: Path) -> None:
 
 
 def test_everybody_agrees_before_the_stop_and_nobody_after(job: Job, tmp_path: Path) -> None:
-    one, other = (Auditor(job, tmp_path / name, continue_after_stop=True).run() for name in ("one", "other"))
+    one, other = (
+        Auditor(job, tmp_path / name, RunOptions(continue_after_stop=True)).run() for name in ("one", "other")
+    )
     assert one.stopped is not None and one.stopped.startswith(f"step {STOP}: ")
     assert [a == b for a, b in zip(one.state_roots, other.state_roots, strict=True)] == [True, False, False, False]
-    again = Auditor(job, tmp_path / "one", continue_after_stop=True).run()
+    again = Auditor(job, tmp_path / "one", RunOptions(continue_after_stop=True)).run()
     assert again.state_roots == one.state_roots
     assert again.stopped == "it stopped before this process was started"
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_a_killed_audit_goes_on_to_the_same_claims(job: Job, tmp_path: Path, micro_batches: int) -> None:
-    whole = Auditor(job, tmp_path / "whole", continue_after_stop=True, micro_batches=micro_batches).run()
+    whole = Auditor(job, tmp_path / "whole", RunOptions(continue_after_stop=True, micro_batches=micro_batches)).run()
     for kept in (0, 1, 2, 3):
         room = tmp_path / f"kept {kept}"
         shutil.copytree(tmp_path / "whole", room)
         (room / "roots").write_bytes(b"".join(whole.state_roots[:kept]))
         assert (
-            Auditor(job, room, continue_after_stop=True, micro_batches=micro_batches).run().state_roots
+            Auditor(job, room, RunOptions(continue_after_stop=True, micro_batches=micro_batches)).run().state_roots
             == whole.state_roots
         )
 
 
 def test_what_is_replayed_and_traced_is_what_was_claimed(job: Job, tmp_path: Path) -> None:
-    audit = Auditor(job, tmp_path, continue_after_stop=True).run()
-    run = Run(job, tmp_path, continue_after_stop=True)
+    audit = Auditor(job, tmp_path, RunOptions(continue_after_stop=True)).run()
+    run = Run(job, tmp_path, RunOptions(continue_after_stop=True))
     assert isinstance(run.executor, Executor)
     for interval in range(4):
         roots = replay_interval(run, interval)
@@ -67,7 +70,7 @@ def test_what_is_replayed_and_traced_is_what_was_claimed(job: Job, tmp_path: Pat
         for inside, root in enumerate(roots):
             step = 2 * interval + inside
             before = replay_state(run, step)
-            trace = trace_step(run.executor, run.inputs(step, before), alone(job.spec), FabricatedValues(tmp_path))
+            trace = trace_step(run.executor, run.inputs(step, before), alone(job.spec), FabricatedValues(tmp_path), {})
             assert (trace.stop is not None) == (step == STOP)
             assert state_root(replay_state(run, step + 1)) == root
             half = trace.tree.depth - 1
@@ -85,7 +88,7 @@ def test_a_state_that_cannot_be_stored_is_made_up_from_there_on(tmp_path: Path) 
     nodes[first + 2] = replace(nodes[first + 2], inputs=(first,))
     program = Program(**{**{f: getattr(plain.program, f) for f in Program.__slots__}, "nodes": tuple(nodes)})
     job = replace(plain, program=program)
-    run = Run(job, tmp_path / "it", continue_after_stop=True)
+    run = Run(job, tmp_path / "it", RunOptions(continue_after_stop=True))
     right = Run(plain, tmp_path / "plain").step(0, list(plain.initial.values()), alone(plain.spec))
     states = run.step(0, list(job.initial.values()), alone(job.spec))
     assert run.stopped is not None and run.stopped.operator == first_store(program) + 1
@@ -93,6 +96,6 @@ def test_a_state_that_cannot_be_stored_is_made_up_from_there_on(tmp_path: Path) 
     assert state_root(states[1:2]) != state_root(right[1:2])
     assert isinstance(run.executor, Executor)
     inputs = run.inputs(0, list(job.initial.values()))
-    trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(tmp_path / "it"))
+    trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(tmp_path / "it"), {})
     assert trace.states == [tensor_root(state) for state in states]
     assert trace.operators[first_store(program) :] == trace.states

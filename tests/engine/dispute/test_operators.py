@@ -15,8 +15,8 @@ from roundlog.adjudication.partial import ExactSum, decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
 from roundlog.descriptors import Family, describe
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Input, Row
-from roundlog.dispute import DisputedOperator, FabricatedValues, running_results, trace_step
-from roundlog.execution.executor import Executor
+from roundlog.dispute import DisputedOperator, FabricatedValues, SomeOutputs, running_results, trace_step
+from roundlog.execution import Executor
 from roundlog.program import DType
 from roundlog.training.job import Job
 from roundlog.training.policies import alone
@@ -46,11 +46,11 @@ def disputed(job: Job, room: Path, q: int) -> DisputedOperator:
     run = Run(job, room)
     states = run.step(0, list(job.initial.values()), alone(job.spec))
     inputs = run.inputs(STEP, states)
-    assert isinstance(run.executor, Executor)
-    trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(room), needed(job.program, q))
-    assert set(trace.values) == needed(job.program, q)
+    outputs = SomeOutputs(needed(job.program, q))
+    trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(room), outputs)
+    assert set(trace.outputs) == needed(job.program, q)
     return DisputedOperator(
-        job, STEP, q, values=trace.values, states=states, fabricated=FabricatedValues(room), stop=trace.stop
+        job, STEP, q, values=trace.outputs, states=states, fabricated=FabricatedValues(room), stop=trace.stop
     )
 
 
@@ -139,22 +139,22 @@ def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(
     run = Run(job, tmp_path)
     inputs = run.inputs(0, list(job.initial.values()))
     assert isinstance(run.executor, Executor)
-    stopped = trace_step(run.executor, inputs, alone(job.spec), secret).stop
+    stopped = trace_step(run.executor, inputs, alone(job.spec), secret, {}).stop
     assert stopped is not None
     q = stopped.operator
-    trace = trace_step(run.executor, inputs, alone(job.spec), secret, needed(job.program, q))
+    trace = trace_step(run.executor, inputs, alone(job.spec), secret, SomeOutputs(needed(job.program, q)))
     one = DisputedOperator(
         job,
         0,
         q,
-        values=trace.values,
+        values=trace.outputs,
         states=inputs.states,
         fabricated=secret,
         stop=trace.stop,  # type: ignore[arg-type]
     )
     assert one.tree.root == trace.operators[q]
     size = job.program.nodes[q].type.dtype.itemsize
-    made = trace.values[q].clone()
+    made = trace.outputs[q].clone()
     made[~made.isfinite()] = 1.0
     theirs = tensor_tree(made)
     index = next(i for i in range(theirs.count) if theirs.node(0, i) != one.tree.node(0, i))

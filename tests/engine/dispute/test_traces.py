@@ -13,7 +13,7 @@ from roundlog.commitments import CHUNK_SIZE, PAD, depth_of, leaf_hash, node_hash
 from roundlog.descriptors import describe
 from roundlog.dispute import FabricatedValues, StepTrace, operators_half, trace_step, trace_tree
 from roundlog.dispute.trace import claimed_tree, half_of, right_bytes
-from roundlog.execution.executor import Executor
+from roundlog.execution import Executor
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType, first_store
 from roundlog.rounding import Follower
@@ -21,8 +21,7 @@ from test_stops import hostile
 
 
 def trace(program: Program, inputs: StepInputs, fabricated: FabricatedValues) -> StepTrace:
-    keep = range(len(program.nodes))
-    return trace_step(Executor(program), inputs, Follower.without_log(4), fabricated, keep)
+    return trace_step(Executor(program), inputs, Follower.without_log(4), fabricated, {})
 
 
 @pytest.mark.parametrize("operators", [1, 2, 3, 5, 8, 9])
@@ -64,7 +63,7 @@ def test_a_step_that_has_a_result_is_traced_as_it_is(secret: FabricatedValues) -
         traced += 1
         states = Executor(program).run(inputs, Follower.without_log(4)).states
         assert found.states == claimed_states(program, found) == [tensor_root(state) for state in states]
-        assert found.operators == [tensor_root(found.values[q]) for q in range(len(program.nodes))]
+        assert found.operators == [tensor_root(found.outputs[q]) for q in range(len(program.nodes))]
         assert state_root(states) == trace_tree([b"x" * 32], found.states).node(
             depth_of(len(states)), half_of(1, len(states)) >> depth_of(len(states))
         )
@@ -85,21 +84,21 @@ def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
         q, first = found.stop.operator, first_store(program)
         stopped.append(program.nodes[q].op)
         assert len(found.operators) == len(program.nodes)
-        assert found.operators[:q] == [tensor_root(found.values[p]) for p in range(q)]
+        assert found.operators[:q] == [tensor_root(found.outputs[p]) for p in range(q)]
         # A copy of the operators' half stores what this side claims of the state, and nothing else.
         assert found.states == claimed_states(program, found)
         # Up to the chunk of the first bad element the output is right, from there on it is a secret.
-        material = Material.of(program, q, values=found.values, states=[], dataset=[], schedule=torch.zeros(0))
+        material = Material.of(program, q, values=found.outputs, states=[], dataset=[], schedule=torch.zeros(0))
         step = Step(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1)
         kind = program.nodes[q].type
-        right, size = bytes(right_bytes(found.stop, found.values[q])), kind.dtype.itemsize
+        right, size = bytes(right_bytes(found.stop, found.outputs[q])), kind.dtype.itemsize
         assert len(right) == found.stop.element * size
         for element in range(0, found.stop.element, 37):
             bits = decode(kind.dtype, right[element * size : (element + 1) * size])
             assert adjudicate(describe(program, q), element, step, material) == bits
         assert adjudicate(describe(program, q), found.stop.element, step, material) is Outcome.NO_VALUE
         # The tree of the output is right before the chunk of that element, and a secret from there on.
-        trees = [claimed_tree(program, 32, inputs.step, found.stop, found.values[q], one) for one in (secret, another)]
+        trees = [claimed_tree(program, 32, inputs.step, found.stop, found.outputs[q], one) for one in (secret, another)]
         assert trees[0].root == found.operators[q] and trees[0].count == -(-kind.nbytes // CHUNK_SIZE)
         chunk = len(right) // CHUNK_SIZE
         for i in range(trees[0].count):
@@ -113,19 +112,19 @@ def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
         same = [a == b for a, b in zip(found.states, other.states, strict=True)]
         assert all(same[: max(0, q - first)]) and not all(same)
         assert trace(program, inputs, secret).tree.root == found.tree.root
-        assert set(needed(program, q)) <= set(found.values)
+        assert set(needed(program, q)) <= set(found.outputs)
     assert {"take", "loss", "store"} <= set(stopped)
 
 
 def test_what_is_made_up_is_on_disk_before_it_is_used_and_the_same_ever_after(tmp_path: Path) -> None:
     assert not FabricatedValues(tmp_path).needed
     first = FabricatedValues(tmp_path).data(32, "root", 1)
-    assert FabricatedValues(tmp_path).needed and len((tmp_path / "made-up.key").read_bytes()) == 32
+    assert FabricatedValues(tmp_path).needed and len((tmp_path / "fabricated.key").read_bytes()) == 32
     assert FabricatedValues(tmp_path).data(32, "root", 1) == first
     assert FabricatedValues(tmp_path).data(32, "root", 2) != first != FabricatedValues(tmp_path).data(32, "root", "1")
     (tmp_path / "other").mkdir()
     assert FabricatedValues(tmp_path / "other").data(32, "root", 1) != first
-    (tmp_path / "made-up.key").write_bytes(b"short")
+    (tmp_path / "fabricated.key").write_bytes(b"short")
     with pytest.raises(ValueError, match="is not a secret of 32 bytes"):
         FabricatedValues(tmp_path).data(1, "x")
 

@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 from roundlog.capture.builder import Builder
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor, NonFiniteError
+from roundlog.execution import Batches, Executor, NonFiniteError
 from roundlog.execution.fusion import MAX_GROUP, Group, peak_bytes, plan
 from roundlog.kernels import compiled_tape
 from roundlog.operators import StepInputs

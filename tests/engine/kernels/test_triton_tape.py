@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.execution.executor import Executor
+from roundlog.execution import Executor
 from roundlog.kernels import cuda
 from roundlog.kernels.tape import Code
 from triton_processes import interpret, needs_triton

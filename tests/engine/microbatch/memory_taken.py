@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import Executor
+from roundlog.execution import Batches, Executor
 from roundlog.execution.microbatch import MicrobatchExecutor, peak_bytes
 from roundlog.operators import StepInputs
 from roundlog.rounding import Follower
@@ -46,7 +45,7 @@ def step(job: Job, count: int) -> None:
         executor = MicrobatchExecutor(job.program, count, Path(directory)) if count > 1 else Executor(job.program)
         inputs = StepInputs(
             states=list(job.initial.values()),
-            data=batches.load_lazily(0, cpu) if count > 1 else batches.load(0),
+            data=batches.load(0) if count > 1 else list(batches.load(0)),
             schedule=job.schedule[0],
             seed=job.spec.seed,
             step=0,

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.execution.executor import NonFiniteError
+from roundlog.execution import NonFiniteError
 from roundlog.execution.microbatch import peak_bytes
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.program import ProgramError
 from roundlog.rounding import FindingKind
 from roundlog.training.auditor import Auditor, AuditResult
 from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.options import RunOptions
 from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
@@ -68,9 +69,11 @@ def trained(request, tmp_path_factory) -> tuple[Job, TrainingResult, int]:
 def test_the_root_is_the_trainers_with_a_log_and_without(trained, tmp_path: Path) -> None:
     job, result, samples = trained
     for count in sorted({2, 4, samples}):
-        alone = Auditor(job, tmp_path / f"alone {count}", micro_batches=count).run()
+        alone = Auditor(job, tmp_path / f"alone {count}", RunOptions(micro_batches=count)).run()
         assert alone.state_roots == result.state_roots
-        audit = Auditor(job, tmp_path / f"{count}", log_dir=result.log_dir, verify_log=0.3, micro_batches=count).run()
+        audit = Auditor(
+            job, tmp_path / f"{count}", RunOptions(micro_batches=count), log_dir=result.log_dir, verify_log=0.3
+        ).run()
         assert audit.state_roots == result.state_roots
         assert audit.findings == []
         assert audit.unreadable == []
@@ -118,21 +121,23 @@ def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
     whole = Auditor(job, tmp_path / "whole", log_dir=tmp_path / "log", verify_log=1.0).run()
     assert any(f.kind == FindingKind.FORGED for f in whole.findings)
     for count in (2, samples):
-        parts = Auditor(job, tmp_path / f"{count}", log_dir=tmp_path / "log", verify_log=1.0, micro_batches=count).run()
+        parts = Auditor(
+            job, tmp_path / f"{count}", RunOptions(micro_batches=count), log_dir=tmp_path / "log", verify_log=1.0
+        ).run()
         assert found(parts) == found(whole)
         assert parts.state_roots == whole.state_roots == result.state_roots
 
 
 def test_an_interval_can_be_replayed_in_micro_batches(trained, tmp_path: Path) -> None:
     job, result, _ = trained
-    assert replay_interval(Run(job, tmp_path / "run", micro_batches=2), 1)[-1] == result.state_roots[1]
+    assert replay_interval(Run(job, tmp_path / "run", RunOptions(micro_batches=2)), 1)[-1] == result.state_roots[1]
 
 
 def test_more_micro_batches_than_samples_are_refused_in_one_sentence(tmp_path: Path) -> None:
     job = Job.from_task(linear_task())
     for count in (0, -1, 6):
         with pytest.raises(ProgramError, match=f"5 samples cannot be cut into {count} micro-batches"):
-            Auditor(job, tmp_path / "run", micro_batches=count)
+            Auditor(job, tmp_path / "run", RunOptions(micro_batches=count))
     assert not (tmp_path / "run").exists()
 
 
@@ -162,7 +167,7 @@ def test_a_value_that_is_not_finite_is_named_as_for_the_whole_batch(tmp_path: Pa
     messages = set()
     for count in (1, 2, 3, 6):
         with pytest.raises(NonFiniteError) as caught:
-            Auditor(job, tmp_path / f"{count}", micro_batches=count).run()
+            Auditor(job, tmp_path / f"{count}", RunOptions(micro_batches=count)).run()
         messages.add(str(caught.value))
     assert len(messages) == 1, messages
     assert "(mul, test_audits.py:" in messages.pop()
@@ -201,7 +206,7 @@ def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path
 
 def test_slices_that_wait_are_gone_with_the_process_and_leave_nothing_in_the_run(tmp_path: Path) -> None:
     job = Job.from_task(linear_task(steps=2, interval=1))
-    Auditor(job, tmp_path / "run", micro_batches=2).run()
+    Auditor(job, tmp_path / "run", RunOptions(micro_batches=2)).run()
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {
         "checkpoints",
         "roots",

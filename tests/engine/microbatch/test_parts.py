@@ -12,7 +12,7 @@ import torch
 from random_programs import make
 from roundlog.arithmetic import sums
 from roundlog.capture import Task
-from roundlog.execution.executor import NonFiniteError
+from roundlog.execution import NonFiniteError
 from roundlog.execution.microbatch import summing
 from roundlog.execution.microbatch.analysis import analyse
 from roundlog.execution.microbatch.layout import ranges
@@ -22,6 +22,7 @@ from roundlog.operators.summation import InParts
 from roundlog.rounding import Follower, Recorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 from tasks import classify, conv_task, linear_task
 from test_random_programs import bits, check_all_cuts
@@ -248,7 +249,7 @@ def test_audits_come_to_the_same_root(
     for count in (2, 3, 5):
         for log in (None, result.log_dir):
             run_dir = tmp_path / f"{count} {log is None}"
-            audit = Auditor(job, run_dir, log_dir=log, verify_log=0.3, micro_batches=count).run()
+            audit = Auditor(job, run_dir, RunOptions(micro_batches=count), log_dir=log, verify_log=0.3).run()
             assert audit.state_roots == result.state_roots
             assert audit.findings == []
 
@@ -275,6 +276,6 @@ def test_a_sum_that_overflows_in_parts_is_named_as_for_the_whole_batch(always_in
     messages = set()
     for count in (1, 2, 6):
         with pytest.raises(NonFiniteError) as caught:
-            Auditor(job, tmp_path / f"{count}", micro_batches=count).run()
+            Auditor(job, tmp_path / f"{count}", RunOptions(micro_batches=count)).run()
         messages.add(str(caught.value))
     assert len(messages) == 1 and "(sum, test_parts.py:" in messages.pop()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from random_programs import make
-from roundlog.execution.executor import Executor, NonFiniteError
+from roundlog.execution import Executor, NonFiniteError
 from roundlog.execution.microbatch import MicrobatchExecutor, rules
 from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.rounding import Follower, Recorder

@@ -10,6 +10,7 @@ from roundlog.execution import executor
 from roundlog.operators import marking
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 from tasks import TASKS
 
@@ -27,8 +28,10 @@ def test_a_device_comes_to_the_cpus_roots_and_its_log_is_as_good(
     Job.from_task(TASKS[name](steps=8)).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
-    there = Trainer(job, tmp_path / "there", device="cuda").run()
+    there = Trainer(job, tmp_path / "there", RunOptions(device="cuda")).run()
     assert there.state_roots == here.state_roots
     for device, log in (("cuda", here.log_dir), ("cpu", there.log_dir)):
-        audit = Auditor(job, tmp_path / f"audit on {device}", log_dir=log, verify_log=0.5, device=device).run()
+        audit = Auditor(
+            job, tmp_path / f"audit on {device}", RunOptions(device=device), log_dir=log, verify_log=0.5
+        ).run()
         assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])

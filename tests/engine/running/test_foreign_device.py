@@ -16,11 +16,12 @@ import pytest
 import torch
 from roundlog.commitments import state_root
 from roundlog.dispute import FabricatedValues, trace_step
-from roundlog.execution.executor import Executor, StoppedError
+from roundlog.execution import Executor, StoppedError
 from roundlog.operators import Kind, operator
 from roundlog.rounding import Recorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.policies import alone
 from roundlog.training.replay import replay_interval, replay_state
 from roundlog.training.run import Run
@@ -35,17 +36,22 @@ def work(job_dir: str, run_dir: str, log_dir: str) -> None:
     foreign_device.install()
     job, room = Job.read(Path(job_dir)), Path(run_dir)
     with foreign_device.foreign():
-        trained = Trainer(job, room / "trained", device=foreign_device.NAME).run()
-        by_log = Auditor(job, room / "by log", log_dir=Path(log_dir), verify_log=0.5, device=foreign_device.NAME).run()
-        by_itself = Auditor(job, room / "alone", device=foreign_device.NAME).run()
-        cut = Auditor(
-            job, room / "cut", log_dir=Path(log_dir), verify_log=0.5, device=foreign_device.NAME, micro_batches=2
+        trained = Trainer(job, room / "trained", RunOptions(device=foreign_device.NAME)).run()
+        by_log = Auditor(
+            job, room / "by log", RunOptions(device=foreign_device.NAME), log_dir=Path(log_dir), verify_log=0.5
         ).run()
-        run = Run(job, room / "trained", device=foreign_device.NAME)
+        by_itself = Auditor(job, room / "alone", RunOptions(device=foreign_device.NAME)).run()
+        cut = Auditor(
+            job,
+            room / "cut",
+            RunOptions(device=foreign_device.NAME, micro_batches=2),
+            log_dir=Path(log_dir),
+            verify_log=0.5,
+        ).run()
+        run = Run(job, room / "trained", RunOptions(device=foreign_device.NAME))
         steps = replay_interval(run, 1)
-        assert isinstance(run.executor, Executor)
         inputs = run.inputs(3, replay_state(run, 3))
-        trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(room))
+        trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(room), {})
     found = [by_log.findings, by_log.unreadable, cut.findings, cut.unreadable]
     roots = [run.checkpoint_root.hex() for run in (trained, by_log, by_itself, cut)]
     replayed = [root.hex() for root in (*steps, trace.tree.root)]
@@ -74,8 +80,9 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])
     # What a dispute needs: the steps of an interval, and all that the last of them computes.
     run = Run(job, tmp_path / "here")
-    assert isinstance(run.executor, Executor)
-    trace = trace_step(run.executor, run.inputs(3, replay_state(run, 3)), alone(job.spec), FabricatedValues(tmp_path))
+    trace = trace_step(
+        run.executor, run.inputs(3, replay_state(run, 3)), alone(job.spec), FabricatedValues(tmp_path), {}
+    )
     assert there["replayed"] == [root.hex() for root in (*replay_interval(run, 1), trace.tree.root)]
 
 
@@ -108,7 +115,7 @@ def wait_for_a_step(job_dir: str) -> None:
     kinds = Counter(operator(node.op).kind for node in job.program.nodes)
     looked_up = sum(node.op in ("take", "gather", "scatter_add") for node in job.program.nodes)
     with foreign_device.foreign():
-        run = Run(job, Path(job_dir) / "run", device=foreign_device.NAME)
+        run = Run(job, Path(job_dir) / "run", RunOptions(device=foreign_device.NAME))
         states = [state.to(run.device) for state in job.initial.values()]
         inputs, recorder = run.inputs(0, states), Recorder(job.spec.log_guard)
         before = foreign_device.traffic.waits
@@ -166,7 +173,7 @@ def stop(job_dir: str) -> None:
     foreign_device.install()
     job = Job.read(Path(job_dir))
     with foreign_device.foreign():
-        run = Run(job, Path(job_dir) / "run", device=foreign_device.NAME)
+        run = Run(job, Path(job_dir) / "run", RunOptions(device=foreign_device.NAME))
         print(json.dumps(ends(run)))
 
 

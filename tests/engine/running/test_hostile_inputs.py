@@ -1,17 +1,19 @@
 """What a stranger can put in front of an auditor: forged logs, broken jobs, data that explodes."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.execution.batches import Batches
-from roundlog.execution.executor import NonFiniteError
+from roundlog.execution import Batches, Executor, NonFiniteError
+from roundlog.execution.batches import CPU
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.rounding import FindingKind, follow
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.options import Execution, RunOptions
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import save_file
 from tasks import conv_task, halfway_task, linear_task
@@ -108,17 +110,26 @@ def test_an_unreadable_log_is_reported_and_the_audit_goes_on_without_it(damage: 
     assert path.name in audit.unreadable[0]
 
 
+def reading(batches: type[Batches]) -> RunOptions:
+    """Options of a party that reads other data than the spec prescribes."""
+
+    def execution(job: Job, micro_batches: int, run_dir: Path) -> Execution:
+        return Execution(Executor(job.program), batches(job.dataset, job.spec))
+
+    return RunOptions(execution=execution)
+
+
 def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
     """Of another run, for instance: findings are for people to read, and memory is finite."""
     monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
     job = Job.from_task(halfway_task(steps=6))
 
     class Poisoned(Batches):
-        def load(self, step: int) -> list[torch.Tensor]:
+        def load(self, step: int, device: torch.device = CPU) -> list[torch.Tensor]:
             x, y = super().load(step)
             return [(x + 1) % 17, y]
 
-    fraud = Trainer(job, tmp_path / "fraud", batches=Poisoned(job.dataset, job.spec)).run()
+    fraud = Trainer(job, tmp_path / "fraud", reading(Poisoned)).run()
     audit = Auditor(job, tmp_path / "audit", log_dir=fraud.log_dir, verify_log=1.0).run()
     assert len(audit.findings) == 20
     assert len(audit.unreadable) == 1
@@ -130,11 +141,11 @@ def test_a_trainer_who_poisons_a_batch_gets_another_root_from_that_interval_on(t
     job = Job.from_task(linear_task())
 
     class Poisoned(Batches):
-        def load(self, step: int) -> list[torch.Tensor]:
+        def load(self, step: int, device: torch.device = CPU) -> list[torch.Tensor]:
             x, y = super().load(step)
             return [x, (y + 1) % 3] if step == 5 else [x, y]
 
-    fraud = Trainer(job, tmp_path / "fraud", batches=Poisoned(job.dataset, job.spec)).run()
+    fraud = Trainer(job, tmp_path / "fraud", reading(Poisoned)).run()
     audit = Auditor(job, tmp_path / "audit", log_dir=fraud.log_dir).run()
     same = [a == b for a, b in zip(fraud.state_roots, audit.state_roots, strict=True)]
     assert same == [True, True, False, False]

@@ -12,9 +12,10 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.commitments import data_root, state_root
-from roundlog.execution.executor import IndexRangeError, NonFiniteError
+from roundlog.execution import IndexRangeError, NonFiniteError
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError
+from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 from torch import nn
@@ -124,7 +125,7 @@ def test_a_step_that_stops_in_micro_batches_names_the_same_operator(tmp_path: Pa
     job, sentences = Job.from_task(task), set()
     for count in (1, 2, 4):
         with pytest.raises(NonFiniteError) as caught:
-            Auditor(job, tmp_path / f"{count}", micro_batches=count).run()
+            Auditor(job, tmp_path / f"{count}", RunOptions(micro_batches=count)).run()
         sentences.add(str(caught.value))
     assert len(sentences) == 1, sentences
     assert re.search(r"\(log, [^)]*\) gives -inf at element \d: lower", sentences.pop())

@@ -10,6 +10,7 @@ from processes import finish, start
 from roundlog.commitments import state_root
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.replay import replay_interval, replay_state
 from roundlog.training.run import Run, RunError
 from roundlog.training.trainer import Trainer
@@ -52,7 +53,7 @@ def test_a_finished_run_is_not_run_again(trained, tmp_path) -> None:
     directory, job, result = trained
     shutil.copytree(directory / "run", tmp_path / "run")
     steps = []
-    again = Trainer(job, tmp_path / "run", on_step=steps.append).run()
+    again = Trainer(job, tmp_path / "run", RunOptions(on_step=steps.append)).run()
     assert steps == []
     assert again.checkpoint_root == result.checkpoint_root
 
@@ -94,7 +95,7 @@ def test_a_bit_that_flips_on_record_is_mended_from_the_checkpoint(name: str, int
     flip(tmp_path / "run" / name, 32 * interval + 7)
     assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots
     steps = []
-    again = Trainer(job, tmp_path / "run", on_step=steps.append).run()
+    again = Trainer(job, tmp_path / "run", RunOptions(on_step=steps.append)).run()
     assert again.state_roots == result.state_roots
     assert steps == []
     assert {path: path.read_bytes() for path in tmp_path.glob("run/roots*")} == whole
@@ -106,7 +107,7 @@ def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_agai
     names: list[str], interval: int, first: int, trained, tmp_path
 ) -> None:
     _, job, result = trained
-    Trainer(job, tmp_path / "run", keep_every=4).run()
+    Trainer(job, tmp_path / "run", RunOptions(keep_every=4)).run()
     if interval == 3 or (interval == 5 and len(names) == 1):
         # These are kept: without them, they can only be computed again.
         (tmp_path / "run" / "checkpoints" / f"{2 * interval + 2:08d}.safetensors").unlink()
@@ -114,7 +115,7 @@ def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_agai
         flip(tmp_path / "run" / name, 32 * interval + 31)
     assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots[:interval]
     steps = []
-    again = Trainer(job, tmp_path / "run", keep_every=4, on_step=steps.append).run()
+    again = Trainer(job, tmp_path / "run", RunOptions(keep_every=4, on_step=steps.append)).run()
     assert again.state_roots == result.state_roots
     assert [event.step for event in steps] == list(range(first, 12))
     assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots
@@ -123,8 +124,8 @@ def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_agai
 def test_a_record_of_another_run_is_not_taken_over(trained, tmp_path) -> None:
     _, job, result = trained
     Job.from_task(conv_task(steps=12, interval=2, seed=77)).write(tmp_path / "other")
-    Trainer(Job.read(tmp_path / "other"), tmp_path / "strange", keep_every=6).run()
-    Trainer(job, tmp_path / "run", keep_every=6).run()
+    Trainer(Job.read(tmp_path / "other"), tmp_path / "strange", RunOptions(keep_every=6)).run()
+    Trainer(job, tmp_path / "run", RunOptions(keep_every=6)).run()
     for name in ("roots", "roots.sums"):
         shutil.copy(tmp_path / "strange" / name, tmp_path / "run" / name)
     assert Run(job, tmp_path / "run").recorded_roots() == []
@@ -133,7 +134,7 @@ def test_a_record_of_another_run_is_not_taken_over(trained, tmp_path) -> None:
 
 def test_checkpoints_may_be_kept_every_few_intervals(trained, tmp_path) -> None:
     _, job, result = trained
-    run = Trainer(job, tmp_path / "run", keep_every=4).run()
+    run = Trainer(job, tmp_path / "run", RunOptions(keep_every=4)).run()
     assert run.checkpoint_root == result.checkpoint_root
     kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["00000008.safetensors", "00000012.safetensors"]
@@ -179,7 +180,7 @@ def test_a_device_that_is_not_here_is_a_clear_error(device: str, trained, tmp_pa
     with pytest.raises(
         RunError, match=f"the device '{device}' cannot be used .*: choose another, cpu is here"
     ) as caught:
-        Trainer(job, tmp_path / "run", device=device)
+        Trainer(job, tmp_path / "run", RunOptions(device=device))
     assert "\n" not in str(caught.value)
 
 
@@ -191,4 +192,4 @@ def test_two_processes_cannot_share_a_directory(trained, tmp_path) -> None:
             with pytest.raises(RunError, match="in use by another process"):
                 Auditor(job, tmp_path / "run").run()
 
-    Auditor(job, tmp_path / "run", on_step=second).run()
+    Auditor(job, tmp_path / "run", RunOptions(on_step=second)).run()

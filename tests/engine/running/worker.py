@@ -8,6 +8,7 @@ from pathlib import Path
 
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 
 
@@ -18,11 +19,11 @@ def main(role: str, job_dir: str, run_dir: str, log_dir: str = "", share: str = 
         print(event.step, file=sys.stderr, flush=True)
 
     if role == "train":
-        result = Trainer(job, Path(run_dir), on_step=tell).run()
+        result = Trainer(job, Path(run_dir), RunOptions(on_step=tell)).run()
         found = []
     else:
         log = Path(log_dir) if log_dir else None
-        result = Auditor(job, Path(run_dir), log_dir=log, verify_log=float(share), on_step=tell).run()
+        result = Auditor(job, Path(run_dir), RunOptions(on_step=tell), log_dir=log, verify_log=float(share)).run()
         found = [asdict(finding) for finding in result.findings]
         if role == "audit twice":
             alone = Auditor(job, Path(f"{run_dir} alone")).run()

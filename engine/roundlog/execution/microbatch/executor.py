@@ -1,4 +1,4 @@
-"""One step in micro-batches: the same bits as `roundlog.execution.executor.Executor`, in less memory.
+"""Steps in micro-batches: the bits of `roundlog.execution.executor.Executor`, in less memory.
 
 Every value of a step is the correct rounding of something exact. So it does not matter that the samples are computed a
 few at a time, nor in which pieces a sum over all of them is read.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.execution.executor import Executor, IndexRangeError, NonFiniteError, StepResult, StoppedError
+from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis, analyse, samples_of
 from roundlog.execution.microbatch.layout import Samples, ranges
 from roundlog.execution.microbatch.scratch import Scratch
@@ -21,12 +22,15 @@ from roundlog.execution.microbatch.stages import Part, cut, part_of
 from roundlog.execution.microbatch.summing import summation, terms_of
 from roundlog.execution.microbatch.values import Reads, Values
 from roundlog.execution.origin import Watch
+from roundlog.execution.running_step import StepResult
+from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError
+from roundlog.execution.ways import Observe
 from roundlog.operators import Inexact, StepInputs, check, operator
 from roundlog.operators.reduced_precision import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.operators.summation import InParts
 from roundlog.program import Program, ProgramError
-from roundlog.rounding import Follower, Window
+from roundlog.rounding import Follower, Rounding, Window
 
 
 def micro_batches_of(program: Program, count: int) -> list[Samples]:
@@ -49,7 +53,7 @@ class MicrobatchExecutor:
         check(program)
         check_narrow(program, [operator(node.op) for node in program.nodes], bits)
         self.program = program
-        self._bits = bits
+        self.bits = bits
         self._samples = micro_batches_of(program, micro_batches)
         self._analysis = analyse(program, micro_batches)
         self._cut = cut(program, self._analysis)
@@ -64,8 +68,13 @@ class MicrobatchExecutor:
             self._analysis.batch,
         )
 
-    def run(self, inputs: StepInputs, rounding: Follower) -> StepResult:
-        """One step. Raises as `Executor.run`, and OSError where the disk is full."""
+    def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
+        """Executes one step, as `StepExecutor.run`. rounding: a Follower. observe: outputs are whole, so that the step
+        takes the memory of a whole one. Raises OSError, too, where the disk is full."""
+        if observe is not None:
+            return self._whole.run(inputs, rounding, observe)
+        if not isinstance(rounding, Follower):
+            raise TypeError(f"micro-batches cannot be rounded by a {type(rounding).__name__}: give a Follower")
         found = len(rounding.findings)
         try:
             result = self._all(inputs, rounding, None)
@@ -78,6 +87,10 @@ class MicrobatchExecutor:
             raise error.because(self.program, inputs.step, watch.origin_of(error.operator)) from None
         rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
         return result
+
+    @cached_property
+    def _whole(self) -> Executor:
+        return Executor(self.program, self.bits)
 
     def _all(self, inputs: StepInputs, rounding: Follower, watch: Watch | None) -> StepResult:
         """All times of a step, in order. watch: sees them, and nothing stops that is not finite."""
@@ -120,7 +133,7 @@ class MicrobatchExecutor:
                 see = _seen(watch, self.program, self._analysis, part, samples)
                 executor.replay(inputs, by_part, None if last else pass_on, see)
                 return StepResult([], 0.0)
-            return executor.run(inputs, by_part, pass_on=None if last else pass_on)
+            return executor.run_part(inputs, by_part, None if last else pass_on)
         except StoppedError as error:
             index = part.original[error.operator]
             element = error.element
@@ -152,7 +165,7 @@ class MicrobatchExecutor:
         size = self._analysis.batch if samples is None else samples[1] - samples[0]
         if (time, size) not in self._parts:
             part = part_of(self.program, self._analysis, self._cut, time, size)
-            self._parts[time, size] = part, Executor(part.program, self._bits)
+            self._parts[time, size] = part, Executor(part.program, self.bits)
         return self._parts[time, size]
 
 

@@ -1,0 +1,76 @@
+"""Evidence of a run with lies, which are defended inside of sums as well."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from roundlog.adjudication import binary32 as ieee
+from roundlog.adjudication.partial import ExactSum, IntegerSum, Partial
+from roundlog.adjudication.scalars import wrap
+from roundlog.dispute import RunningResults
+
+from tiebreak.chain.records import Side
+from tiebreak.game import Output, Place, Tree
+from tiebreak.roles.evidence import Evidence
+
+_ONE = 0x3F800000
+"""The FP32 number 1."""
+
+
+def cunning(evidence: Evidence, side: Side) -> Evidence:
+    """The evidence with bent running results: where a lie is the sum of many terms, they come to the lie from the
+    middle on, the trainer's to its own, the challenger's to anything but the truth."""
+    return cast(Evidence, _CunningEvidence(evidence, side))
+
+
+class _CunningEvidence:
+    def __init__(self, honest: Evidence, side: Side) -> None:
+        self._honest, self._side = honest, side
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._honest, name)
+
+    def at_hand(self, place: Place) -> Tree | None:
+        return self._bent(place, self._honest.at_hand(place))
+
+    def tree(self, place: Place) -> Tree | None:
+        return self._bent(place, self._honest.tree(place))
+
+    def _bent(self, place: Place, tree: Tree | None) -> Tree | None:
+        if tree is None or len(place) < 3:
+            return tree
+        return cast(Output, _CunningOutput(cast(Output, tree), self._side))
+
+
+class _CunningOutput:
+    def __init__(self, honest: Output, side: Side) -> None:
+        self._honest, self._side = honest, side
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._honest, name)
+
+    def running(self, element: int, claimed: int) -> RunningResults:
+        found = self._honest.running(element, claimed)
+        last = found.partials[-1]
+        wanted = claimed if self._side is Side.TRAINER else claimed ^ 1
+        if not isinstance(last, ExactSum | IntegerSum):
+            return found
+        middle = len(found.partials) // 2
+        if isinstance(last, ExactSum) and (last.special or not ieee.is_finite(wanted)):
+            wanted = claimed if self._side is Side.TRAINER else _ONE if claimed != _ONE else ieee.NAN
+            lie = ExactSum(_whole(last, wanted)) if ieee.is_finite(wanted) else ExactSum(0, wanted)
+            return RunningResults([lie if i >= middle else partial for i, partial in enumerate(found.partials)])
+        off = _whole(last, wanted) - last.total
+        bent = [_moved(partial, off) if i >= middle else partial for i, partial in enumerate(found.partials)]
+        return RunningResults(bent)
+
+
+def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
+    """The total that finishes to these bits."""
+    return ieee.scaled(bits) << 149 if isinstance(kind, ExactSum) else wrap(bits)
+
+
+def _moved(partial: Partial, off: int) -> Partial:
+    assert isinstance(partial, ExactSum | IntegerSum)
+    total = partial.total + off
+    return ExactSum(total) if isinstance(partial, ExactSum) else IntegerSum(wrap(total))

@@ -1,0 +1,98 @@
+"""Desks that do not send what their role has ordered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+from roundlog.commitments import node_hash
+
+from tiebreak.chain.errors import ChainError, ContractError
+from tiebreak.chain.game import Call, VerificationGame
+from tiebreak.chain.records import Children
+from tiebreak.chain.sender import Sender
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.desk import Desk, Order
+
+_MOVES = {
+    *("bisect", "openLevel", "openOperator", "proveStore", "postChunk"),
+    *("proveElement", "disputeSum", "openPartials", "proveSegment"),
+}
+
+
+class SilentDesk(Desk):
+    """Sends everything but moves: of these only the first `moves`."""
+
+    def __init__(self, contract: VerificationGame, sender: Sender, *, moves: int = 0) -> None:
+        super().__init__(contract, sender)
+        self.moves = moves
+
+    def put(self, order: Order) -> bool:
+        if order.call.function in _MOVES:
+            if self.moves == 0:
+                return False
+            self.moves -= 1
+        return super().put(order)
+
+
+class CheatingDesk(Desk):
+    """Sends bisection moves with the halves swapped, which no hash supports."""
+
+    def put(self, order: Order) -> bool:
+        if order.call.function == "bisect":
+            game, opened, below = order.call.arguments
+            assert isinstance(opened, Children)
+            swapped = Children(left=opened.right, right=opened.left)
+            order = replace(order, call=Call.of("bisect", game, swapped, below))
+        return super().put(order)
+
+
+class FabricatingDesk(Desk):
+    """Claims a root with nothing below it but its last leaf, so that no other leaf can ever be opened."""
+
+    def put(self, order: Order) -> bool:
+        if order.call.function == "commit":
+            job, spec_hash, root, final, proof, log_cid, model_cid = order.call.arguments
+            assert isinstance(root, bytes) and isinstance(final, bytes) and isinstance(proof, tuple)
+            last = next(leaf for leaf in range(1 << len(proof)) if _folded(final, proof, leaf) == root)
+            fabricated = tuple(sha256(b"made up" + sibling).digest() for sibling in proof)
+            claim = _folded(final, fabricated, last), final, fabricated
+            order = replace(order, call=Call.of("commit", job, spec_hash, *claim, log_cid, model_cid))
+        return super().put(order)
+
+
+def _folded(payload: bytes, proof: tuple[bytes, ...], leaf: int) -> bytes:
+    """The root that a proof of a leaf leads to."""
+    node = sha256(b"\x00" + payload).digest()
+    for bit, sibling in enumerate(proof):
+        node = node_hash(sibling, node) if leaf >> bit & 1 else node_hash(node, sibling)
+    return node
+
+
+class RememberingDesk(Desk):
+    """Keeps what the contract has said about proofs of elements that it refused."""
+
+    def __init__(self, contract: VerificationGame, sender: Sender) -> None:
+        super().__init__(contract, sender)
+        self.refused: list[ContractError] = []
+
+    def put(self, order: Order) -> bool:
+        if order.call.function != "proveElement":
+            return super().put(order)
+
+        def failed(error: ChainError) -> None:
+            if isinstance(error, ContractError):
+                self.refused.append(error)
+            order.failed(error)
+
+        return super().put(replace(order, failed=failed))
+
+
+def silenced(context: RoleContext, *, moves: int = 0) -> RoleContext:
+    """The context of a party that falls silent after its first moves."""
+    return replace(context, make_desk=lambda contract, sender: SilentDesk(contract, sender, moves=moves))
+
+
+def cheating(context: RoleContext) -> RoleContext:
+    """The context of a party that lies about the children of its nodes."""
+    return replace(context, make_desk=CheatingDesk)

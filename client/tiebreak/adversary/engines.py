@@ -1,0 +1,60 @@
+"""Engines that compute otherwise than the spec prescribes: what a dishonest party puts in the place of its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from roundlog.execution import Batches, BatchSource, Executor, StepExecutor
+from roundlog.training.job import Job
+from roundlog.training.options import Execution
+
+from tiebreak.adversary.cunning import cunning
+from tiebreak.chain.records import Side
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.engine import Engine
+from tiebreak.roles.evidence import Evidence
+
+MakeExecution = Callable[[Job, int, Path], Execution]
+
+
+def prescribed_executor(job: Job) -> StepExecutor:
+    """Executes the posted program."""
+    return Executor(job.program, job.spec.rounding_bits)
+
+
+def prescribed_batches(job: Job) -> BatchSource:
+    """Reads the rows whose turn it is."""
+    return Batches(job.dataset, job.spec)
+
+
+def execution_of(
+    executor: Callable[[Job], StepExecutor] = prescribed_executor,
+    batches: Callable[[Job], BatchSource] = prescribed_batches,
+) -> MakeExecution:
+    """An execution for `RunOptions` with another executor, or other batches."""
+
+    def make(job: Job, micro_batches: int, run_dir: Path) -> Execution:
+        return Execution(executor(job), batches(job))
+
+    return make
+
+
+@dataclass(frozen=True, kw_only=True)
+class CunningEngine(Engine):
+    """An engine whose evidence defends lies inside of sums, on one side of a game."""
+
+    side: Side
+
+    def evidence(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> Evidence:
+        return cunning(super().evidence(job, run_dir, state_roots), self.side)
+
+
+def lying(context: RoleContext, execution: MakeExecution, side: Side | None = None) -> RoleContext:
+    """The context of a party that executes otherwise. side: on which it defends lies inside of sums, too."""
+    engine = context.engine
+    options = replace(engine.options, execution=execution)
+    if side is None:
+        return replace(context, engine=replace(engine, options=options))
+    return replace(context, engine=CunningEngine(options=options, cache_bytes=engine.cache_bytes, side=side))

@@ -1,0 +1,66 @@
+"""Stores that do not publish the log that was written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from roundlog.log import LogReader, LogWriter
+from roundlog.log.entries import Decision, Entries
+from roundlog.operators import Inexact, operator
+from roundlog.training.job import Job
+from roundlog.training.trainer import log_header, log_path
+
+from tiebreak.store import ContentStore
+
+
+def spoiling(store: ContentStore, spoil: Callable[[Path], None]) -> ContentStore:
+    """A store to which a copy of a log is added in its place. spoil: changes the files of that copy."""
+    return cast(ContentStore, _SpoilingStore(store, spoil))
+
+
+class _SpoilingStore:
+    def __init__(self, store: ContentStore, spoil: Callable[[Path], None]) -> None:
+        self._store, self._spoil = store, spoil
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def add_directory(self, path: Path) -> str:
+        if path.name == "log":
+            copy = path.with_name("spoiled-log")
+            if not copy.exists():
+                shutil.copytree(path, copy)
+                self._spoil(copy)
+            path = copy
+        return self._store.add_directory(path)
+
+
+def forge(log_dir: Path) -> None:
+    """Turns every decision between up and down round, and adds one for the first element of every inexact operator that
+    has none: a small step may have nothing in doubt."""
+    job = Job.read(log_dir.parent.parent / "job")
+    sizes = [node.type.numel for node in job.program.nodes]
+    invented = {
+        index: Entries(np.zeros(1, np.int64), np.full(1, Decision.UP, np.uint8), np.zeros(0, np.uint32))
+        for index, node in enumerate(job.program.nodes)
+        if sizes[index] and isinstance(operator(node.op), Inexact)
+    }
+    for interval in range(job.spec.intervals):
+        header, path = log_header(job, interval), log_path(log_dir, interval)
+        honest = path.rename(path.with_suffix(".honest"))
+        with LogReader(honest, header, sizes) as reader, LogWriter(path, header) as writer:
+            for step in range(header.first_step, header.first_step + header.steps):
+                turned = {index: _turned(entries) for index, entries in reader.step(step).items()}
+                writer.append(step, {**invented, **turned})
+        honest.unlink()
+
+
+def _turned(entries: Entries) -> Entries:
+    decisions = entries.decisions.copy()
+    two_sided = decisions != int(Decision.VALUE)
+    decisions[two_sided] = int(Decision.UP) + int(Decision.DOWN) - decisions[two_sided]
+    return Entries(entries.indices, decisions.astype(np.uint8), entries.values)

@@ -1,0 +1,65 @@
+"""The engine as roles use it: trains and audits jobs on this machine, and gives evidence of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from roundlog.execution.microbatch import samples_of
+from roundlog.training.job import Job
+from roundlog.training.options import RunOptions, StepEvent
+from roundlog.training.run import Run
+from roundlog.training.trainer import Trainer, TrainingResult
+from roundlog.training.verdict import Verdict, audit
+
+from tiebreak.roles.evidence import CACHE_BYTES, Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How a party computes.
+
+    `options`: of its runs; audits cut batches with fewer samples than micro-batches into single ones, and trainings
+    leave them whole. `cache_bytes`: how much of steps that are executed again for games is kept in memory."""
+
+    options: RunOptions = field(default_factory=RunOptions)
+    cache_bytes: int = CACHE_BYTES
+
+    def train(self, job: Job, run_dir: Path, on_step: Callable[[StepEvent], None]) -> TrainingResult:
+        """Trains a job. Raises as `Trainer.run`."""
+        return Trainer(job, run_dir, replace(self.options, micro_batches=1, on_step=on_step)).run()
+
+    def audit(
+        self,
+        job: Job,
+        run_dir: Path,
+        on_step: Callable[[StepEvent], None],
+        *,
+        claim: bytes,
+        log_dir: Path | None,
+        verify_log: float,
+        on_distrust: Callable[[str], None],
+    ) -> Verdict:
+        """Audits a claimed checkpoint root, beyond a stop if need be. Raises as `audit`."""
+        return audit(
+            job,
+            run_dir,
+            replace(self._options(job), on_step=on_step, continue_after_stop=True),
+            claim=claim,
+            log_dir=log_dir,
+            verify_log=verify_log,
+            on_distrust=on_distrust,
+        )
+
+    def evidence(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> Evidence:
+        """The evidence of a run that was executed here. state_roots: one an interval."""
+        return Evidence(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
+
+    def recall(self, job: Job, run_dir: Path) -> Evidence | None:
+        """The evidence of a run that a former process executed to its end; None if there is none."""
+        roots = Run(job, run_dir).recorded_roots()
+        return self.evidence(job, run_dir, roots) if len(roots) == job.spec.intervals else None
+
+    def _options(self, job: Job) -> RunOptions:
+        return replace(self.options, micro_batches=min(self.options.micro_batches, samples_of(job.program)))

@@ -1,0 +1,142 @@
+"""One running step: a program with the values that are alive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from roundlog.commitments import canonical
+from roundlog.execution.finiteness import DeferredChecks, all_finite, ends_finite
+from roundlog.execution.fusion import Group, compute, compute_on_device
+from roundlog.execution.stops import IndexRangeError, NonFiniteError
+from roundlog.operators import Direct, Inexact, Source, StepInputs, check, check_narrow, compute_narrow, operator
+from roundlog.operators.movement import OutOfRangeError
+from roundlog.operators.registry import integer
+from roundlog.program import Program
+from roundlog.rounding import Rounding
+
+PassOn = Callable[[int, torch.Tensor], None]
+"""Takes a slot and the value that a part of a step stores there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step leaves behind."""
+
+    states: list[torch.Tensor]
+    """The next state, one tensor a slot, in program order."""
+    loss: float
+
+
+class CheckedProgram:
+    """A program that has passed the registry's check, with all that its steps look up in it."""
+
+    def __init__(self, program: Program, bits: int) -> None:
+        """bits: of the results of exact operators; those of inexact ones are the rounding's affair.
+
+        Raises ProgramError if the program does not pass the check, or has an operator that cannot be rounded to so few
+        bits."""
+        check(program)
+        self.program = program
+        self.bits = bits
+        self.operators = [operator(node.op) for node in program.nodes]
+        check_narrow(program, self.operators, bits)
+        self.last_uses = program.last_uses()
+        self.ends_finite = ends_finite(program)
+
+
+class RunningStep:
+    """The values of one step that are alive, and the operators that make further ones of them."""
+
+    def __init__(
+        self, checked: CheckedProgram, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None
+    ) -> None:
+        """pass_on: takes what a part of a step stores, as soon as it is there; the step then has no states."""
+        self.inputs = inputs
+        self.rounding = rounding
+        self.values: dict[int, torch.Tensor] = {}
+        self.states: list[torch.Tensor] = []
+        self.loss = torch.zeros(())
+        self.stops = True
+        """Whether the step stops where the loss or the next state is not finite."""
+        self.deferred: DeferredChecks | None = None
+        """Where checks are put off to, if they are."""
+        self._checked = checked
+        self._program = checked.program
+        self._pass_on = pass_on
+        self._finite: set[int] = set()
+        """Values that the kernel which made them has found finite."""
+
+    @property
+    def result(self) -> StepResult:
+        """The result, once all operators are computed."""
+        return StepResult(states=self.states, loss=float(self.loss))
+
+    def forget(self, values: Sequence[int]) -> None:
+        """Lets go of values that no operator reads any more."""
+        for value in values:
+            del self.values[value]
+
+    def compute(self, index: int) -> None:
+        """Computes operator `index` by itself. Raises StoppedError."""
+        node, op = self._program.nodes[index], self._checked.operators[index]
+        arguments = [self.values[value] for value in node.inputs]
+        if isinstance(op, Inexact):
+            result = self.rounding.round(index, op, arguments, node.attributes)
+        elif isinstance(op, Direct):
+            try:
+                result = compute_narrow(op, arguments, node.attributes, self._checked.bits)
+            except OutOfRangeError as error:
+                raise IndexRangeError(
+                    self._program,
+                    self.inputs.step,
+                    index,
+                    error.element,
+                    canonical(error.output),
+                    "has no value",
+                    str(error),
+                ) from None
+        else:
+            assert isinstance(op, Source)
+            result = op.load(node.attributes, node.type, self.inputs)
+        self.values[index] = result
+        # Stores stand at the end of a program, in the order of the state's slots.
+        if node.op == "loss":
+            self._require_finite(index, result)
+            self.loss = result
+        elif node.op == "store" and self._pass_on is None:
+            self._require_finite(index, result)
+            self.states.append(result)
+        elif node.op == "store":
+            assert self._pass_on is not None
+            self._pass_on(integer(node.attributes, "slot"), result)
+            # Nothing reads it here any more, and whoever has it now may want its memory back soon.
+            self.values[index] = result.new_empty(0)
+
+    def compute_group(self, group: Group) -> None:
+        """Computes a group of exact elementwise operators at once."""
+        inputs = [self.values[value] for value in group.inputs]
+        if self.deferred is not None:
+            results, bad = compute_on_device(group, inputs)
+            self.deferred.unless_none(bad)
+            finite = True
+        else:
+            results, finite = compute(group, inputs)
+        self.values.update(zip(group.outputs, results, strict=True))
+        if finite:
+            self._finite.update(group.checked)
+
+    def _require_finite(self, index: int, result: torch.Tensor) -> None:
+        """Checks what a loss or a store has got: raises NonFiniteError, or puts that off."""
+        if (
+            not self.stops
+            or not self._checked.ends_finite[index]
+            or self._program.nodes[index].inputs[0] in self._finite
+        ):
+            return
+        if self.deferred is not None:
+            self.deferred.about(result)
+        elif not all_finite(result):
+            raise NonFiniteError.at(self._program, self.inputs.step, index, result)

@@ -1,0 +1,120 @@
+"""The ways to run one step: in order, in groups, with checks deferred, and past stops.
+
+All lead to the same bits. `start` makes a step that has computed nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+
+from roundlog.commitments import canonical
+from roundlog.execution.finiteness import DeferredChecks
+from roundlog.execution.fusion import Group, deaths, plan
+from roundlog.execution.running_step import CheckedProgram, RunningStep
+from roundlog.execution.stops import StoppedError
+
+Start = Callable[[], RunningStep]
+Observe = Callable[[int, torch.Tensor], None]
+"""Sees every operator's index and output, in program order."""
+
+
+class Way(Protocol):
+    """A way to run one step."""
+
+    def run(self, start: Start) -> RunningStep:
+        """Runs a step to its end. Raises StoppedError, which names the first operator in program order that stops."""
+
+
+class InOrder:
+    """Operator by operator, in program order; every output can be observed."""
+
+    def __init__(self, checked: CheckedProgram, observe: Observe | None = None) -> None:
+        """observe: is given one bit pattern for NaN."""
+        self._checked = checked
+        self._observe = observe
+
+    def execute(self, running: RunningStep) -> None:
+        for index in range(len(self._checked.program.nodes)):
+            running.compute(index)
+            if self._observe is not None:
+                self._observe(index, canonical(running.values[index]))
+            running.forget(self._checked.last_uses.get(index, []))
+
+    def run(self, start: Start) -> RunningStep:
+        running = start()
+        self.execute(running)
+        return running
+
+
+class InGroups:
+    """Chains of exact elementwise operators run fused, each as one kernel; in FP32 only."""
+
+    def __init__(self, checked: CheckedProgram) -> None:
+        self._plan = plan(checked.program)
+        self._dead_after = deaths(checked.program, self._plan)
+        self._in_order = InOrder(checked)
+
+    def execute(self, running: RunningStep) -> None:
+        for item, dead in zip(self._plan, self._dead_after, strict=True):
+            if isinstance(item, Group):
+                running.compute_group(item)
+            else:
+                running.compute(item)
+            running.forget(dead)
+
+    def run(self, start: Start) -> RunningStep:
+        running = start()
+        try:
+            self.execute(running)
+        except StoppedError:
+            # Groups run later than their operators stand: which one is first is found in program order.
+            running.rounding.start_again()
+            self._in_order.run(start)
+            raise
+        return running
+
+
+class Deferred:
+    """On a device: whether the loss and the next state are finite is seen once, at the end of the step."""
+
+    def __init__(self, checked: CheckedProgram, way: InOrder | InGroups) -> None:
+        self._way = way
+        self._in_order = InOrder(checked)
+
+    def run(self, start: Start) -> RunningStep:
+        running = start()
+        running.deferred = DeferredChecks()
+        try:
+            self._way.execute(running)
+            stopped = running.deferred.confirmed()
+        except StoppedError:
+            stopped = True
+        if not stopped:
+            return running
+        # Which operator was the first is found by looking at each, in program order.
+        running.rounding.start_again()
+        return self._in_order.run(start)
+
+
+class PastStops:
+    """Operator by operator, going on where the loss or the next state is not finite: finds where that began."""
+
+    def __init__(
+        self, checked: CheckedProgram, see: Callable[[int, Mapping[int, torch.Tensor]], None], end: int | None = None
+    ) -> None:
+        """see: is shown every operator with the values that are alive. end: the first operator that is left out."""
+        self._checked = checked
+        self._see = see
+        self._end = len(checked.program.nodes) if end is None else end
+
+    def run(self, start: Start) -> RunningStep:
+        """Raises IndexRangeError."""
+        running = start()
+        running.stops = False
+        for index in range(self._end):
+            running.compute(index)
+            self._see(index, running.values)
+            running.forget(self._checked.last_uses.get(index, []))
+        return running
