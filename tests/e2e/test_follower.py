@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tiebreak.adversary.parties import LyingAuditor
-from tiebreak.chain.records import Job, JobStatus, Outcome
+from tiebreak.chain.records import JobStatus, JobView, Outcome
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.follower import Follower
 from tiebreak.roles.trainer import TrainerRole
@@ -86,7 +86,7 @@ def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> No
 
     context = world.context("trainer")
 
-    def make(job: int, posted: Job) -> TrainerRole:
+    def make(job: int, posted: JobView) -> TrainerRole:
         return (Breaking if job == broken else TrainerRole)(context, job)
 
     follower = Follower(context, "trainer", make)

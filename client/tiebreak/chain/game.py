@@ -28,8 +28,8 @@ from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import Log, Node, Receipt, Topic
 from tiebreak.chain.records import (
     Answer,
-    Game,
-    Job,
+    GameView,
+    JobView,
     Terms,
 )
 from tiebreak.chain.sender import Sender
@@ -98,15 +98,15 @@ class VerificationGame:
 
     # views
 
-    def job(self, job: int, *, block: int | None = None) -> Job:
+    def job(self, job: int, *, block: int | None = None) -> JobView:
         """As it stands now, or stood in block number `block`. Raises ContractError (WrongJobStatus) if there is no such
         job."""
-        found: Job = self._view("getJob", job, block=block)
+        found: JobView = self._view("getJob", job, block=block)
         return found
 
-    def game(self, game: int, *, block: int | None = None) -> Game:
+    def game(self, game: int, *, block: int | None = None) -> GameView:
         """The same for a game. Raises ContractError (WrongPhase) if there is no such game."""
-        found: Game = self._view("getGame", game, block=block)
+        found: GameView = self._view("getGame", game, block=block)
         return found
 
     def games_of(self, job: int) -> list[int]:

@@ -117,7 +117,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ClaimView:
     """All zero while the job waits for one."""
 
     trainer: ChecksumAddress
@@ -130,7 +130,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class JobView:
     """A job as `getJob` shows it."""
 
     status: JobStatus
@@ -141,7 +141,7 @@ class Job:
     job_cid: str
     posted_at: int
     commit_deadline: int
-    claim: Claim
+    claim: ClaimView
     live_games: int
     queued_games: int
     game_count: int
@@ -168,7 +168,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelState:
+class LevelView:
     """One level of a game, as far as it has come."""
 
     level: Level
@@ -178,7 +178,7 @@ class LevelState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class Bisection:
     """The search of the present level."""
 
     nodes: tuple[bytes, bytes]
@@ -189,7 +189,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorState:
+class OperatorView:
     """The disputed operator; all zero until a side has opened it."""
 
     descriptor_hash: bytes
@@ -200,7 +200,7 @@ class OperatorState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElementState:
+class ElementView:
     """The element that the challenger has named, and the trainer's bits of it."""
 
     known: bool
@@ -209,7 +209,7 @@ class ElementState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Game:
+class GameView:
     """A game as `getGame` shows it. `ahead`: in phase QUEUED, how many games start before it; `spent`: wei that the gas
     of each side's moves has cost, as far as the contract counts it."""
 
@@ -229,13 +229,13 @@ class Game:
     referee_deadline: int
     started_at: int
     agreed: bytes
-    search: Search
-    levels: tuple[LevelState, ...]
-    operator: OperatorState
-    disputed: ElementState
+    search: Bisection
+    levels: tuple[LevelView, ...]
+    operator: OperatorView
+    disputed: ElementView
 
     @property
-    def current(self) -> LevelState:
+    def current(self) -> LevelView:
         """The deepest level reached."""
         return self.levels[-1]
 

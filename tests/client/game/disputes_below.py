@@ -18,7 +18,7 @@ from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from tiebreak.chain.records import Game, Outcome, Phase, Side
+from tiebreak.chain.records import GameView, Outcome, Phase, Side
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,
@@ -107,7 +107,7 @@ class Player:
 
     side: Side
     evidence: Evidence
-    twist: Callable[[Game, Move], Move | None] | None = None
+    twist: Callable[[GameView, Move], Move | None] | None = None
 
     def __post_init__(self) -> None:
         self.known = Known({(): self.evidence.claim})
