@@ -205,7 +205,7 @@ class _Turn:
         opening = PartialsOpening(
             descriptor=output.encoded,
             root=running.tree.root,
-            last=Partial.of(running.partials[-1].encode()),
+            last=_partial(running.partials[-1].encode()),
             last_leaf_proof=tuple(running.tree.proof(running.tree.count - 1)),
         )
         return OpenPartials(self.side, opening)
@@ -243,7 +243,7 @@ class _Turn:
         return ProveSegment(
             SegmentProof(
                 descriptor=output.encoded,
-                before=Partial.of(running.before(index)),
+                before=_partial(running.before(index)),
                 before_proof=tuple(tree.proof(index - 1)) if index else (),
                 operands=self.operands(output, material.roots),
                 openings=opening_arguments(output.descriptor, material.openings),
@@ -307,3 +307,8 @@ class _Turn:
         claimed = self.game.current
         if tree.count != claimed.leaf_count or tree.root != claimed.roots[self.side]:
             raise _Lost(f"the {self.side.name.lower()}'s root at level {self.level.name} is not over the {what}")
+
+
+def _partial(encoded: bytes) -> Partial:
+    """A running result from the 96 bytes that are a leaf of level PARTIAL."""
+    return Partial(words=(encoded[:32], encoded[32:64], encoded[64:]))

@@ -11,7 +11,8 @@ from roundlog.execution.executor import Executor, StoppedError
 from roundlog.training import job as engine
 from roundlog.training import trainer as training
 
-from tiebreak.chain.records import ANYONE, JobStatus, JobView, Phase, Side
+from tiebreak.chain.record_methods import ANYONE
+from tiebreak.chain.records import JobStatus, JobView, Phase, Side
 from tiebreak.game import Leaves
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
