@@ -15,6 +15,7 @@ from eth_typing import ChecksumAddress
 from tiebreak.chain.abi import ContractAbi
 from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
 from tiebreak.chain.errors import (
+    REVERTED,
     AccountError,
     ChainError,
     ContractError,
@@ -36,7 +37,6 @@ from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 
 _PAGE = 256
-_REVERTED = 3  # the error code that nodes give to a reverted call
 
 E = TypeVar("E", bound=Event)
 
@@ -314,7 +314,7 @@ class VerificationGame:
             raise
 
     def _typed(self, error: RpcRefused) -> ChainError:
-        if error.data or error.code == _REVERTED:
+        if error.data or error.code == REVERTED:
             return self._abi.decode_error(error.data or b"")
         return error
 
