@@ -17,7 +17,7 @@ from judge import judge
 from parties import Party, slowness
 from plans import Event, Plan, Trouble
 from stage import Stage
-from tiebreak.chain.records import Game, JobStatus, Phase, Side
+from tiebreak.chain.records import GameView, JobStatus, Phase, Side
 
 _LOOK = 0.1
 _MOST_SECONDS = 150.0
@@ -183,7 +183,7 @@ class Round:
     def _honest(self) -> list[Party]:
         return [p for p in self.stage.parties.values() if p.honest and p.name != "posting"]
 
-    def _games(self, job: int) -> list[Game]:
+    def _games(self, job: int) -> list[GameView]:
         return [self.stage.contract.game(number) for number in self.stage.contract.games_of(job)]
 
     # What goes wrong.
@@ -302,7 +302,7 @@ class Round:
         # Dishonest challengers would come late, or not at all.
         return calm_since > 0 and time.monotonic() - max(calm_since, self._claimed_at) > 3 * slowness()
 
-    def _is_honest(self, game: Game, side: Side) -> bool:
+    def _is_honest(self, game: GameView, side: Side) -> bool:
         address = game.party(side)
         names = {str(self.stage.accounts[name].address) for name in self.plan.honest}
         return str(address) in names

@@ -12,8 +12,8 @@ import pytest
 from simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
 from tiebreak.chain.errors import JournalError, JournalInUse, Stopped, TransactionPending
 from tiebreak.chain.node import Node
-from tiebreak.chain.outbox import MOST_GAS
 from tiebreak.chain.sender import Sender
+from tiebreak.chain.signer import MOST_GAS
 
 TO = FakeAccount().address
 GWEI = 10**9

@@ -14,7 +14,7 @@ from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node
-from tiebreak.chain.records import Game, JobStatus, Outcome, Side, Terms
+from tiebreak.chain.records import GameView, JobStatus, Outcome, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.context import RoleContext
@@ -187,7 +187,7 @@ class World:
     def status(self) -> JobStatus:
         return self.contract.job(self.job).status
 
-    def game(self, game: int = 1) -> Game:
+    def game(self, game: int = 1) -> GameView:
         return self.contract.game(game)
 
     def balance(self, name: str) -> int:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.outbox import GAS_MARGIN
 from tiebreak.chain.sender import Sender
+from tiebreak.chain.signer import GAS_MARGIN
 
 BATCH_GAS = 12_000_000
 """Of one transaction at most; the protocol allows 16.78 million (EIP-7825)."""

@@ -29,6 +29,10 @@ class InvalidAnswer(ChainError):
     """A node answered with something that is not what the protocol promises."""
 
 
+REVERTED = 3
+"""Error code that nodes give to a reverted call."""
+
+
 class RpcRefused(ChainError):
     """A node refused a request. `code` and `reason` are the node's own; `data` is what a reverted call returned."""
 

@@ -15,6 +15,7 @@ from eth_typing import ChecksumAddress
 from tiebreak.chain.abi import ContractAbi
 from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
 from tiebreak.chain.errors import (
+    REVERTED,
     AccountError,
     ChainError,
     ContractError,
@@ -28,15 +29,14 @@ from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import Log, Node, Receipt, Topic
 from tiebreak.chain.records import (
     Answer,
-    Game,
-    Job,
+    GameView,
+    JobView,
     Terms,
 )
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 
 _PAGE = 256
-_REVERTED = 3  # the error code that nodes give to a reverted call
 
 E = TypeVar("E", bound=Event)
 
@@ -98,15 +98,15 @@ class VerificationGame:
 
     # views
 
-    def job(self, job: int, *, block: int | None = None) -> Job:
+    def job(self, job: int, *, block: int | None = None) -> JobView:
         """As it stands now, or stood in block number `block`. Raises ContractError (WrongJobStatus) if there is no such
         job."""
-        found: Job = self._view("getJob", job, block=block)
+        found: JobView = self._view("getJob", job, block=block)
         return found
 
-    def game(self, game: int, *, block: int | None = None) -> Game:
+    def game(self, game: int, *, block: int | None = None) -> GameView:
         """The same for a game. Raises ContractError (WrongPhase) if there is no such game."""
-        found: Game = self._view("getGame", game, block=block)
+        found: GameView = self._view("getGame", game, block=block)
         return found
 
     def games_of(self, job: int) -> list[int]:
@@ -314,7 +314,7 @@ class VerificationGame:
             raise
 
     def _typed(self, error: RpcRefused) -> ChainError:
-        if error.data or error.code == _REVERTED:
+        if error.data or error.code == REVERTED:
             return self._abi.decode_error(error.data or b"")
         return error
 

@@ -7,12 +7,12 @@ from roundlog.commitments import leaf_hash
 from tiebreak.chain.events import ChunkPosted
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node
-from tiebreak.chain.records import Game, Side
+from tiebreak.chain.records import GameView, Side
 
 _FIRST_STEP = 64
 
 
-def find_chunk(contract: VerificationGame, game_id: int, game: Game) -> bytes | None:
+def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> bytes | None:
     """The chunk that was posted in a game; None if the node does not show it.
 
     Searched from the newest block back to the block in which the game's clocks started. Its hash is known, so that it

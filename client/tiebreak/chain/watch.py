@@ -21,7 +21,7 @@ from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION, Block
 from tiebreak.chain.pace import Pace
 from tiebreak.chain.posted import find_chunk
-from tiebreak.chain.records import Game, Job, Side
+from tiebreak.chain.records import GameView, JobView, Side
 
 PAGE = 100
 """Views of one request: a node gives a call some 50 million gas, and a game takes up to 0.2 million to show."""
@@ -62,11 +62,11 @@ class Watch:
         """Of the last blocks, by block hash and place in the block."""
         self._hashes: dict[int, bytes] = {}
         self._followed: set[int] = set()
-        self._jobs: dict[int, Job] = {}
-        self._games: dict[int, Game] = {}
+        self._jobs: dict[int, JobView] = {}
+        self._games: dict[int, GameView] = {}
         self._games_of: dict[int, list[int]] = {}
         self._chunks: dict[int, tuple[bytes, ...]] = {}
-        self._confirmed: dict[int, tuple[int, Job]] = {}
+        self._confirmed: dict[int, tuple[int, JobView]] = {}
         self._stale_jobs: set[int] = set()
         self._stale_games: set[int] = set()
         self._all_read_at = 0
@@ -122,7 +122,7 @@ class Watch:
 
     # The newest view.
 
-    def job(self, job: int) -> Job:
+    def job(self, job: int) -> JobView:
         """Raises ContractError (WrongJobStatus) if there is no such job in the node's newest block."""
         with self._lock:
             found = self._jobs.get(job)
@@ -144,7 +144,7 @@ class Watch:
                     self._games_of[job] = known
             return list(known)
 
-    def game(self, game: int) -> Game:
+    def game(self, game: int) -> GameView:
         """Raises ContractError (WrongPhase) if there is no such game in the node's newest block."""
         with self._lock:
             found = self._games.get(game)
@@ -163,7 +163,7 @@ class Watch:
 
     # The deep view.
 
-    def confirmed_job(self, job: int) -> Job:
+    def confirmed_job(self, job: int) -> JobView:
         """The job as it stood `confirmations` blocks ago: for what a bond is put on.
 
         Raises NotConfirmed if it was not there yet, or if another job has its number now."""

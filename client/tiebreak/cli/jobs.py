@@ -172,7 +172,8 @@ def create(
         if sameness is not None:
             output.show_line(f"{str(sameness)[0].upper()}{str(sameness)[1:]}.")
     if reward is not None and judge is not None:
-        from tiebreak.chain.records import ANYONE, Terms
+        from tiebreak.chain.record_methods import ANYONE
+        from tiebreak.chain.records import Terms
         from tiebreak.cli.notices import Teller
         from tiebreak.roles.customer import post_job
 

@@ -22,7 +22,7 @@ from roundlog.training.trainer import Trainer
 from tiebreak.adversary.desks import RememberingDesk
 from tiebreak.adversary.frauds import Fraud, Kind, fraudulent_challenger, fraudulent_trainer
 from tiebreak.chain.events import ElementProven
-from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level, Outcome, Phase, Reason, Side
 from tiebreak.chain.shares import Shares
 from tiebreak.demo.ledger import gas_by_level
 from tiebreak.demo.places import all_frauds
@@ -153,10 +153,10 @@ class _Played:
         _, game = self._game()
         return self._job().claim.challenge_deadline if game.phase is Phase.OVER else max(game.deadlines)
 
-    def _job(self) -> Job:
+    def _job(self) -> JobView:
         return self._scene.contract.job(self._stage.job)
 
-    def _game(self) -> tuple[int, Game]:
+    def _game(self) -> tuple[int, GameView]:
         found = self._stage.game_of(self._scene.auditor)
         assert found is not None, "the auditor has not challenged"
         return found
@@ -235,7 +235,7 @@ class _Played:
         count = len(segments(descriptor)) if descriptor.segment else 1
         return count // 2 if count > 1 else None
 
-    def _expect_numbers(self, game: Game) -> None:
+    def _expect_numbers(self, game: GameView) -> None:
         """What the trainer claims of the disputed element, and what the contract computes, to the bit."""
         fraud = self._fraud
         claimed = fraud.claimed if self._liar is Side.TRAINER else fraud.right

@@ -13,7 +13,7 @@ from roundlog.storage import StorageError, load_tensors
 from roundlog.training import job as engine
 
 from tiebreak.chain.known_broken import why_broken
-from tiebreak.chain.records import Job
+from tiebreak.chain.records import JobView
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
@@ -29,7 +29,7 @@ class Refused(Exception):
     """Content, or a whole job, that this role will not work with. The message is one sentence."""
 
 
-def require_decidable(context: RoleContext, posted: Job) -> None:
+def require_decidable(context: RoleContext, posted: JobView) -> None:
     """Looks at what the chain alone says of a job: whether disputes about it could be decided, and its size.
 
     Raises Refused if this role will not work on it, NoCode if the node does not show its adjudicator now."""
@@ -51,7 +51,7 @@ def require_decidable(context: RoleContext, posted: Job) -> None:
         raise Refused(f"the posted adjudicator {adjudicator} is known to be broken ({why})")
 
 
-def fetch_job(context: RoleContext, posted: Job, room: Path, *, within: float | None = None) -> engine.Job:
+def fetch_job(context: RoleContext, posted: JobView, room: Path, *, within: float | None = None) -> engine.Job:
     """The job that the chain names, fetched unless it is there already. Asks the store, not the chain.
 
     Raises Refused for a job that is not the posted one, larger than the context's limits, or of which disputes could
@@ -70,7 +70,7 @@ def fetch_job(context: RoleContext, posted: Job, room: Path, *, within: float | 
     return _read_job(context, posted, directory)
 
 
-def _read_job(context: RoleContext, posted: Job, directory: Path) -> engine.Job:
+def _read_job(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
     try:
         limits = engine.Limits(
             memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
@@ -92,7 +92,7 @@ def require_small_rows(context: RoleContext, job: engine.Job) -> None:
         raise Refused(why)
 
 
-def fetch_log(context: RoleContext, posted: Job, room: Path, *, within: float) -> Path | None:
+def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: float) -> Path | None:
     """The directory of the trainer's logs; None if they cannot be had within so many seconds. An audit needs no log, so
     nothing is raised."""
     directory = room / "log"

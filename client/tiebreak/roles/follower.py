@@ -7,13 +7,13 @@ from collections.abc import Callable
 from roundlog.arithmetic import MachineError
 
 from tiebreak.chain.errors import AccountError
-from tiebreak.chain.records import Job
+from tiebreak.chain.records import JobView
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Progress, What, together
 from tiebreak.roles.role import OUTAGES, JobRole, Role, sentence
 from tiebreak.roles.workshop import Interrupted
 
-Make = Callable[[int, Job], JobRole | None]
+Make = Callable[[int, JobView], JobRole | None]
 """Gives a job's role, at the same context; None for a job to be left alone for ever."""
 
 

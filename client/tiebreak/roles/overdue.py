@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tiebreak.chain.records import Game, Side
+from tiebreak.chain.records import GameView, Side
 from tiebreak.game import ClaimTimeout, timeout_is_due
 from tiebreak.roles.player import describe
 from tiebreak.roles.role import JobRole
@@ -14,7 +14,7 @@ HEAD_START = 2
 """Blocks in which only the parties of a game end it by the clock, so that not everybody pays for the same call."""
 
 
-def end_overdue(role: JobRole, games: Mapping[int, Game]) -> None:
+def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
     """Ends games in which every running clock, or the referee's, is out; those of others after a head start.
 
     Colluding parties would never end each other's games, behind which others are queued. Needs no evidence, and asks

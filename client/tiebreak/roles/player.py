@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import get_args
 
-from tiebreak.chain.records import Game, Level, Phase, Side
+from tiebreak.chain.records import GameView, Level, Phase, Side
 from tiebreak.game import (
     RUNNING,
     Bisect,
@@ -48,7 +48,7 @@ class Games:
         self._side = side
         self._told: dict[int, str] = {}
 
-    def play(self, games: Mapping[int, Game], evidence: Evidence) -> Progress:
+    def play(self, games: Mapping[int, GameView], evidence: Evidence) -> Progress:
         """Orders every move that can be made now, and asks for what the others need."""
         waits: list[Wait] = []
         deadlines: list[int] = []
@@ -73,13 +73,13 @@ class Games:
         first = min(waits, key=lambda wait: math.inf if wait.until is None else wait.until)
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
 
-    def tell_ended(self, games: Mapping[int, Game]) -> None:
+    def tell_ended(self, games: Mapping[int, GameView]) -> None:
         """Tells of each game that is over how it ended; once, unless that changes."""
         for game_id, game in games.items():
             if game.phase is Phase.OVER:
                 self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
 
-    def help_along(self, game_id: int, game: Game, evidence: Evidence) -> None:
+    def help_along(self, game_id: int, game: GameView, evidence: Evidence) -> None:
         """Makes the forced moves of a silent side that holds the same trees as we do. Nobody but the party itself can
         open a level or name an element, so this helps in between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
@@ -92,12 +92,12 @@ class Games:
         if isinstance(decision, get_args(ForcedMove)):
             self.order(game_id, game, decision)
 
-    def order(self, game_id: int, game: Game, move: Move) -> None:
+    def order(self, game_id: int, game: GameView, move: Move) -> None:
         """Lets a move go out with this look."""
         function, arguments = call_of(game_id, move)
         self._role.order(describe(game, move), function, *arguments, job=game.job, game=game_id)
 
-    def _decide(self, game_id: int, game: Game, evidence: Evidence) -> Decision | None:
+    def _decide(self, game_id: int, game: GameView, evidence: Evidence) -> Decision | None:
         """What to do in a game; None as long as it is being computed, or the chunk cannot be had."""
         now = self._role.context.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
@@ -126,7 +126,7 @@ class Games:
             about=game,
         )
 
-    def _chunk(self, game_id: int, game: Game) -> bytes | None:
+    def _chunk(self, game_id: int, game: GameView) -> bytes | None:
         """The chunk that was posted; its hash is known, so that it need not lie under any number of blocks."""
         found = self._role.context.desk.watch.posted_chunk(game_id)
         if found is None:
@@ -139,12 +139,12 @@ class Games:
             self._role.notify_job(what, text, game=game_id)
 
 
-def _is_quick(game: Game) -> bool:
+def _is_quick(game: GameView) -> bool:
     """Whether a move follows at once from trees that are at hand; all others hash or compute."""
     return game.phase is Phase.BISECTION and game.current.level is not Level.PARTIAL
 
 
-def computed_move(game: Game, side: Side, evidence: Evidence, chunk: bytes | None) -> Decision:
+def computed_move(game: GameView, side: Side, evidence: Evidence, chunk: bytes | None) -> Decision:
     """The move that is due from a side, whatever has to be executed for it."""
     known = Known({(): evidence.claim}, chunk)
     while isinstance(decision := forced_move(game, side, known), Need):
@@ -179,7 +179,7 @@ def call_of(game_id: int, move: Move) -> tuple[str, tuple[object, ...]]:
             return "releaseBond", (game_id,)
 
 
-def describe(game: Game, move: Move) -> str:
+def describe(game: GameView, move: Move) -> str:
     """A move in words."""
     level, index = game.current.level, game.search.index
     match move:

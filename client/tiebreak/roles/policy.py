@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.records import Job
+from tiebreak.chain.records import JobView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Policy:
     least_bond: int = 0
     """Wei that the trainer has at stake. An auditor that catches it gets a part of this."""
 
-    def objection(self, posted: Job, bond: int) -> str | None:
+    def objection(self, posted: JobView, bond: int) -> str | None:
         """Why no bond of `bond` wei is put on this job, in one clause; None if nothing is wrong with it."""
         if self.referees is not None and posted.spec.referee not in self.referees:
             return f"its referee {posted.spec.referee} is not among the trusted ones"
@@ -38,7 +38,7 @@ class Policy:
             return f"its bond of {bond} wei is more than the {self.most_bond} allowed"
         return self.not_worth_it(posted)
 
-    def not_worth_it(self, posted: Job) -> str | None:
+    def not_worth_it(self, posted: JobView) -> str | None:
         """Why no work is done for this job at all, in one clause; None if it is worth it."""
         if posted.terms.reward < self.least_reward:
             return f"its reward of {posted.terms.reward} wei is less than the {self.least_reward} asked"
@@ -46,20 +46,20 @@ class Policy:
             return f"its trainer's bond of {posted.terms.trainer_bond} wei is less than the {self.least_bond} asked"
         return None
 
-    def clock_objection(self, posted: Job, needed: int) -> str | None:
+    def clock_objection(self, posted: JobView, needed: int) -> str | None:
         """Why the clocks are too short where `needed` seconds were computed; None if they are not, or if this policy
         says itself what is enough."""
         return too_short(posted, needed) if self.least_clock is None else None
 
 
-def too_short(posted: Job, needed: int) -> str | None:
+def too_short(posted: JobView, needed: int) -> str | None:
     """Why clocks below so many seconds are too short, in one clause; None if they are not."""
     if posted.terms.clock_allowance >= needed:
         return None
     return f"its clocks run {posted.terms.clock_allowance} seconds, less than the {needed} needed"
 
 
-def stakes(posted: Job, bond: int) -> str:
+def stakes(posted: JobView, bond: int) -> str:
     """Who decides over a bond of `bond` wei on this job, in one clause, for whoever is about to pay it."""
     referee = posted.spec.referee
     sides = {"the customer": posted.customer, "the trainer": posted.claim.trainer}

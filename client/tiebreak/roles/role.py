@@ -15,7 +15,7 @@ from roundlog.training.options import StepEvent
 from tiebreak.chain.errors import AccountError, ChainError, ContractError, NotConfirmed
 from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
-from tiebreak.chain.records import Game, Job
+from tiebreak.chain.records import GameView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.context import RoleContext
@@ -198,14 +198,14 @@ class JobRole(Role):
         return progress
 
     @abstractmethod
-    def consider(self, posted: Job) -> Progress:
+    def consider(self, posted: JobView) -> Progress:
         """What is due about the job as it stands now. Raises Refused where nothing can ever be done."""
 
     @abstractmethod
     def refusal(self, why: str) -> str:
         """The clause with which a role leaves a job that it cannot work on."""
 
-    def bond_held(self, posted: Job) -> int:
+    def bond_held(self, posted: JobView) -> int:
         """Wei of this account that the job holds as a bond: who has one at stake never leaves because of what it
         cannot do at present."""
         return 0
@@ -219,7 +219,7 @@ class JobRole(Role):
                 self._again[what] = self.context.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
         return Progress(state=why, stake=held)
 
-    def posted(self) -> Job | None:
+    def posted(self) -> JobView | None:
         """The job as the chain shows it now; None if it shows none."""
         try:
             return self.context.desk.watch.job(self.job)
@@ -228,7 +228,7 @@ class JobRole(Role):
                 return None
             raise
 
-    def confirmed(self, posted: Job) -> bool:
+    def confirmed(self, posted: JobView) -> bool:
         """Whether the job, and the claim on it, lie as deep as asked: only then a bond is put on them."""
         try:
             deep = self.context.desk.watch.confirmed_job(self.job)
@@ -236,7 +236,7 @@ class JobRole(Role):
             return False
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
 
-    def intention(self, posted: Job) -> str:
+    def intention(self, posted: JobView) -> str:
         """The job's part in the name of a payment that is made once: one number may stand for several jobs, on other
         contracts or after a reorganisation."""
         return f"job {self.job} of {self.context.contract.address} with spec 0x{posted.spec_hash.hex()}"
@@ -256,7 +256,7 @@ class JobRole(Role):
         assert head is not None, "look first"
         return head.number
 
-    def _begin_anew(self, posted: Job) -> None:
+    def _begin_anew(self, posted: JobView) -> None:
         """What was computed belongs to a spec, and not to the number that the chain has given to it."""
         if self._spec_hash is not None:
             self.notify_job(
@@ -339,7 +339,7 @@ class JobRole(Role):
                 found.append(f"{errand.doing} of job {self.job}{steps}")
         return found
 
-    def files_are_here(self, posted: Job, duty: Duty) -> bool:
+    def files_are_here(self, posted: JobView, duty: Duty) -> bool:
         """Whether the job's files are in its room, and were found to be what they have to be. They are not kept in
         memory: whoever works with them reads them again. Raises Refused."""
         self._block_seconds = self.context.desk.block_seconds()
@@ -351,12 +351,12 @@ class JobRole(Role):
 
         return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
 
-    def read_job(self, posted: Job) -> engine.Job:
+    def read_job(self, posted: JobView) -> engine.Job:
         """The job's files, from its room; for work that runs apart from the games. Raises Refused, StoreError."""
         return fetch_job(self.context, posted, self.context.room(self.job, posted))
 
     def on_step(
-        self, errand: Errand[T], posted: Job, job: engine.Job, doing: str, *, bonded: bool
+        self, errand: Errand[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
     ) -> Callable[[StepEvent], None]:
         """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
         is paid it holds the clocks of games against what a step takes here."""
@@ -387,7 +387,7 @@ class JobRole(Role):
 
         return told
 
-    def require_time(self, posted: Job, job: engine.Job, step_seconds: float) -> None:
+    def require_time(self, posted: JobView, job: engine.Job, step_seconds: float) -> None:
         """Holds a job's clocks against what its games take here. Raises Refused if they are too short."""
         pace = Pace(block=self._block_seconds, step=step_seconds)
         needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
@@ -407,7 +407,7 @@ class JobRole(Role):
         self.drop_work()
         self.context.desk.watch.unfollow(self.job)
 
-    def games(self, wanted: Callable[[Game], bool]) -> dict[int, Game]:
+    def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
         """The games of this job that are wanted, by their numbers."""
         found = self.context.desk.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}

@@ -29,14 +29,14 @@ from roundlog.descriptors.descriptor import REDUCTIONS
 from tiebreak.chain.records import (
     Children,
     ElementProof,
-    ElementState,
+    ElementView,
     LeafOpening,
     Level,
     NextRoot,
     Opening,
     OperandRoot,
     OperatorOpening,
-    OperatorState,
+    OperatorView,
     Outcome,
     PartialsOpening,
     Phase,
@@ -151,7 +151,7 @@ class ContractModel(Transitions):
                 d = decode_descriptor(encoded)
             except DescriptorError as error:
                 raise Refused("descriptor") from error
-            operator = OperatorState(
+            operator = OperatorView(
                 descriptor_hash=sha256(encoded).digest(),
                 width=d.dtype.itemsize,
                 elements=d.elements,
@@ -208,7 +208,7 @@ class ContractModel(Transitions):
             answer = Answer.UNDECIDED
         if answer is Answer.UNDECIDED:
             self._stop(Side.CHALLENGER)
-            self.disputed = ElementState(known=True, element=element, claimed=claimed)
+            self.disputed = ElementView(known=True, element=element, claimed=claimed)
             self.phase, self.referee_deadline = Phase.REFEREE, self.now + self.referee_allowance
             return
         if not isinstance(answer, Answer) and encode(d.dtype, answer) == claimed.to_bytes(d.dtype.itemsize, "little"):
@@ -223,7 +223,7 @@ class ContractModel(Transitions):
         self._descriptor(descriptor)
         element, claimed = self._element_in(chunk, position)
         self._stop(Side.CHALLENGER)
-        self.disputed = ElementState(known=True, element=element, claimed=claimed)
+        self.disputed = ElementView(known=True, element=element, claimed=claimed)
         self.path.append(self.index)
         self.level = Level.PARTIAL
         self._open()
