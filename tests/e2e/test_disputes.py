@@ -15,13 +15,13 @@ from itertools import product
 import pytest
 from rich.console import Console
 from tiebreak.adversary.frauds import Kind
+from tiebreak.adversary.trainings import TRAININGS
 from tiebreak.chain.devnet import find_anvil
 from tiebreak.chain.records import Side
 from tiebreak.demo.disputes import SIDES, Bench, play_one, prepare
 from tiebreak.demo.report import Dispute
 from tiebreak.demo.scene import Scene
 from tiebreak.demo.screen import Screen
-from tiebreak.demo.trainings import TRAININGS
 
 CHAINS = ("embedded", "anvil")
 Case = tuple[str, int, Side, Kind]

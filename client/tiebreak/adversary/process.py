@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiebreak.cli import options, quantities, roles
+from tiebreak.cli.network import PartyOptions
 
 if TYPE_CHECKING:
     from tiebreak.roles.context import RoleContext
@@ -31,7 +33,7 @@ def play(
     kind: Kind,
     job: int,
     step: Annotated[int, typer.Argument(help="Where the rules are broken, counted from 0.")],
-    directory: roles.Directory = None,
+    directory: Annotated[Path | None, typer.Option("--dir")] = None,
     poll: roles.Poll = 1.0,
     json: options.Json = False,
 ) -> None:
@@ -49,7 +51,8 @@ def play(
 
     names = ("TIEBREAK_CHAIN", "TIEBREAK_CONTRACT", "TIEBREAK_STORE")
     chain, contract, store = (os.environ[name] for name in names)
-    place = roles.Place(None, chain, contract, store, 0, directory, quantities.memory(options.DEFAULT_MEMORY))
+    party = PartyOptions(chain=chain, contract=contract, store=store, confirmations=0, directory=directory)
+    place = roles.Place(party, quantities.memory(options.DEFAULT_MEMORY))
     roles.play("trainer" if kind is Kind.POISON else "auditor", place, make, poll, json)
 
 

@@ -21,16 +21,16 @@ from roundlog.training.trainer import Trainer
 
 from tiebreak.adversary.desks import RememberingDesk
 from tiebreak.adversary.frauds import Fraud, Kind, fraudulent_challenger, fraudulent_trainer
+from tiebreak.adversary.places import all_frauds
+from tiebreak.adversary.trainings import TRAININGS, Training
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level, Outcome, Phase, Reason, Side
 from tiebreak.chain.shares import Shares
 from tiebreak.demo.ledger import gas_by_level
-from tiebreak.demo.places import all_frauds
 from tiebreak.demo.report import Dispute, Place, Report, StoryName
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Aside, Screen
 from tiebreak.demo.stage import TERMS, Stage
-from tiebreak.demo.trainings import TRAININGS, Training
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole

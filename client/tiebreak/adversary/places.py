@@ -22,7 +22,7 @@ from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
 
 from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, Kind
-from tiebreak.demo.trainings import Training
+from tiebreak.adversary.trainings import Training
 
 _POSITION = 2
 """In the batch, of the sample that is swapped."""
