@@ -142,4 +142,4 @@ def test_there_are_never_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(threads, "_POOL", pool)
     done: list[int] = []
     in_parts(lambda start, stop: done.append(start), 4, MUCH)
-    assert sorted(done) == [0, 1, 2, 3] and pool._threads == 2
+    assert sorted(done) == [0, 1, 2, 3] and pool.size == 2
