@@ -21,8 +21,8 @@ from adjudication_cases import Bits, descriptor_of, kind_of
 from hostile_numbers import INEXACT, hostile, spoilt
 from operator_cases import CASES, Case
 from oracle.array import from_torch
-from oracle.operators import DIRECT
-from oracle.operators import INEXACT as ORACLE
+from oracle.direct import DIRECT
+from oracle.inexact import INEXACT as ORACLE
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Answer, Outcome, Step, adjudicate
 from roundlog.commitments import canonical

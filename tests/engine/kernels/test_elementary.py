@@ -15,7 +15,7 @@ from math import factorial
 import numpy as np
 import pytest
 import torch
-from oracle.functions import FUNCTIONS as SERIES
+from elementary_series import FUNCTIONS as SERIES
 from roundlog.arithmetic import round_function
 from roundlog.kernels import elementary
 from roundlog.kernels.elementary import evaluate, mark_function
