@@ -233,7 +233,7 @@ def test_every_executor_gives_the_bits_that_the_contract_computes(name: str, tmp
         assert with_infinities, name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPERATORS)
 def test_many_more_cases_do(name: str, tmp_path: Path) -> None:
     check_many(name, 120, tmp_path)

@@ -21,7 +21,7 @@ from tasks import TASKS, linear_task
 
 ALWAYS = {("gpt", POLICY_THRESHOLD, 32), ("conv", POLICY_CERTIFIED, 24)}
 EVERY = [
-    pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow)
+    pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.long)
     for case in product(TASKS, (POLICY_CERTIFIED, POLICY_THRESHOLD), range(23, 33))
 ]
 
