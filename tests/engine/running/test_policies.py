@@ -80,7 +80,7 @@ def bent(job, source, target, change) -> None:
                 writer.append_trits(step, log)
 
 
-def test_a_trainer_who_steers_the_training_by_its_log_is_found_at_every_element(trained, tmp_path) -> None:
+def test_a_trainer_who_steers_the_training_by_its_log_is_found_at_elements_that_it_steered(trained, tmp_path) -> None:
     job, result, _ = trained
     flips = []
 
