@@ -45,7 +45,7 @@ SAMPLE: set[Case] = {
 def marked(case: Case) -> object:
     chain, training, liar, kind = case
     name = f"{chain}-{TRAININGS[training].name}-{liar.name.lower()}-{kind.name.lower()}"
-    return pytest.param(*case, id=name, marks=() if case in SAMPLE else pytest.mark.slow)
+    return pytest.param(*case, id=name, marks=() if case in SAMPLE else pytest.mark.long)
 
 
 CASES = [marked(case) for case in product(CHAINS, range(len(TRAININGS)), SIDES, Kind)]
