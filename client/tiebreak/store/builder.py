@@ -1,7 +1,7 @@
 """Cuts files and directories into the blocks that `ipfs add` of Kubo would make by default.
 
 CIDv0, dag-pb leaves (no raw leaves), chunks of 256 KiB, balanced tree with at most 174 links a node, SHA-256.
-Blocks come out children first, so whoever stores them in order never holds a node whose children are missing.
+Blocks come out children first, so that a store which keeps them in order never holds a node without its children.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _open_without_following(name: str, flags: int) -> int:
 
 
 def _read_chunk(stream: BinaryIO) -> bytes:
-    """Like read(CHUNK), but short only at the end of the stream."""
+    """The next `CHUNK` bytes of a stream; fewer only at its end."""
     parts: list[bytes] = []
     missing = CHUNK
     while missing and (part := stream.read(missing)):

@@ -1,9 +1,9 @@
-"""Walks a graph of blocks that a stranger made and gives back files and directories, or a typed error.
+"""Reads files and directories from a graph of blocks that a stranger made.
 
-What is checked: every block against its identifier; every node against the canonical encoding; sizes that
-nodes promise against what they deliver; names; order and uniqueness of directory entries. What is bounded:
-content bytes, directory entries, depth, and the number of blocks of a file (so that a graph that shares its
-nodes cannot make a reader visit them exponentially often). Cycles cannot be built without breaking SHA-256.
+Checked are: every block against its identifier; every node against the canonical encoding; the sizes that nodes
+promise; names; order and uniqueness of directory entries. Bounded are: content bytes, directory entries, depth, and the
+number of blocks of a file (so that a graph that shares its nodes cannot make a reader visit them exponentially often).
+Cycles cannot be built without breaking SHA-256.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tiebreak.store.errors import (
 from tiebreak.store.names import check_name
 
 MAX_ENTRIES = 20_000
-"""Most files and directories in one directory tree, all levels together."""
+"""Most files and directories in one directory tree, on all levels together."""
 
 MAX_DIRECTORY_DEPTH = 16
 MAX_FILE_DEPTH = 12
@@ -61,13 +61,17 @@ StoreUnavailable.
 
 
 def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event | None) -> Fetch:
-    """The same for a fetch of `what` that ends `within` seconds from now (None: whenever), and at once when `stop` is
-    set. Raises FetchTooSlow, StoreUnavailable."""
+    """`fetch` with a deadline `within` seconds from now (None: no deadline), which ends at once when `stop` is set.
+
+    `what` names the content in messages. Raises FetchTooSlow, StoreUnavailable."""
     ends = None if within is None else time.monotonic() + within
+
+    def stopped() -> StoreUnavailable:
+        return StoreUnavailable(f"stopped while {what} was fetched: run the same command again to carry on.")
 
     def one(cid: Cid) -> bytes:
         if stop is not None and stop.is_set():
-            raise StoreUnavailable(f"stopped while {what} was fetched.")
+            raise stopped()
         left = None if ends is None else ends - time.monotonic()
         if left is None:
             return fetch(cid)
@@ -76,7 +80,7 @@ def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event
         except TooLate as error:
             raise FetchTooSlow(f"{what} did not come within {within:g} seconds: try again later.") from error
         except Halted as error:
-            raise StoreUnavailable(f"stopped while {what} was fetched.") from error
+            raise stopped() from error
 
     return one
 
@@ -137,7 +141,7 @@ def reachable(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
 
 
 class _Walk:
-    """One traversal: counts what it has taken against what the caller allows."""
+    """One traversal, which counts what it has taken against what the caller allows."""
 
     def __init__(self, fetch: Fetch, max_bytes: int, max_entries: int) -> None:
         self._fetch = fetch
