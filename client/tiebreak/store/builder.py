@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tiebreak.store.cid import Cid
-from tiebreak.store.dagpb import DIRECTORY, FILE, Link, Node, encode
+from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
 from tiebreak.store.errors import ContentTooLarge, UnsupportedFile
 from tiebreak.store.names import check_name
 
@@ -89,7 +89,7 @@ def build_directory(path: Path, sink: Sink) -> Link:
         raise ContentTooLarge(
             f"directory {path} has too many entries for one block ({len(links)}): spread them over subdirectories."
         )
-    block = encode(Node(DIRECTORY, None, None, (), tuple(links)))
+    block = encode(UnixFsNode(DIRECTORY, None, None, (), tuple(links)))
     cid = Cid.of(block)
     sink(cid, block)
     return Link(cid, "", len(block) + sum(link.total_size for link in links))
@@ -127,7 +127,7 @@ def _read_chunk(stream: BinaryIO) -> bytes:
 
 
 def _leaf(chunk: bytes, sink: Sink) -> _Subtree:
-    block = encode(Node(FILE, chunk or None, len(chunk)))
+    block = encode(UnixFsNode(FILE, chunk or None, len(chunk)))
     cid = Cid.of(block)
     sink(cid, block)
     return _Subtree(cid, len(block), len(chunk))
@@ -136,7 +136,7 @@ def _leaf(chunk: bytes, sink: Sink) -> _Subtree:
 def _join(children: list[_Subtree], sink: Sink) -> _Subtree:
     file_size = sum(child.file_size for child in children)
     block = encode(
-        Node(
+        UnixFsNode(
             FILE,
             None,
             file_size,

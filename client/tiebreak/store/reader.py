@@ -28,7 +28,7 @@ from tiebreak.store.dagpb import (
     RAW_LEAF,
     SHARDED_DIRECTORY,
     SYMLINK,
-    Node,
+    UnixFsNode,
     decode,
 )
 from tiebreak.store.errors import (
@@ -165,7 +165,7 @@ class _Walk:
         blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
         yield from self._content(cid, node, size, 0, blocks_left)
 
-    def _content(self, cid: Cid, node: Node, size: int, depth: int, blocks_left: list[int]) -> Iterator[bytes]:
+    def _content(self, cid: Cid, node: UnixFsNode, size: int, depth: int, blocks_left: list[int]) -> Iterator[bytes]:
         """Yields exactly `size` bytes or raises."""
         if _promised_size(cid, node) != size:
             raise MalformedContent(f"file block {cid} has another size than its parent promises: refuse the content.")
@@ -224,10 +224,10 @@ def _is_directory(cid: Cid, block: bytes) -> bool:
     return cid.codec != RAW and decode(block, str(cid)).kind in (DIRECTORY, SHARDED_DIRECTORY)
 
 
-def _as_file(cid: Cid, block: bytes) -> Node:
+def _as_file(cid: Cid, block: bytes) -> UnixFsNode:
     """The node of a file's block, structurally sound by itself."""
     if cid.codec == RAW:
-        return Node(RAW_LEAF, block, len(block))
+        return UnixFsNode(RAW_LEAF, block, len(block))
     node = decode(block, str(cid))
     if node.kind == SYMLINK:
         raise MalformedContent(f"{cid} is a symbolic link, which is never followed: refuse the content.")
@@ -246,7 +246,7 @@ def _as_file(cid: Cid, block: bytes) -> Node:
     return node
 
 
-def _promised_size(cid: Cid, node: Node) -> int:
+def _promised_size(cid: Cid, node: UnixFsNode) -> int:
     actual = sum(node.block_sizes) if node.links else len(node.data or b"")
     if (node.file_size or 0) != actual:
         raise MalformedContent(
