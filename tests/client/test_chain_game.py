@@ -170,7 +170,10 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
     assert "expected=OPEN" in str(caught.value)
     with pytest.raises(ContractError) as caught:
         cast.customer.post_job(cast.spec(interval=7), TERMS, JOB_CID)
-    assert str(caught.value) == "the contract refused with IntervalDoesNotDivideSteps(interval=7, steps=60)."
+    assert str(caught.value) == (
+        "the contract refused with IntervalDoesNotDivideSteps(interval=7, steps=60): "
+        "create the job again with a value that fits."
+    )
     with pytest.raises(ContractError) as caught:
         cast.customer.post_job(cast.spec(state_count=0), TERMS, JOB_CID)
     assert (caught.value.name, caught.value.values["field"]) == ("FieldOutOfRange", "stateCount")
@@ -299,7 +302,9 @@ def test_a_job_with_hostile_text_hides_no_other_job(cast: Cast) -> None:
 def test_unknown_and_malformed_errors_are_still_contract_errors() -> None:
     abi = ContractAbi.load("VerificationGame")
     message = bytes.fromhex("08c379a0") + encode(["string"], ["out of luck"])
-    assert str(abi.decode_error(message)) == "the contract refused with Error(message=out of luck)."
+    assert str(abi.decode_error(message)) == (
+        "the contract refused with Error(message=out of luck): check that the address holds this version's contract."
+    )
     panic = abi.decode_error(bytes.fromhex("4e487b71") + encode(["uint256"], [0x11]))
     assert (panic.name, panic.values) == ("Panic", {"code": 0x11})
     for data in (b"", b"\x00", b"\xde\xad\xbe\xef", message[:20], message[:4], panic.name.encode()):

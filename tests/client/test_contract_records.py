@@ -13,7 +13,9 @@ from make_contract_records import CHAIN, pages, snake_case
 from roundlog.spec import TrainingSpec
 from tiebreak.chain import events, records, spec
 from tiebreak.chain.abi import ContractAbi
-from tiebreak.chain.errors import ContractError
+from tiebreak.chain.code import load_artifact
+from tiebreak.chain.errors import ContractError, DeploymentError
+from tiebreak.chain.remedies import OF_A_MOVE, REMEDIES, remedy
 
 ABI = json.loads((CHAIN / "artifacts" / "VerificationGame.json").read_text())["abi"]
 
@@ -71,4 +73,21 @@ def test_a_malformed_descriptor_is_refused_by_the_fault_that_the_contract_named(
 
 
 def test_a_comment_of_the_contract_is_the_docstring() -> None:
-    assert records.Terms.__doc__ == "What the customer offers and asks. Amounts in wei."
+    assert records.Terms.__doc__ == "Terms of a job: the customer's offer and conditions. Amounts in wei."
+
+
+def test_every_error_of_the_contract_says_what_to_do() -> None:
+    abi = ContractAbi.load("VerificationGame", *(path.stem for path in sorted(CHAIN.glob("artifacts/*.json"))))
+    names = {entry["name"] for entry in abi._errors.values()}
+    assert set(REMEDIES) <= names, "a remedy for an error that the contract does not have"
+    for name in names:
+        assert str(ContractError(name, {})).endswith(f"): {remedy(name)}.")
+    assert remedy("TooEarly") == "wait until the deadline is over" and remedy("WrongProof") == OF_A_MOVE
+
+
+@pytest.mark.parametrize("artifact", [{}, {"abi": None}, {"abi": [{"type": "function"}]}])
+def test_a_damaged_artifact_says_how_to_get_it_back(artifact: dict[str, Any]) -> None:
+    with pytest.raises(DeploymentError, match="install tiebreak again, or run `make contracts-build`"):
+        ContractAbi(artifact)
+    with pytest.raises(DeploymentError, match=r"NoSuchContract.*install tiebreak again, or run `make contracts-build`"):
+        load_artifact("NoSuchContract")

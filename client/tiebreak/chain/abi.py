@@ -20,8 +20,8 @@ from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic, function_ab
 from eth_utils.address import to_checksum_address
 
 from tiebreak.chain import events, records
-from tiebreak.chain.code import load_artifact
-from tiebreak.chain.errors import ContractError, DeploymentError, InvalidAnswer
+from tiebreak.chain.code import damaged, load_artifact
+from tiebreak.chain.errors import ContractError, InvalidAnswer
 from tiebreak.chain.node import Log
 from tiebreak.chain.spec import PostedSpec
 
@@ -48,7 +48,7 @@ class ContractAbi:
                 function_abi_to_4byte_selector(entry): entry for entry in errors if entry["type"] == "error"
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DeploymentError("the contract's artifact is malformed: build the contracts again.") from error
+            raise damaged(artifact.get("contract", "a contract")) from error
 
     @classmethod
     @functools.cache
@@ -64,16 +64,19 @@ class ContractAbi:
             plain = [_plain(item, value) for item, value in zip(inputs, arguments, strict=True)]
             return function_abi_to_4byte_selector(entry) + encode([_type(item) for item in inputs], plain)
         except (EncodingError, TypeError, AttributeError) as error:
-            raise ValueError(f"an argument of {function} does not fit its type: {error}") from error
+            raise ValueError(
+                f"an argument of {function} does not fit its type ({error}): give one that does."
+            ) from error
 
     def decode_result(self, function: str, data: bytes) -> Any:
-        """What a call returned: one value, enums and structs as in `records`; None if it returns nothing. Raises
-        InvalidAnswer."""
+        """The value that a call returned, enums and structs as in `records`; None if it returns nothing.
+
+        Raises InvalidAnswer."""
         results = _decode(self._functions[function]["outputs"], data, function)
         return results[0] if results else None
 
     def decode_error(self, data: bytes) -> ContractError:
-        """The typed form of what a reverted call returned."""
+        """The error that a reverted call returned; `Unknown` if no contract of ours has it."""
         known = self._errors.get(data[:4])
         try:
             if known is not None:
@@ -84,7 +87,7 @@ class ContractAbi:
         return ContractError("Unknown", {"data": data})
 
     def decode_event(self, log: Log) -> events.Event | None:
-        """None for an event of another interface. Raises InvalidAnswer when the log does not fit its event."""
+        """The event in a log; None for one of another interface. Raises InvalidAnswer for a log that does not fit."""
         entry = self._events.get(log.topics[0]) if log.topics else None
         if entry is None:
             return None
@@ -145,7 +148,7 @@ def _typed(parameter: Parameter, value: Any) -> Any:
 
 
 def _plain(parameter: Parameter, value: Any) -> object:
-    """The opposite direction: records as tuples in the ABI's order, text as bytes."""
+    """A value as eth-abi encodes it: records as tuples in the ABI's order, text as bytes."""
     kind: str = parameter["type"]
     if kind.endswith("]"):
         item = _item(parameter)

@@ -21,12 +21,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjudicated(Event):
+    """The referee has given its verdict: the bits of the disputed element."""
+
     game: int
     bits: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attested(Event):
+    """An auditor states that its audit gave the same root."""
+
     job: int
     auditor: ChecksumAddress
 
@@ -39,18 +43,18 @@ class Bisected(Event):
     level: Level
     mover: Side
     leaf_index: int
-    """leftmost leaf below the place from which the move descends"""
+    """Leftmost leaf below the place from which the move descends."""
     height: int
-    """height of that place"""
+    """Height of that place above the leaves."""
     went_left: bool
-    """whether the search went left"""
+    """True if the search went left."""
     opened: Children
     next: Children
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burnt(Event):
-    """A part of the bonds that were lost in this game is nobody's."""
+    """A part of the bonds that were lost in this game stays in the contract for good."""
 
     game: int
     amount: int
@@ -58,6 +62,8 @@ class Burnt(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenged(Event):
+    """A claim is challenged with another root."""
+
     job: int
     game: int
     challenger: ChecksumAddress
@@ -75,6 +81,8 @@ class ChunkPosted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFinal(Event):
+    """The claim stands; reward and bond are the trainer's."""
+
     job: int
     trainer: ChecksumAddress
     final_state_root: bytes
@@ -82,12 +90,16 @@ class ClaimFinal(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRejected(Event):
+    """A lost game has rejected the claim; all other games of the job are void."""
+
     job: int
     game: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed(Event):
+    """A trainer has claimed a result."""
+
     job: int
     trainer: ChecksumAddress
     checkpoint_root: bytes
@@ -99,6 +111,8 @@ class Committed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credited(Event):
+    """An account may withdraw so much more."""
+
     account: ChecksumAddress
     amount: int
 
@@ -114,8 +128,8 @@ class ElementDisputed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProven(Event):
-    """What the contract makes of an element, of which the trainer's bits are `claimed`. `bits` count with finding
-    VALUE."""
+    """The contract has computed an element, of which the trainer's bits are `claimed`. With finding VALUE, `bits` are
+    those of the element, with UNDECIDED those of the function's argument."""
 
     game: int
     element: int
@@ -126,6 +140,8 @@ class ElementProven(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameOver(Event):
+    """A game has ended."""
+
     job: int
     game: int
     outcome: Outcome
@@ -134,7 +150,7 @@ class GameOver(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameStarted(Event):
-    """The game's turn has come: its clocks run from now on."""
+    """A game's turn has come: its clocks run from now on."""
 
     job: int
     game: int
@@ -142,11 +158,15 @@ class GameStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobExpired(Event):
+    """Nobody has committed in time; the reward is the customer's again."""
+
     job: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPosted(Event):
+    """A customer has posted a job and escrowed its reward."""
+
     job: int
     customer: ChecksumAddress
     spec_hash: bytes
@@ -191,7 +211,7 @@ class LevelStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorKnown(Event):
-    """What the descriptor of the disputed operator says; once, by whoever opens it first."""
+    """The numbers in the disputed operator's descriptor; emitted once, when the first side opens it."""
 
     game: int
     operator: int
@@ -226,7 +246,7 @@ class RootOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentProven(Event):
-    """What the contract makes of the running result after a segment."""
+    """The contract has computed the running result after a segment."""
 
     game: int
     segment: int
@@ -236,7 +256,7 @@ class SegmentProven(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProven(Event):
-    """What the store of a state slot has to keep: the tensor root `payload`."""
+    """The store of a state slot has to keep the tensor root `payload`."""
 
     game: int
     slot: int
@@ -245,5 +265,7 @@ class StoreProven(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn(Event):
+    """An account has been paid everything that was credited to it."""
+
     account: ChecksumAddress
     amount: int

@@ -4,7 +4,7 @@ Every transaction is written into a journal before it is sent. All transactions 
 so a block takes one of them at most. So an answer that is lost, a receipt that is late, a restart and a repeated call
 all lead back to the same nonce. When a block proves that a foreign transaction (another process with the same key) has
 used this one, a call without value takes another nonce, and a payment ends: the other process may have paid the same,
-so that whoever ordered it has to look at the chain first.
+so that its caller has to look at the chain first.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Outbox(Signer):
         self._pace = Pace(clock)
         self._head_at = 0.0
         self._gap: tuple[int, int, float] | None = None
-        """A nonce below ours that no block takes, with block and time since it was seen."""
+        """A nonce below ours that no block takes, with the block and time since it was seen."""
 
     @property
     def in_flight(self) -> tuple[Sent, ...]:
-        """What no block has taken yet, in the order of the nonces."""
+        """Transactions that no block has taken yet, in the order of their nonces."""
         with self._lock:
             return tuple(sent for _, sent in sorted(self._flights.items()) if not sent.done)
 
@@ -81,7 +81,7 @@ class Outbox(Signer):
     # What is known of the chain.
 
     def _open(self) -> None:
-        """At the first use: the journal, and where the account stands."""
+        """Opens the journal and asks for the account's nonce, at the first use."""
         if self._journal is not None:
             return
         name = ""
@@ -150,7 +150,7 @@ class Outbox(Signer):
             self._pace.observe(head)
 
     def _withdraw(self, sent: Sent) -> None:
-        """The node has refused a new transaction for good: its nonce is free again."""
+        """Frees the nonce of a new transaction that the node has refused for good."""
         self._forget(sent.nonce)
         if self._next == sent.nonce + 1:
             self._next = sent.nonce
@@ -203,8 +203,9 @@ class Outbox(Signer):
                 self._offer_again(sent)
 
     def _is_foreign(self, sent: Sent) -> bool:
-        """Whether a foreign transaction has used the nonce, by two looks at different times: in the middle of a
-        reorganisation the servers behind one address may show two chains at once."""
+        """True if a foreign transaction has used the nonce, seen by two looks at different times.
+
+        In the middle of a reorganisation the servers behind one address may show two chains at once."""
         assert self._head is not None
         depth = self._node.confirmations if sent.entry.value else 0
         use = who_used(self._node, self.address, sent, self._head.number, depth)
@@ -268,7 +269,7 @@ class Outbox(Signer):
         self._offer_again(filler)
 
     def _evade(self, sent: Sent) -> None:
-        """A foreign transaction has used the nonce: the same call with another one, if it is still possible."""
+        """Sends a call again with a new nonce, after a foreign transaction has used its own."""
         old = sent.entry
         if old.value:
             sent.error = NonceTaken(

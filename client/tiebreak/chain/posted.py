@@ -1,4 +1,4 @@
-"""Finding the chunk that a trainer has posted in a game, without searching the whole chain for it."""
+"""Finds the chunk that a trainer has posted in a game, without searching the whole chain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> byte
 
 
 def last_block_before(node: Node, instant: int, newest: int) -> int:
-    """A block that is older than `instant` (seconds since 1970), less than twice as far back as need be."""
+    """Number of a block that is older than `instant` (seconds since 1970), less than twice as far back as need be."""
     step = _FIRST_STEP
     while step < newest:
         block = node.block(newest - step)

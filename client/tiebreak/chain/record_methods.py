@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tiebreak.chain.records import LevelView, Side
 
 ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
-"""As the trainer of a job's terms: any account may commit."""
+"""The zero address; as the trainer of a job's terms, it lets any account commit."""
 
 
 class SideMethods(IntEnum):

@@ -16,7 +16,7 @@ from tiebreak.chain.spec import PostedSpec
 
 
 class Fault(IntEnum):
-    """What is wrong with a descriptor that no operator can mean."""
+    """Fault of a malformed descriptor."""
 
     AXES = 0
     """More than 16 iteration and reduction axes, or view axes."""
@@ -54,23 +54,25 @@ class Fault(IntEnum):
     """A number beyond int64 or the dtype, a stream beyond 32 bits, a field outside of its row, a column outside of the
     schedule."""
     ALIAS = 17
-    """The same value as an operand of another dtype or size."""
+    """One value as two operands of different dtype or size."""
 
 
 class Finding(IntEnum):
-    """What a computation comes to."""
+    """Finding of a computation."""
 
     VALUE = 0
     """The bits are those of the element."""
     STOPS = 1
-    """An honest run stops here (an index out of range; NaN or an infinity as the loss or in the next state), so whoever
-    claims a value is wrong."""
+    """An honest run stops here (an index out of range; NaN or an infinity as the loss or in the next state), so a claim
+    of any value is wrong."""
     UNDECIDED = 2
     """The contract cannot tell, because its precision does not decide the rounding of a function (the bits are those of
     the argument) or a row of data does not fit a transaction: the referee does."""
 
 
 class JobStatus(IntEnum):
+    """Status of a job."""
+
     NONE = 0
     """No such job."""
     OPEN = 1
@@ -102,7 +104,7 @@ class Level(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a game ended."""
+    """Outcome of a game."""
 
     NONE = 0
     """Still live."""
@@ -120,6 +122,8 @@ class Outcome(IntEnum):
 
 
 class Phase(IntEnum):
+    """Phase of a game."""
+
     NONE = 0
     """No such game."""
     QUEUED = 1
@@ -141,7 +145,7 @@ class Phase(IntEnum):
 
 
 class Reason(IntEnum):
-    """Why a game ended."""
+    """Reason for which a game ended."""
 
     NONE = 0
     PROOF = 1
@@ -165,11 +169,11 @@ class Side(SideMethods):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of one call in a `batch`."""
+    """Result of one call in a `batch`."""
 
     success: bool
     data: bytes
-    """What the call returned, or its error."""
+    """The value that the call returned, or its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +199,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bisection:
-    """A search for the leftmost leaf in which two trees differ, as everybody may see it."""
+    """A view of the search for the leftmost leaf in which two trees differ."""
 
     nodes: tuple[bytes, bytes]
     """The two sides' nodes at the place that the search has reached, by Side. They always differ."""
@@ -206,7 +210,7 @@ class Bisection:
     height: int
     """Height of the place above the leaves."""
     turn: Side
-    """Whose node is opened next. Meaningless once `height` is zero."""
+    """The side whose node is opened next. Meaningless once `height` is zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +292,7 @@ class GameView(GameMethods):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the customer offers and asks. Amounts in wei."""
+    """Terms of a job: the customer's offer and conditions. Amounts in wei."""
 
     reward: int
     """Escrowed with the job; the trainer's once the claim is final."""
@@ -350,7 +354,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafOpening:
-    """What a side says about the leaf that the search of level CHECKPOINT or STEP has found."""
+    """A side's opening of the leaf that the search of level CHECKPOINT or STEP has found."""
 
     payload: bytes
     """The side's own payload of the disputed leaf (a state root)."""
@@ -363,7 +367,7 @@ class LeafOpening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRoot:
-    """What a side opens below the leaf, tied to what it has claimed above."""
+    """A side's root of the tree below the leaf, tied to its claim above."""
 
     root: bytes
     """At CHECKPOINT the root over the interval's steps. At STEP the node over the operators' half of the trace: the
@@ -374,7 +378,7 @@ class NextRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorOpening:
-    """What a side says about the operator that the search of level OPERATOR has found."""
+    """A side's opening of the operator that the search of level OPERATOR has found."""
 
     descriptor: bytes
     """The operator's descriptor, a leaf under the program root. Only the side that opens first is asked for it."""
@@ -418,13 +422,13 @@ NO_OPERAND = OperandRoot(root=bytes(32), proof=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """One chunk of a tensor, with its proof into that tensor's root."""
+class ChunkOpening:
+    """A chunk of an operand's tensor, with its proof into that tensor's root."""
 
     input: int
-    """Which operand of the operator it belongs to: the first that is this value."""
+    """Number of the operand that it belongs to: the first that is this value."""
     chunk: int
-    """Which chunk of the operand's bytes."""
+    """Number of the chunk in the operand's bytes."""
     data: bytes
     proof: tuple[bytes, ...]
     """From the leaf upwards, as many as the tree is deep."""
@@ -432,20 +436,20 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProof:
-    """All that decides one element of the disputed chunk."""
+    """A proof of one element of the disputed chunk."""
 
     descriptor: bytes
     chunk: bytes
     """The trainer's chunk."""
     position: int
-    """Which element of the chunk, counted in elements."""
+    """Number of the element in the chunk."""
     operands: tuple[OperandRoot, ...]
-    openings: tuple[Opening, ...]
+    openings: tuple[ChunkOpening, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentProof:
-    """All that decides one segment of the disputed element's terms."""
+    """A proof of one segment of the disputed element's terms."""
 
     descriptor: bytes
     before: Partial
@@ -453,4 +457,4 @@ class SegmentProof:
     before_proof: tuple[bytes, ...]
     """Into the challenger's tree of running results; empty before segment 0."""
     operands: tuple[OperandRoot, ...]
-    openings: tuple[Opening, ...]
+    openings: tuple[ChunkOpening, ...]

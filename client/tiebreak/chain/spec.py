@@ -1,4 +1,4 @@
-"""The training spec as the contract stores it: the engine's spec, and who decides disputes."""
+"""The training spec as the contract stores it: the engine's spec, and the accounts that decide disputes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PostedSpec:
 
     @staticmethod
     def of(values: Sequence[Any]) -> PostedSpec:
-        """From the fields in the order of the Solidity struct, which is the engine's with the two addresses behind."""
+        """Builds a spec from the fields of the Solidity struct, in its order: the engine's, then the two addresses."""
         *training, referee, adjudicator = values
         names = (field.name for field in fields(TrainingSpec))
         return PostedSpec(TrainingSpec(**dict(zip(names, training, strict=True))), referee, adjudicator)

@@ -1,4 +1,4 @@
-"""The strategy of a party: from what the contract shows, and from the party's own trees, to the one move that is due.
+"""The strategy of a party: the move that is due, from the contract's view of a game and the party's own trees.
 
 No chain, no files. A tree that is not at hand is asked for by its place: nothing is computed before it is needed.
 """
@@ -55,7 +55,7 @@ RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 
 @dataclass(slots=True)
 class Known:
-    """What a party has at hand: trees of its own, and the chunk that the trainer has posted."""
+    """Evidence that a party has at hand: trees of its own, and the chunk that the trainer has posted."""
 
     trees: dict[Place, Tree] = field(default_factory=dict)
     chunk: bytes | None = None
@@ -71,7 +71,7 @@ class _Lost(Exception):
 
 
 def next_move(game: GameView, side: Side, known: Known, now: int) -> Decision:
-    """What the party of `side` does at the instant `now` (seconds since 1970, of the next block).
+    """The decision of the party of `side` at the instant `now` (seconds since 1970, of the next block).
 
     A party moves for itself as long as it has time, and claims a timeout only when every running clock is out and none
     of them is its own: the contract accepts no earlier claim, and no later one changes the outcome.
@@ -88,7 +88,7 @@ def next_move(game: GameView, side: Side, known: Known, now: int) -> Decision:
             return ClaimTimeout()
         return Wait("the referee's verdict", game.referee_deadline + 1)
     if game.phase is Phase.NONE:
-        raise ValueError("there is no such game")
+        raise ValueError("there is no such game: check its number.")
 
     own = game.deadlines[side]
     if own and now <= own:
@@ -102,7 +102,7 @@ def next_move(game: GameView, side: Side, known: Known, now: int) -> Decision:
 
 
 def timeout_is_due(game: GameView, now: int) -> bool:
-    """Whether `claimTimeout` would be accepted in a block at `now`. The instant of a deadline is its owner's."""
+    """True if `claimTimeout` would be accepted in a block at `now`. Deadlines are inclusive."""
     if game.phase is Phase.REFEREE:
         return now > game.referee_deadline
     if game.phase in RUNNING:
@@ -111,7 +111,7 @@ def timeout_is_due(game: GameView, now: int) -> bool:
 
 
 def forced_move(game: GameView, side: Side, known: Known) -> PartysMove | ForcedMove | Need | NeedChunk | Helpless:
-    """The move that is due from `side`, for whoever holds that side's trees: the party, or somebody who helps it.
+    """The move that is due from `side`, computed from that side's trees by the party or by somebody who helps it.
 
     Call it only while that side's clock runs.
     """

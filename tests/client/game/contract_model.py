@@ -28,12 +28,12 @@ from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_des
 from roundlog.descriptors.descriptor import REDUCTIONS
 from tiebreak.chain.records import (
     Children,
+    ChunkOpening,
     ElementProof,
     ElementView,
     LeafOpening,
     Level,
     NextRoot,
-    Opening,
     OperandRoot,
     OperatorOpening,
     OperatorView,
@@ -51,7 +51,9 @@ CHUNK = 1024
 class _Opened:
     """Chunks that were opened, each with its proof; the reference reads nothing else."""
 
-    def __init__(self, model: ContractModel, descriptor: Descriptor, roots: list[bytes], opened: Sequence[Opening]):
+    def __init__(
+        self, model: ContractModel, descriptor: Descriptor, roots: list[bytes], opened: Sequence[ChunkOpening]
+    ):
         self.chunks: dict[Chunk, bytes] = {}
         spec, values = model.spec, [item.value for item in descriptor.inputs]
         keys = [(one.input, one.chunk) for one in opened]
@@ -85,7 +87,7 @@ class _Opened:
                 self.chunks[Chunk(Tree.CONSTANT, 0, one.chunk)] = one.data
 
     @staticmethod
-    def _tensor(one: Opening, root: bytes, nbytes: int) -> None:
+    def _tensor(one: ChunkOpening, root: bytes, nbytes: int) -> None:
         count = max(1, -(-nbytes // CHUNK))
         if len(one.data) != min(CHUNK, nbytes - one.chunk * CHUNK):
             raise Refused("chunk length")
