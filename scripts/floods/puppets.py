@@ -59,7 +59,7 @@ class PuppetEvidence(Evidence):
 
 @dataclass(slots=True)
 class Puppet:
-    """One account of the attacker: a challenger, or its trainer. given_up: games in which no lie helps any more."""
+    """An account of the attacker: a challenger, or its trainer. given_up: games in which no lie helps any more."""
 
     account: ChecksumAddress
     manner: Manner
