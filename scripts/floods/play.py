@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(kw_only=True)
 class Flood:
-    """What a scene came to. Times in seconds, the chain's but for `seconds`; amounts in wei.
+    """The outcome of a scene. Times in seconds, the chain's but for `seconds`; amounts in wei.
 
     delay: to the right verdict, from the end of the window for challenges, or from the honest challenge. closest: the
     least that an honest clock had left. worked: how long the honest machine has executed steps."""
@@ -174,7 +174,7 @@ class Scene:
         return post_job(context, self.ground.directory / "job", terms, devnet_account(3).address)
 
     def context(self, number: int) -> RoleContext:
-        """Of an honest role with the account of this number."""
+        """The context of an honest role with the account of this number."""
         directory = self.room / f"account-{number}"
         directory.mkdir()
         sender = Sender(

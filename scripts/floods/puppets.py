@@ -58,7 +58,7 @@ def puppet_evidence(job: Job, honest_run: Path, honest_roots: list[bytes], step:
 
 @dataclass(slots=True)
 class Puppet:
-    """One account of the attacker: a challenger, or its trainer. given_up: games in which no lie helps any more."""
+    """An account of the attacker: a challenger, or its trainer. given_up: games in which no lie helps any more."""
 
     account: ChecksumAddress
     manner: Manner

@@ -17,7 +17,7 @@ from tiebreak.roles.role import Role
 
 
 class Kind(StrEnum):
-    """How the rules are broken."""
+    """The ways of breaking the rules."""
 
     POISON = "poison"
     """A trainer with wrong labels in one step."""
@@ -30,9 +30,9 @@ class Kind(StrEnum):
     LIE = "lie"
     """An auditor with states that nobody has computed."""
     VANISH = "vanish"
-    """The same, which falls silent after one move."""
+    """A lying auditor that falls silent after one move."""
     CHEAT = "cheat"
-    """The same, which swaps the children of its nodes."""
+    """A lying auditor that swaps the children of its nodes."""
 
 
 TRAINERS = (Kind.POISON, Kind.FABRICATE, Kind.FORGE_LOG, Kind.FALL_SILENT)

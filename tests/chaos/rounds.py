@@ -1,4 +1,4 @@
-"""One round: the plan is carried out on a stage until the job is over, and what came of it is judged."""
+"""A round: its plan is carried out on a stage until the job is over, and the outcome is judged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POSTINGS = 12
 
 @dataclass
 class Result:
-    """What came of a round."""
+    """The outcome of a round."""
 
     seed: int
     violations: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Round:
         self._claimed_at = 0.0
 
     def post(self) -> int | None:
-        """Has the customer post the job, in bad weather, killed now and then; returns the job's number."""
+        """Lets the customer post the job, in bad weather, killed now and then; returns the job's number."""
         stage, customer = self.stage, self.stage.posting()
         if self.plan.rival:
             self._give_number_away()
@@ -126,7 +126,7 @@ class Round:
         self.result.counts["numbers given away"] += 1
 
     def carry_out(self, job: int) -> None:
-        """Everything from the trainer's start to the end."""
+        """Plays the round from the trainer's start to the end."""
         stage, plan = self.stage, self.plan
         stage.add_all(job)
         stage.set_weather(storm=True)
@@ -160,7 +160,7 @@ class Round:
         self._part(job)
 
     def _is_over(self, job: int) -> bool:
-        """Whether the job is over, and every honest party that ends by itself has ended."""
+        """True if the job is over, and every honest party that ends by itself has ended."""
         if self.stage.contract.job(job).status in (JobStatus.OPEN, JobStatus.CLAIMED):
             return False
         return all(p.ended_well for p in self._honest() if not p.lasting)
@@ -289,7 +289,7 @@ class Round:
             chain.jump(posted.claim.challenge_deadline - chain.now + 1)
 
     def _have_judged(self, job: int, calm_since: float) -> bool:
-        """Whether every honest auditor has attested or challenged; what they need is time in calm weather."""
+        """True if every honest auditor has attested or challenged; what they need is time in calm weather."""
         contract = self.stage.contract
         challengers = {game.challenger for game in self._games(job)}
         for i in range(self.plan.auditors):

@@ -1,59 +1,94 @@
 """A party that breaks the rules, as a process: KIND JOB STEP, then --dir, --poll and --json as for `tiebreak ... run`.
 
-Chain, contract, store and key are in the environment.
+Chain, contract, store and key are in the environment. It is built without the command line, which plays the demo, which
+starts this process.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import sys
+import threading
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import Annotated
 
 import typer
+from eth_utils.address import to_checksum_address
 
-from tiebreak.cli import options, quantities, roles
-from tiebreak.cli.network import PartyOptions
-
-if TYPE_CHECKING:
-    from tiebreak.roles.context import RoleContext
-    from tiebreak.roles.role import Role
+from tiebreak.adversary.parties import silenced
+from tiebreak.chain.accounts import load_account
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import connect
+from tiebreak.chain.sender import Sender
+from tiebreak.memory import usable_memory
+from tiebreak.roles.context import Limits, RoleContext
+from tiebreak.roles.notices import Notice, plain
+from tiebreak.roles.role import Role
+from tiebreak.store import open_store
 
 
 class Kind(StrEnum):
+    """The ways of breaking the rules."""
+
     POISON = "poison"
-    """A trainer who trains one step on wrong labels."""
+    """A trainer that trains one step on wrong labels."""
     LIE = "lie"
-    """An auditor who makes up all states from one step on."""
+    """An auditor that makes up all states from one step on."""
     VANISH = "vanish"
-    """The same, who falls silent after one move."""
+    """A lying auditor that falls silent after one move."""
 
 
 def play(
     kind: Kind,
     job: int,
-    step: Annotated[int, typer.Argument(help="Where the rules are broken, counted from 0.")],
-    directory: Annotated[Path | None, typer.Option("--dir")] = None,
-    poll: roles.Poll = 1.0,
-    json: options.Json = False,
+    step: Annotated[int, typer.Argument(help="The step at which the rules are broken, counted from 0.")],
+    directory: Annotated[Path, typer.Option("--dir")],
+    poll: float = 1.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Accepted as every command does; there is no other output.")
+    ] = True,
 ) -> None:
-    """Takes part in a job, dishonestly."""
+    """Takes part in a job, dishonestly, until the job is over or SIGTERM comes."""
+    stop = threading.Event()
 
-    def make(context: RoleContext) -> Role:
-        from tiebreak.adversary.desks import silenced
-        from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
+    def end(number: int, frame: FrameType | None) -> None:
+        stop.set()
 
-        if kind is Kind.POISON:
-            return poisoning_trainer(context, job, poisoned_step=step)
-        if kind is Kind.VANISH:
-            context = silenced(context, moves=1)
-        return lying_auditor(context, job, first_wrong_step=step)
+    signal.signal(signal.SIGTERM, end)
+    role = _role(kind, job, step, _context(directory, stop))
+    progress = role.run(poll=poll)
+    print(json.dumps({"what": "ended", "text": progress.state, "finished": progress.finished}), flush=True)
+    sys.exit(not progress.finished)
 
-    names = ("TIEBREAK_CHAIN", "TIEBREAK_CONTRACT", "TIEBREAK_STORE")
-    chain, contract, store = (os.environ[name] for name in names)
-    party = PartyOptions(chain=chain, contract=contract, store=store, confirmations=0, directory=directory)
-    place = roles.Place(party, quantities.memory(options.DEFAULT_MEMORY))
-    roles.play("trainer" if kind is Kind.POISON else "auditor", place, make, poll, json)
+
+def _context(directory: Path, stop: threading.Event) -> RoleContext:
+    chain, contract, store = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
+    directory.mkdir(parents=True, exist_ok=True)
+    sender = Sender(connect(chain, stop=stop), load_account(None), directory=directory)
+    return RoleContext(
+        contract=VerificationGame.at(sender.node, to_checksum_address(contract), sender),
+        sender=sender,
+        store=open_store(store, stop=stop),
+        directory=directory,
+        limits=Limits(memory_bytes=usable_memory()),
+        notify=_tell,
+    )
+
+
+def _tell(notice: Notice) -> None:
+    print(json.dumps(plain(notice)), flush=True)
+
+
+def _role(kind: Kind, job: int, step: int, context: RoleContext) -> Role:
+    if kind is Kind.POISON:
+        return poisoning_trainer(context, job, poisoned_step=step)
+    if kind is Kind.VANISH:
+        context = silenced(context, moves=1)
+    return lying_auditor(context, job, first_wrong_step=step)
 
 
 if __name__ == "__main__":

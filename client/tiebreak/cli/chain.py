@@ -1,4 +1,4 @@
-"""`tiebreak devnet`, `deploy`, `status` and `withdraw`: the chain, seen and used."""
+"""`tiebreak devnet`, `deploy`, `status` and `withdraw`: commands about the chain itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tiebreak job ...`: what a customer makes, posts and collects, and what everyone else looks at."""
+"""`tiebreak job ...`: jobs, from capture to the collected model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="Training jobs: make one, post it, 
 
 
 class Policy(enum.StrEnum):
-    """`rounding_policy` of a spec, by name."""
+    """Names of a spec's `rounding_policy`."""
 
     CERTIFIED = "certified"
     THRESHOLD = "threshold"

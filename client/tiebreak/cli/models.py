@@ -1,4 +1,4 @@
-"""`tiebreak verify-model`: whether a file is the model that somebody has committed to, without any chain."""
+"""`tiebreak verify-model`: a check of a model file against a state root, without any chain."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ MicroBatches = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """How this machine trains or audits; no option of it changes a result."""
+    """Options of this machine's kernels, memory and disk; none of them changes a result."""
 
     keep_every: Annotated[
         int,

@@ -44,7 +44,7 @@ Poll = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How often a role looks at the chain, and how often it says how things stand."""
+    """Intervals at which a role looks at the chain and says how things stand."""
 
     poll: Poll = 2.0
     heartbeat: Annotated[
@@ -71,10 +71,10 @@ def _group() -> None:
 
 
 def _require_trust(job: int | None, referees: list[str] | None) -> None:
-    """Nobody bonds on strangers' jobs by the dozen without having said whose verdicts count."""
+    """Refuses to follow all jobs without a trusted referee. Raises WrongUsage."""
     if job is None and not referees:
         raise WrongUsage(
-            "a referee's word can take your bond, and whoever posts a job may name itself: name those whom you trust "
+            "a referee's word can take your bond, and a customer may name itself: name the referees that you trust "
             "with --trust-referee ADDRESS, or one job that you have looked at with --job NUMBER."
         )
 
@@ -180,7 +180,7 @@ def run_referee(
 
 
 class Place:
-    """Where a role works, as its options say."""
+    """The chain, store and directory of a role, opened as its options say."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Place:
         return self._opened
 
     def context(self, role: str, teller: Teller | None) -> RoleContext:
-        """Everything that a role is given. Raises CommandError, ChainError, StoreError, OSError."""
+        """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from tiebreak.chain.sender import Sender
         from tiebreak.memory import usable_memory
         from tiebreak.roles.context import Limits, RoleContext

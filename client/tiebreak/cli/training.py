@@ -173,7 +173,7 @@ def audit(
 
 
 def read_job(directory: Path, max_memory: int, micro_batches: int = 1) -> Job:
-    """A job directory, checked. Raises JobError, CommandError."""
+    """The job in a directory, checked. Raises JobError, CommandError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
     from roundlog.training.job import Job, Limits
@@ -197,8 +197,8 @@ def read_claim(text: str) -> bytes | list[bytes]:
 
 
 def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
-    """Whether these are the roots that the run in this directory wrote down for the whole of the job: a damaged file
-    accuses nobody. Raises CommandError."""
+    """Refuses roots that the run in this directory did not write down for this job, so that a damaged file accuses
+    nobody. Raises CommandError."""
     from roundlog.training.run import root_sum
 
     if len(roots) != job.spec.intervals:
@@ -218,7 +218,7 @@ def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
 
 
 class _Last:
-    """Hears of every step: moves the bar, keeps the loss."""
+    """Listener to every step, which moves the bar and keeps the loss."""
 
     def __init__(self, bar: _Bar) -> None:
         self.bar = bar

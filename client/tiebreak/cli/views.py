@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
-    """One job; with its games if asked. Raises CommandError if there is no such job."""
+    """Prints one job, with its games if asked. Raises CommandError if there is no such job."""
     from tiebreak.cli import output
 
     job = find_job(game, number)
@@ -26,7 +26,7 @@ def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_jso
 
 
 def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -> None:
-    """All jobs, or those of one status."""
+    """Prints all jobs, or those of one status."""
     from tiebreak.cli import output
 
     jobs = {number: game.job(number) for number in range(1, game.job_count() + 1)}

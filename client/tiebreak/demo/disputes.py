@@ -1,4 +1,4 @@
-"""The story `operator`: whatever can be lied about in one step, by a trainer and by a challenger, played to its end.
+"""The story `operator`: games about every kind of lie in one step, told by a trainer and by a challenger.
 
 Parties are roles in this process. Each training is trained and audited honestly once; every game posts the job anew
 and starts from copies of those runs.
@@ -46,7 +46,7 @@ _MEANS = {Reason.PROOF: "proof", Reason.TIMEOUT: "time"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """A training with all that its games have in common."""
+    """A training, its honest runs and its frauds, which all of its games share."""
 
     training: Training
     job: engine.Job
@@ -60,7 +60,7 @@ class Bench:
 
 
 def prepare(training: Training, directory: Path) -> Bench:
-    """Trains and audits honestly, and finds a place for every lie."""
+    """Trains and audits honestly, and finds a place for every kind of fraud."""
     job = engine.Job.from_task(training.task())
     job.write(directory / "job")
     trained, audited = directory / "trained", directory / "audited"
@@ -79,7 +79,7 @@ def prepare(training: Training, directory: Path) -> Bench:
 
 
 def play(scene: Scene, screen: Screen, report: Report) -> None:
-    """All games, one after the other."""
+    """Plays all games, one after the other."""
     screen.heading("Story: one wrong number, and nothing else")
     screen.text(
         f"Two small trainings. Somebody lies about one thing in step {LIE_AT}, and all that follows, follows from it: "
@@ -102,7 +102,7 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
 
 
 def play_one(scene: Scene, screen: Screen, bench: Bench, kind: Kind, liar: Side) -> Dispute:
-    """One game, from the posting of the job to the last withdrawal, with everything that is expected of it."""
+    """Plays one game, from the posting of the job to the last withdrawal, and holds it against what is expected."""
     fraud = bench.frauds[kind]
     dispute = _announced(bench, fraud, liar)
     parties = [scene.customer, scene.trainer, scene.auditor, scene.referee]
@@ -183,7 +183,7 @@ class _Played:
             self._remembering = desk
             return liar
         if self._fraud.kind is Kind.ROUNDING:
-            # Whoever follows the log without verifying it comes to the trainer's root.
+            # An auditor that follows the log without verifying it comes to the trainer's root.
             return AuditorRole(context, self._stage.job, verify_log=1.0)
         self._lay_out(self._bench.audited, room)
         return AuditorRole(context, self._stage.job, use_log=False)
@@ -204,7 +204,7 @@ class _Played:
     # What is expected.
 
     def judge(self, dispute: Dispute) -> None:
-        """Holds everything that is known beforehand against what the chain says."""
+        """Compares what is known beforehand with what the chain says."""
         self._tell(dispute)
         expect, bench, (_, game), job = self._stage.expect, self._bench, self._game(), self._job()
         honest = self._liar is not Side.TRAINER
@@ -226,8 +226,8 @@ class _Played:
 
     @property
     def _cannot_be_proven(self) -> bool:
-        """A wrong store and a wrong segment are shown by what the contract computes, whoever is wrong. An element that
-        is right is not: the contract refuses the proof, and the challenger's clock runs out."""
+        """True if the contract refuses the challenger's proof, whose clock then runs out: a right element cannot be
+        proven wrong, while a wrong store or segment is shown by what the contract computes, for either side."""
         return self._fraud.kind is not Kind.STORED and self._told_segment() is None
 
     def _told_segment(self) -> int | None:
@@ -236,7 +236,7 @@ class _Played:
         return count // 2 if count > 1 else None
 
     def _expect_numbers(self, game: GameView) -> None:
-        """What the trainer claims of the disputed element, and what the contract computes, to the bit."""
+        """Compares the trainer's bits of the disputed element, and the contract's, with the known ones."""
         fraud = self._fraud
         claimed = fraud.claimed if self._liar is Side.TRAINER else fraud.right
         if self._told_segment() is not None:

@@ -1,4 +1,4 @@
-"""One story as it is played: its processes, what they say, what they spend, and what their balances were before."""
+"""A story as it is played: its processes, their output, their spending, and their balances before."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Stage:
         return progress.state
 
     def context(self, party: Party) -> RoleContext:
-        """For a party that is played in this process."""
+        """The context of a party that is played in this process."""
         return self.scene.context(party, lambda notice: self._told(party, plain(notice)))
 
     def start(self, party: Party, command: Sequence[str]) -> None:
