@@ -25,9 +25,9 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.desk import Desk
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.overdue import HEAD_START
-from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.store import FolderStore
 from torch import nn

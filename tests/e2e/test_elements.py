@@ -20,7 +20,7 @@ from tiebreak.adversary.parties import hiding_trainer, tampering_auditor, tamper
 from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
 from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.role import JobRole
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer import TrainerRole
 from torch import nn
 from world import World, linear_task

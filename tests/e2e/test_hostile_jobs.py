@@ -13,14 +13,14 @@ from tiebreak.chain.code import Code
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
 from tiebreak.roles import disputable
-from tiebreak.roles import role as roles
+from tiebreak.roles import job_role as roles
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.context import Limits
 from tiebreak.roles.customer import post_job
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.role import JobRole
 from tiebreak.roles.time_to_answer import Pace
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, conv_task, ended, linear_task

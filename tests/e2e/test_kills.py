@@ -22,10 +22,10 @@ from tiebreak.chain.sender import Sender
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
-from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole
 from world import NAMES, TERMS, World, linear_task, wide_task
 

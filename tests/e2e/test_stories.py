@@ -30,8 +30,8 @@ from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.roles import evidence
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.engine import Engine
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.role import JobRole
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, conv_task, ended, linear_task, wide_task
 

@@ -19,7 +19,8 @@ from typing import Annotated
 import typer
 from eth_utils.address import to_checksum_address
 
-from tiebreak.adversary.parties import silenced
+from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.chain.accounts import load_account
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect

@@ -32,7 +32,7 @@ from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Aside, Screen
 from tiebreak.demo.stage import TERMS, Stage
 from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.role import JobRole
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer import TrainerRole
 
 LIE_AT = 4

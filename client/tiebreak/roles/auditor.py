@@ -15,11 +15,11 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_overdue
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
-from tiebreak.roles.role import JobRole
 from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.workshop import Errand, Lane
 

@@ -18,9 +18,9 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import fetch_state
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.overdue import end_overdue
-from tiebreak.roles.role import JobRole
 from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Lane
 

@@ -9,8 +9,9 @@ from roundlog.arithmetic import MachineError
 from tiebreak.chain.errors import AccountError
 from tiebreak.chain.records import JobView
 from tiebreak.roles.context import RoleContext
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What, together
-from tiebreak.roles.role import OUTAGES, JobRole, Role, sentence
+from tiebreak.roles.role import OUTAGES, Role, sentence
 from tiebreak.roles.workshop import Interrupted
 
 Make = Callable[[int, JobView], JobRole | None]

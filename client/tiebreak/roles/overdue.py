@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from tiebreak.chain.records import GameView, Side
 from tiebreak.game import ClaimTimeout, timeout_is_due
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.player import describe
-from tiebreak.roles.role import JobRole
 
 HEAD_START = 2
 """Blocks in which only the parties of a game end it by the clock, so that not everybody pays for the same call."""

@@ -35,8 +35,8 @@ from tiebreak.game import (
 )
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.role import JobRole
 from tiebreak.roles.workshop import Lane
 
 

@@ -17,8 +17,9 @@ from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level,
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused
 from tiebreak.roles.context import RoleContext
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What, together
-from tiebreak.roles.role import JobRole, Role
+from tiebreak.roles.role import Role
 from tiebreak.roles.workshop import Lane
 
 

@@ -1,4 +1,4 @@
-"""Executing programs: a step as a whole, fused, in parts of its batch, and what stops it."""
+"""Execution of programs: whole steps, fused groups of operators, micro-batches, and the errors that stop a step."""
 
 from roundlog.execution.batches import Batches, BatchSource
 from roundlog.execution.executor import Executor, StepExecutor

@@ -1,13 +1,14 @@
-"""The batches of a run: which rows, in which order, is a function of the spec alone."""
+"""Batches of a run. Their rows, and the order of the rows, depend on the spec alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Protocol, overload
+from typing import Protocol
 
 import torch
 
+from roundlog.execution.lazy_tensors import LazyTensors
 from roundlog.randomness import batch_rows
 from roundlog.spec import TrainingSpec
 
@@ -15,15 +16,14 @@ CPU = torch.device("cpu")
 
 
 class BatchSource(Protocol):
-    """Where a run gets the data of a step."""
+    """A source of the data of every step of a run."""
 
     def load(self, step: int, device: torch.device = CPU) -> Sequence[torch.Tensor]:
-        """One tensor [batch_size, ...] a field, in program order, on the device."""
+        """The batch of a step: one tensor [batch_size, ...] a field, in program order, on the device."""
 
 
-class LazyBatch(Sequence[torch.Tensor]):
-    """A batch of which only those rows are in memory that somebody holds: a field is put together when it is asked for,
-    as a whole or in part."""
+class LazyBatch(LazyTensors):
+    """A batch that takes no memory by itself: each read gathers the rows of one field, all of them or some samples."""
 
     def __init__(self, fields: Sequence[torch.Tensor], rows: torch.Tensor, device: torch.device) -> None:
         """fields: the dataset; rows: int64[batch_size]."""
@@ -32,20 +32,12 @@ class LazyBatch(Sequence[torch.Tensor]):
     def __len__(self) -> int:
         return len(self._fields)
 
-    @overload
-    def __getitem__(self, slot: int) -> torch.Tensor: ...
-
-    @overload
-    def __getitem__(self, slot: slice) -> Sequence[torch.Tensor]: ...
-
-    def __getitem__(self, slot: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
-        if isinstance(slot, slice):
-            return LazyBatch(self._fields[slot], self._rows, self._device)
+    def tensor(self, slot: int) -> torch.Tensor:
         return self._fields[slot][self._rows].to(self._device)
 
     def samples(self, slot: int, positions: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
-        """Those samples of a field, by their positions in the batch, int64[n]. memory: of the field's dtype, flat, on
-        the CPU; where they may be put."""
+        """Some samples of a field. positions: int64[n], of the samples in the batch. memory: a flat tensor of the
+        field's dtype on the CPU that they may be written into."""
         field, rows = self._fields[slot], self._rows[positions]
         shape = (len(rows), *field.shape[1:])
         out = None if memory is None else memory[: prod(shape)].view(shape)
@@ -53,14 +45,14 @@ class LazyBatch(Sequence[torch.Tensor]):
 
 
 class Batches:
-    """The batches that the spec prescribes: swap-or-not order over the committed dataset."""
+    """Batches that the spec prescribes: rows of the committed dataset in swap-or-not order."""
 
     def __init__(self, dataset: Mapping[str, torch.Tensor], spec: TrainingSpec) -> None:
         self.dataset = dataset
         self.spec = spec
 
     def rows(self, step: int) -> torch.Tensor:
-        """int64[batch_size]: which rows of the dataset the samples of a step are."""
+        """Rows of the dataset that form the batch of a step: int64[batch_size]."""
         spec = self.spec
         return torch.from_numpy(batch_rows(spec.seed, step, spec.batch_size, spec.data_rows))
 

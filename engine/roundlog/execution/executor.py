@@ -1,4 +1,4 @@
-"""What executes the steps of a program."""
+"""Executors: objects that execute the steps of a program."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ from roundlog.rounding import Rounding
 
 
 class StepExecutor(Protocol):
-    """Executes steps of one program: whole, in micro-batches, on a device; always to the same bits."""
+    """An executor of steps of one program. All executors, whole or in micro-batches, on any device, give the same
+    bits."""
 
     @property
     def program(self) -> Program: ...
 
     @property
     def bits(self) -> int:
-        """Of the results of exact operators."""
+        """Width of the format that exact operators round to; 32 is FP32."""
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
-        """Executes one step. observe: sees every operator's index and output, in program order, with one bit pattern
-        for NaN.
+        """Executes one step. observe: called with every operator's index and output, in program order; every NaN in it
+        has the same bits.
 
-        Raises NonFiniteError where the loss or a value of the next state is NaN or infinite (inside of a step both flow
-        as IEEE 754 has them), IndexRangeError for an index out of range, MachineError if this process does not compute
-        as IEEE 754 says, DisturbedError if it has begun to while the step was running."""
+        Raises NonFiniteError where the loss or a value of the next state is NaN or infinite (other values may be
+        either; they follow IEEE 754), IndexRangeError for an index out of range, MachineError if this process does not
+        compute as IEEE 754 says, DisturbedError if that changed while the step was running."""
 
 
 class Executor:
     """Executes whole steps of one program."""
 
     def __init__(self, program: Program, bits: int = FULL_BITS) -> None:
-        """bits: of the results of exact operators; those of inexact ones are the rounding's affair.
+        """bits: width of the format that exact operators round to. Inexact operators are rounded by `Rounding`, which
+        has a width of its own.
 
-        Raises ProgramError if the program does not pass the registry's check, or has an operator that cannot be
-        rounded to so few bits."""
+        Raises ProgramError if the program does not pass the registry's check, or has an operator that cannot be rounded
+        to so few bits."""
         self._checked = CheckedProgram(program, bits)
         self._in_groups = InGroups(self._checked)
         self._in_order = InOrder(self._checked)
         self._devices: set[torch.device] = set()
-        """Those on which the machine was checked."""
-        # Memory that steps have left is for the next ones.
+        """Devices on which arithmetic was checked."""
+        # The pool keeps the memory of finished steps for the next ones.
         weakref.finalize(self, POOL.let_go)
 
     @property
@@ -70,15 +72,15 @@ class Executor:
         try:
             return self._run(way, inputs, rounding).result
         except NonFiniteError as error:
-            # A party to a dispute looks at every value itself.
+            # An observer has seen every value, so it needs no search for the origin.
             if observe is not None:
                 raise
             rounding.start_again()
             raise error.because(self.program, inputs.step, self._origin(inputs, rounding, error.operator)) from None
 
     def run_part(self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None) -> StepResult:
-        """Executes one step of a program that is a part of another. pass_on: takes what it stores, whatever it is, and
-        the result holds no states; None for the last part. Raises as `run`."""
+        """Executes one step of a program that is a part of another. pass_on: takes every stored value, finite or not,
+        and the result then holds no states; None for the last part. Raises as `run`."""
         return self._run(self._way(inputs.device), inputs, rounding, pass_on).result
 
     def replay(
@@ -88,8 +90,9 @@ class Executor:
         pass_on: PassOn | None,
         see: Callable[[int, Mapping[int, torch.Tensor]], None],
     ) -> None:
-        """Executes a step that has stopped at a number that is not finite once more and beyond it, operator by
-        operator. see: is shown every operator with the values that are alive. Raises IndexRangeError."""
+        """Executes a step again, operator by operator, that has stopped at a number that is not finite, and goes on
+        behind it. see: called after every operator with its index and the values that are alive. Raises
+        IndexRangeError."""
         self._run(PastStops(self._checked, see), inputs, rounding, pass_on)
 
     def _way(self, device: torch.device) -> Way:
@@ -108,7 +111,7 @@ class Executor:
             return way.run(lambda: RunningStep(self._checked, inputs, rounding, pass_on))
 
     def _origin(self, inputs: StepInputs, rounding: Rounding, stopped: int) -> str:
-        """Where what is not finite at operator `stopped` began, and what to do about it."""
+        """The operator at which the number that is not finite at operator `stopped` first arose, and the remedy."""
         watch = Watch(self.program)
 
         def see(index: int, values: Mapping[int, torch.Tensor]) -> None:

@@ -1,8 +1,8 @@
-"""Which operators of a program run together: connected groups of exact elementwise operators of one shape.
+"""Operator fusion: connected groups of exact elementwise operators of one shape, computed together.
 
-A group is computed by one tape (`roundlog.kernels.tape`). It is put off until something outside of it needs one of its
-values, and grows until then. An operator joins the group of its inputs if it has the group's shape; inputs that are
-still put off in *another* group are computed first, so groups never wait for each other.
+A group is computed by one tape (`roundlog.kernels.tape`). It is deferred until an operator outside of it reads one of
+its values, and grows until then. An operator joins the group of its inputs if it has the group's shape. Inputs that are
+deferred in *another* group are computed first, so groups never wait for each other.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _ONE = (1, 1)
 """The pattern of an input whose elements are all one number."""
 
 MAX_GROUP = 64
-"""Operators in a group: what is put off keeps its inputs in memory, so that it may not be put off for ever."""
+"""Most operators in a group. A deferred operator keeps its inputs in memory, so groups must not grow without end."""
 
 MAX_WAIT = 128
-"""Operators of the program for which a group waits in vain for another member. Gradients of micro-batches, which are
-added up one after the other, would else all stay in memory to the end."""
+"""Operators of the program after which a group that gains no further member is computed. Otherwise all gradients of
+micro-batches, which are added one after the other, would stay in memory to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Operators that one tape computes."""
+    """A group of operators that one tape computes."""
 
     nodes: tuple[int, ...]
     """In program order."""
@@ -67,16 +67,16 @@ class Group:
     outputs: tuple[int, ...]
     """Values that are needed outside."""
     checked: tuple[int, ...]
-    """Those of them that the tape looks at, because they have to be finite: the loss, and what is stored."""
+    """Outputs that the tape checks for finite numbers: inputs of the loss and of stores."""
     tape: Tape
     assignments: Assignments
-    """The same."""
+    """The tape as single assignments, for devices."""
     patterns: tuple[tuple[int, int] | None, ...]
-    """How every input is read: see `_pattern`."""
+    """The broadcast of every input, as `_pattern` gives it."""
     shape: tuple[int, ...]
-    """Of all outputs."""
+    """Shape of all outputs."""
     dtypes: tuple[torch.dtype, ...]
-    """Of the outputs."""
+    """Dtypes of the outputs."""
     chain: Chain
     """The tape, for the CPU."""
 
@@ -86,12 +86,12 @@ Step = int | Group
 
 
 def plan(program: Program) -> list[Step]:
-    """The program's operators in an order in which every input is computed before it is needed."""
+    """A plan: the program's operators in an order in which every input is computed before it is read."""
     return _Planner(program).run()
 
 
 def deaths(program: Program, steps: list[Step]) -> list[list[int]]:
-    """For every step of a plan, the values that nobody needs after it."""
+    """For every step of a plan, the values that no later step reads."""
     last: dict[int, int] = {}
     for position, item in enumerate(steps):
         touched = [*item.inputs, *item.outputs] if isinstance(item, Group) else [item, *program.nodes[item].inputs]
@@ -104,9 +104,9 @@ def deaths(program: Program, steps: list[Step]) -> list[list[int]]:
 
 
 def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
-    """Bytes that one step needs at its worst moment, beside the state, fused or one operator after the other: an
-    upper bound, for CPU kernels, with views counted as copies. more: what operators, by index, need beside their own
-    workspace."""
+    """Peak memory of one step in bytes, without the state, fused or one operator after the other. It is an upper bound
+    for CPU kernels, with views counted as copies. more: bytes by operator index that are needed beside the operator's
+    own workspace."""
     nodes = program.nodes
 
     def needs(index: int) -> int:
@@ -130,9 +130,9 @@ class _Planner:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._group_of: dict[int, list[int]] = {}
-        """Put-off value -> its group, shared by all its members."""
+        """Deferred value -> its group; all members share one list."""
         self._waiting: deque[int] = deque()
-        """Values that were put off, in program order."""
+        """Values that were deferred, in program order."""
         self._steps: list[Step] = []
         self._ends_finite = ends_finite(program)
         self._users: dict[int, list[int]] = {}
@@ -227,7 +227,7 @@ class _Planner:
             Operand(_kind(nodes[value].type.dtype), *(pattern or (1, prod(shape))))
             for value, pattern in zip(inputs, patterns, strict=True)
         ]
-        # What is stored is read again in the next step.
+        # Stored values are read again in the next step.
         users = {user for value in outputs for user in self._users.get(value, ())} - inside
         ends = all(nodes[user].op == "store" for user in users)
         kinds = [_kind(nodes[value].type.dtype) for value in outputs]
@@ -257,7 +257,7 @@ def _kind(dtype: DType) -> int:
 
 def compute(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
     """The group's outputs, on the CPU, and whether those that are checked are finite."""
-    # Keeps what is copied here alive until the tape has run.
+    # This reference keeps the copies alive until the tape has run.
     tensors = _laid_out(group, inputs)
     results = [empty(group.shape, dtype) for dtype in group.dtypes]
     finite = group.chain.play([x.data_ptr() for x in tensors], [x.data_ptr() for x in results])
@@ -265,7 +265,7 @@ def compute(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor
 
 
 def _laid_out(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The inputs as their patterns say: contiguous, but for those of which a single element is read."""
+    """The inputs laid out as their patterns say: contiguous, except inputs with one element to read."""
     return [
         x.expand(group.shape).contiguous() if pattern is None else x if pattern == _ONE else x.contiguous()
         for x, pattern in zip(inputs, group.patterns, strict=True)
@@ -273,8 +273,8 @@ def _laid_out(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def compute_on_device(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless one that is checked
-    is not finite. Nobody waits for it."""
+    """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless a checked output is
+    not finite. The host does not wait for it."""
     # Not at the top: Triton is an optional extra.
     from roundlog.kernels.cuda import tape
 

@@ -1,5 +1,5 @@
-"""Where a number that is not finite began: the operator that a user has to look at, when the run has stopped at the
-loss or at the next state."""
+"""The origin of a number that is not finite: the operator that produced the first one. A user has to look there, after
+the run has stopped at the loss or the next state."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _MASK = "leave such numbers out of the data, or mask them before the loss"
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The first element of an operator's output that is not finite although what it was made of is."""
+    """The first element of an operator's output that is not finite although its inputs are."""
 
     element: int
     value: float
 
 
 class Watch:
-    """Watches a step that is executed operator by operator, as a whole or in parts."""
+    """An observer of a step that is executed operator by operator, as a whole or in parts."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self._lost: set[int] = set()
-        """Operators of which some output element is not finite."""
+        """Operators with an output element that is not finite."""
         self._starts: dict[int, _Start] = {}
 
     def sees(
@@ -42,8 +42,8 @@ class Watch:
         inputs: Sequence[torch.Tensor] | None,
         whole: Callable[[int], int] = int,
     ) -> None:
-        """What operator `index` of the program gives of these inputs; None if they are not at hand. whole: of a part of
-        an output, the element of the whole one that an element of the part is."""
+        """Takes the output of operator `index` of the program. inputs: None if they are not at hand. whole: maps an
+        element of `output`, which may be a part, to the element of the whole output."""
         if all_finite(output):
             return
         self._lost.add(index)
@@ -62,8 +62,8 @@ class Watch:
             self._starts[index] = min(start, self._starts.get(index, start), key=lambda one: one.element)
 
     def origin_of(self, stopped: int) -> str:
-        """The first operator that has made such a number of finite ones from which operator `stopped` is reached; a
-        source, if there is no other; and what to do about it."""
+        """The first operator that has made a number that is not finite of finite inputs and leads to operator
+        `stopped`, and the remedy, in one clause. A source is named only if there is no other operator."""
         reached, todo = {stopped}, [stopped]
         while todo:
             for value in self._program.nodes[todo.pop()].inputs:
@@ -78,6 +78,7 @@ class Watch:
         return f"{self._program.describe(index)} {says} {start.value} at element {start.element}: {advice}"
 
     def _began(self, index: int) -> bool:
-        """Of operators whose elements depend on many, only those count whose inputs are finite as a whole."""
+        """Whether an operator can be an origin. If its elements depend on many elements of its inputs, all of these
+        have to be finite."""
         node = self._program.nodes[index]
         return isinstance(operator(node.op), Elementwise | Function) or not self._lost.intersection(node.inputs)

@@ -1,4 +1,4 @@
-"""One running step: a program with the values that are alive."""
+"""One running step: a program and its values that are alive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PassOn = Callable[[int, torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step leaves behind."""
+    """The result of one step."""
 
     states: list[torch.Tensor]
     """The next state, one tensor a slot, in program order."""
@@ -31,10 +31,10 @@ class StepResult:
 
 
 class CheckedProgram:
-    """A program that has passed the registry's check, with all that its steps look up in it."""
+    """A program that has passed the registry's check, with tables that its steps use."""
 
     def __init__(self, program: Program, bits: int) -> None:
-        """bits: of the results of exact operators; those of inexact ones are the rounding's affair.
+        """bits: width of the format that exact operators round to. Inexact operators are rounded by `Rounding`.
 
         Raises ProgramError if the program does not pass the check, or has an operator that cannot be rounded to so few
         bits."""
@@ -48,12 +48,13 @@ class CheckedProgram:
 
 
 class RunningStep:
-    """The values of one step that are alive, and the operators that make further ones of them."""
+    """A step in progress: the values that are alive, and the computation of further ones."""
 
     def __init__(
         self, checked: CheckedProgram, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None
     ) -> None:
-        """pass_on: takes what a part of a step stores, as soon as it is there; the step then has no states."""
+        """pass_on: takes every value that a part of a step stores, as soon as it is computed; the step then has no
+        states."""
         self.inputs = inputs
         self.rounding = rounding
         self.values: dict[int, torch.Tensor] = {}
@@ -62,12 +63,12 @@ class RunningStep:
         self.stops = True
         """Whether the step stops where the loss or the next state is not finite."""
         self.deferred: DeferredChecks | None = None
-        """Where checks are put off to, if they are."""
+        """The deferred finiteness checks; None if checks are made at once."""
         self._checked = checked
         self._program = checked.program
         self._pass_on = pass_on
         self._finite: set[int] = set()
-        """Values that the kernel which made them has found finite."""
+        """Values that their own kernel has found finite."""
 
     @property
     def result(self) -> StepResult:
@@ -112,7 +113,7 @@ class RunningStep:
         elif node.op == "store":
             assert self._pass_on is not None
             self._pass_on(integer(node.attributes, "slot"), result)
-            # Nothing reads it here any more, and whoever has it now may want its memory back soon.
+            # No operator reads it here any more, and the receiver may free its memory soon.
             self.values[index] = result.new_empty(0)
 
     def compute_group(self, group: Group) -> None:
@@ -129,7 +130,7 @@ class RunningStep:
             self._finite.update(group.checked)
 
     def _require_finite(self, index: int, result: torch.Tensor) -> None:
-        """Checks what a loss or a store has got: raises NonFiniteError, or puts that off."""
+        """Checks the input of a loss or a store now or, with deferred checks, later. Raises NonFiniteError."""
         if (
             not self.stops
             or not self._checked.ends_finite[index]

@@ -1,4 +1,4 @@
-"""Errors of a step that has no result."""
+"""Errors of steps that have no result."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from roundlog.program import Program, ProgramError
 class StoppedError(Exception):
     """The step has no result: the run stops here, naming step, operator and first element.
 
-    element: the operator's first one, in flat order, that has no value. output: what it would give, right before that
-    element and of no meaning from there on."""
+    element: the operator's first element, in flat order, that has no value. output: the operator's output; it is right
+    before that element and meaningless from there on."""
 
     def __init__(
         self, program: Program, step: int, operator: int, element: int, output: torch.Tensor, what: str, why: str
@@ -24,7 +24,8 @@ class StoppedError(Exception):
         super().__init__(f"step {step}: {program.describe(operator)} {what} at element {element}: {why}")
 
     def moved(self, program: Program, step: int, operator: int, element: int) -> StoppedError:
-        """This stop as one of a program of which the executed one is a part; `output` remains that of the part."""
+        """This stop, named by operator and element of the whole program. The executed program was a part of that;
+        `output` remains that of the part."""
         return type(self)(program, step, operator, element, self.output, self._what, self._why)
 
     def because(self, program: Program, step: int, why: str) -> StoppedError:
@@ -37,7 +38,7 @@ class NonFiniteError(StoppedError, ArithmeticError):
 
     @classmethod
     def at(cls, program: Program, step: int, operator: int, output: torch.Tensor) -> NonFiniteError:
-        """output: of the operator. Its first element that is not finite is named."""
+        """Names the first element of `output`, the operator's output, that is not finite."""
         flat = output.reshape(-1)
         element = int((~flat.isfinite()).nonzero()[0])
         what = f"gets {float(flat[element])}"
@@ -45,4 +46,4 @@ class NonFiniteError(StoppedError, ArithmeticError):
 
 
 class IndexRangeError(StoppedError, ProgramError):
-    """An index left the axis that it points into."""
+    """An index is outside of the axis that it points into."""

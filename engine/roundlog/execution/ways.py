@@ -1,6 +1,6 @@
 """The ways to run one step: in order, in groups, with checks deferred, and past stops.
 
-All lead to the same bits. `start` makes a step that has computed nothing yet."""
+All give the same bits. `start` makes a step that has computed nothing yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roundlog.execution.stops import StoppedError
 
 Start = Callable[[], RunningStep]
 Observe = Callable[[int, torch.Tensor], None]
-"""Sees every operator's index and output, in program order."""
+"""Called with every operator's index and output, in program order."""
 
 
 class Way(Protocol):
@@ -31,7 +31,7 @@ class InOrder:
     """Operator by operator, in program order; every output can be observed."""
 
     def __init__(self, checked: CheckedProgram, observe: Observe | None = None) -> None:
-        """observe: is given one bit pattern for NaN."""
+        """observe: called with outputs in which every NaN has the same bits."""
         self._checked = checked
         self._observe = observe
 
@@ -49,7 +49,7 @@ class InOrder:
 
 
 class InGroups:
-    """Chains of exact elementwise operators run fused, each as one kernel; in FP32 only."""
+    """In groups: each chain of exact elementwise operators runs fused, as one kernel. FP32 only."""
 
     def __init__(self, checked: CheckedProgram) -> None:
         self._plan = plan(checked.program)
@@ -69,7 +69,7 @@ class InGroups:
         try:
             self.execute(running)
         except StoppedError:
-            # Groups run later than their operators stand: which one is first is found in program order.
+            # Groups run later than their operators' places in the program. Program order finds the first that stops.
             running.rounding.start_again()
             self._in_order.run(start)
             raise
@@ -77,7 +77,8 @@ class InGroups:
 
 
 class Deferred:
-    """On a device: whether the loss and the next state are finite is seen once, at the end of the step."""
+    """With deferred checks, for devices: one check at the end of the step says whether loss and next state are
+    finite."""
 
     def __init__(self, checked: CheckedProgram, way: InOrder | InGroups) -> None:
         self._way = way
@@ -93,18 +94,19 @@ class Deferred:
             stopped = True
         if not stopped:
             return running
-        # Which operator was the first is found by looking at each, in program order.
+        # The first operator that stops is found by checking each, in program order.
         running.rounding.start_again()
         return self._in_order.run(start)
 
 
 class PastStops:
-    """Operator by operator, going on where the loss or the next state is not finite: finds where that began."""
+    """Operator by operator, past a loss or next state that is not finite, to find the operator at which that began."""
 
     def __init__(
         self, checked: CheckedProgram, see: Callable[[int, Mapping[int, torch.Tensor]], None], end: int | None = None
     ) -> None:
-        """see: is shown every operator with the values that are alive. end: the first operator that is left out."""
+        """see: called after every operator with its index and the values that are alive. end: the first operator that
+        is left out."""
         self._checked = checked
         self._see = see
         self._end = len(checked.program.nodes) if end is None else end

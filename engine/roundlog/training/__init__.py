@@ -1,1 +1,1 @@
-"""Whole trainings: jobs, runs, the trainer and the auditor, and what an audit says."""
+"""Whole trainings: jobs, runs, the trainer, the auditor, and verdicts on claims."""

@@ -1,6 +1,6 @@
-"""The auditor: executes the same job again, and compares the trainer's log with what it finds.
+"""The auditor: executes a job again and compares the trainer's log with its own results.
 
-This is one run in one directory. `roundlog.training.verdict` decides with it whether a claim is right."""
+One audit is one run in one directory. `roundlog.training.verdict` uses it to decide whether a claim is right."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from roundlog.training.run import Run, RunError
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """What an audit found."""
+    """The result of an audit."""
 
     checkpoint_root: bytes
-    """The right one; under `threshold`, the one that this log leads to here."""
+    """The right checkpoint root; under `threshold`, the root that this log leads to on this machine."""
     state_roots: list[bytes]
     findings: list[Finding] = field(default_factory=list)
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
-    """Logs that could not be read, were given up or were not compared, one sentence each. Their steps were audited all
-    the same."""
+    """Logs that could not be read, were given up or were not compared, one sentence each. Their steps were audited
+    nevertheless."""
     stopped: str | None = None
-    """Why the run has no end, of one that has none: from that step on, states are made up."""
+    """Why the run stopped; None if it did not. From that step on, states are fabricated."""
 
 
 class Auditor:
-    """Audits a job in a directory; carries on from there after a kill."""
+    """An audit of a job in a directory, resumed there after a kill."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class Auditor:
         verify_log: float = 1.0,
         only_right_logs: bool = False,
     ) -> None:
-        """log_dir: the trainer's logs; None audits without. verify_log: the share of the logged decisions inside the
-        ambiguous set that are verified, drawn in secret. With 1.0 all of them are, and the roots are those of an audit
-        without a log, whatever the log says; with less, a bent decision that is not drawn bends the roots, and the run
-        needs a directory of its own. Under `threshold` the trainer's logs are needed, and every reversal is held
-        against the operator's error bound, whatever the share. only_right_logs: stop by a WrongLogError where the log
-        turns out to be wrong, damaged or absent.
+        """log_dir: the trainer's logs; None audits without them. verify_log: share of the logged decisions about
+        ambiguous elements that are verified, drawn in secret. With 1.0 all are verified, and the roots are those of an
+        audit without a log, whatever the log says. With less, a wrong decision that is not drawn makes the roots wrong,
+        and the run needs a directory of its own. Under `threshold` the trainer's logs are required, and every reversal
+        is checked against the operator's error bound, whatever the share. only_right_logs: raise WrongLogError if the
+        log is found wrong, damaged or absent.
 
-        Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run or a log is
-        needed, ProgramError if a batch has fewer samples than micro-batches."""
+        Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run or a required log
+        is not given, ProgramError if a batch has fewer samples than micro-batches."""
         if not 0.0 <= verify_log <= 1.0:
             raise ValueError(f"verify_log is {verify_log}: give a share between 0 and 1")
         if log_dir is None and job.spec.rounding_policy != POLICY_CERTIFIED:
@@ -68,7 +68,8 @@ class Auditor:
             job,
             run_dir,
             options,
-            # States of a sampled audit may contain what the sample missed, so no full audit may take them up.
+            # States of a sampled audit may be wrong where the sample missed something, so no full audit may resume from
+            # them.
             role="auditor" if log_dir is None or verify_log >= 1.0 else "sampling auditor",
         )
         self._run_dir = run_dir
@@ -77,8 +78,8 @@ class Auditor:
         self._only_right_logs = only_right_logs
 
     def run(self) -> AuditResult:
-        """Audit to the end. Raises StoppedError (unless it goes on), WrongLogError (only if asked for), RunError,
-        OSError."""
+        """Audits to the end. Raises StoppedError (unless `continue_after_stop`), WrongLogError (only with
+        `only_right_logs`), RunError, OSError."""
         if self._log_dir is None:
             roots = self._run.run(_Alone(self.job))
             return AuditResult(MerkleTree(roots).root, roots, stopped=self._stopped())

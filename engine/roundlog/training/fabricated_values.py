@@ -1,11 +1,11 @@
-"""What a party claims where a run has no value.
+"""Fabricated values: pseudorandom values that a party claims where a run has none.
 
-A run that stops (a loss or next state that is not finite, an index out of range) has no state after that step, and yet
-a party has to play with whole trees. So it makes values up, and goes on from them as from any others: every claim
-before and after the step is right, given what comes before it, and the claim of the step itself is one that nobody
-else can have. Hence the opponent, who claims a value where there is none, differs from it right there, whatever it
-copies from the other's moves; a known constant in that place it could claim as well, and nothing about it could be
-proven.
+A run that stops (a loss or next state that is not finite, an index out of range) has no state after that step, but a
+party has to play with whole trees. So it fabricates values and continues from them as from any others. Every claim
+before and after the step is then right, given the values before it, and nobody else can make the same claim of the step
+itself. So an opponent that claims a value where there is none differs from it at exactly that step, whatever it copies
+from the party's moves. A known constant would not do: the opponent could claim it, too, and nothing could be proven
+about it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from roundlog.storage import StorageError, open_regular, replace_file
 SECRET_BYTES = 32
 
 _SMALL = 0xBFFFFFFF
-"""Without the highest bit of its exponent an FP32 number is below 2: far from where sums overflow at once."""
+"""Mask that clears the highest bit of the exponent. FP32 numbers are then below 2, far from overflow in sums."""
 
 
 class FabricatedValues:
-    """Values from a secret, the same ones whenever they are asked for. A place is any numbers and words."""
+    """Values derived from a secret, the same for the same place at every call. A place is any sequence of numbers and
+    words."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Those of a run directory. The secret is drawn when it is first needed, and on disk before it is used: a
-        process that is killed goes on with the same claims."""
+        """run_dir: keeps the secret. It is drawn when it is first needed and is on disk before it is used, so that a
+        killed process resumes with the same claims."""
         self._path = run_dir / "fabricated.key"
 
     @property
     def needed(self) -> bool:
-        """Whether anything was ever made up here."""
+        """Whether any value was ever fabricated in this directory."""
         return self._path.exists()
 
     @cached_property
@@ -55,11 +56,11 @@ class FabricatedValues:
         return secret
 
     def data(self, count: int, *place: int | str) -> bytes:
-        """That many bytes. Raises StorageError, OSError."""
+        """`count` bytes for a place. Raises StorageError, OSError."""
         return shake_256(self._secret + repr(place).encode()).digest(count)
 
     def tensor(self, kind: TensorType, bits: int, *place: int | str) -> torch.Tensor:
-        """A tensor without NaN and infinities, every FP32 number of it in the format of `bits` bits."""
+        """A tensor for a place, without NaN and infinities. Its FP32 numbers are in the format of `bits` bits."""
         data = np.frombuffer(self.data(kind.nbytes, *place), np.uint8)
         if kind.dtype == DType.BOOL:
             flat = torch.from_numpy((data & 1).astype(np.bool_))

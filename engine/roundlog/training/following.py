@@ -1,4 +1,4 @@
-"""The hooks of an auditor with a log: they compare it with what is computed, or follow it, and record what is wrong.
+"""The hooks of an auditor with a log: they compare the log with computed decisions, or follow it, and record findings.
 
 findings.json    the share that is verified, wrong entries, and logs that could not be used
 compared         32 bytes an interval: the root of the log that was compared in it, zeros where none was in whole
@@ -22,20 +22,20 @@ from roundlog.training.run import RunError
 from roundlog.training.trainer import log_header, log_path
 
 MAX_MESSAGES = 100
-"""Logs that are reported as unreadable; who sends more has made the point."""
+"""Most logs that are reported as unreadable; more messages would say nothing new."""
 
 _NONE = bytes(32)
 
 
 class WrongLogError(Exception):
-    """A log that is wrong, damaged or absent, where only a right one is followed. The message is one clause."""
+    """The log is wrong, damaged or absent, and only a right one was to be followed. The message is one clause."""
 
 
 class Following:
-    """Implements `roundlog.training.run.IntervalHooks`."""
+    """Hooks that compare or follow a log (implements `roundlog.training.run.IntervalHooks`)."""
 
     def __init__(self, job: Job, log_dir: Path, run_dir: Path, share: float, *, only_right_logs: bool = False) -> None:
-        """As of an Auditor."""
+        """All arguments are as of `Auditor`."""
         self.job = job
         self._log_dir = log_dir
         self._record = run_dir / "findings.json"
@@ -43,7 +43,8 @@ class Following:
         self._share = share
         self._only_right = only_right_logs
         self._reader: LogReader | None = None
-        # Only inexact operators have entries; what a log may make a reader allocate is bounded by their outputs.
+        # Only inexact operators have entries. Their output sizes bound the memory that a log can make a reader
+        # allocate.
         self._sizes = [n.type.numel if isinstance(operator(n.op), Inexact) else 0 for n in job.program.nodes]
         self.follower = follower(job.spec, share)
         self.rounding: Rounding = self.follower
@@ -51,10 +52,10 @@ class Following:
         self._unreadable_at: list[int] = []
         self._roots: list[bytes] = []
 
-    # As of `IntervalHooks`.
+    # The methods of `IntervalHooks`.
 
     def resume(self, done: int) -> None:
-        """Takes up what was found in the intervals that will not be run again. Raises RunError, WrongLogError."""
+        """Reads the findings of intervals that will not be run again. Raises RunError, WrongLogError."""
         if not done:
             self._write_compared()
             return
@@ -98,7 +99,7 @@ class Following:
         if self._reader is not None:
             self._roots[-1] = self._reader.root
         self.abandon()
-        # Findings first: a log that is recorded as compared has no others.
+        # Findings are written first, so that a log recorded as compared has no findings that are not on record.
         write_record(
             self._record,
             {
@@ -123,7 +124,7 @@ class Following:
         return LogReader(log_path(self._log_dir, interval), log_header(self.job, interval), self._sizes)
 
     def _go_without(self, interval: int, why: str) -> None:
-        """The log is a hint: without it the audit is slower, not weaker."""
+        """Gives the log of an interval up. The log is a hint: without it the audit is slower, not weaker."""
         self.abandon()
         if len(self.unreadable) < MAX_MESSAGES:
             self.unreadable.append(why)
@@ -143,7 +144,7 @@ class Following:
     # The record of former findings.
 
     def _take_up(self, done: int) -> float:
-        """Takes up the record of findings; returns the share that was verified, 0 where nothing is on record."""
+        """Reads the record of findings. Returns the share that was verified, 0 without a record."""
         if not self._record.exists():
             return 0.0
         try:
@@ -177,7 +178,7 @@ class Following:
             file.write(b"".join(self._roots))
 
     def _is_compared(self, interval: int, root: bytes, share: float) -> bool:
-        """Whether this very log, every byte of it, was compared in that interval, as thoroughly as is asked for."""
+        """Whether exactly this log was compared in an interval, with at least the share asked for now."""
         if root == _NONE or share < self._share:
             return False
         try:

@@ -1,5 +1,5 @@
-"""A job as files: program, spec, initial state, schedule and data. What a customer publishes by content address, and
-what everyone else reads with suspicion."""
+"""A job as files: program, spec, initial state, schedule and data. A customer publishes them by content address;
+readers trust none of them."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class UnfitJobError(JobError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a reader is willing to spend on a stranger's job."""
+    """Most resources that a reader spends on a job that it does not trust."""
 
     memory_bytes: int = 16 << 30
     """State (three times: before, after, being written), data, and the peak of one step."""
     micro_batches: int = 1
-    """Into how many parts an auditor will cut every batch; where there are fewer samples, into so many."""
+    """Parts into which an auditor will cut every batch; at most as many as there are samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A training job: what is run, from what, on what."""
+    """A training job: program, spec, initial state, schedule and data."""
 
     program: Program
     spec: TrainingSpec
@@ -70,11 +70,12 @@ class Job:
         bits: int = FULL_BITS,
         report: Callable[[Sameness], None] = lambda sameness: None,
     ) -> Job:
-        """Capture a task, try the captured step beside the task's own, and bind everything by a spec. policy, bits: its
-        rounding_policy and rounding_bits. report: told what the comparison has found.
+        """A job made from a task: captures a step, compares it with the task's own, and commits to everything in a
+        spec. policy, bits: the spec's rounding_policy and rounding_bits. report: called with the result of the
+        comparison.
 
-        Raises CaptureError, JobError for an initial state or schedule that is not finite, and before any work SpecError
-        for a policy or bits that there are not, ProgramError for an operator that cannot be rounded to so few bits."""
+        Raises CaptureError, JobError for an initial state or schedule that is not finite, ProgramError for an operator
+        that cannot be rounded to so few bits, and, before any work, SpecError for an unknown policy or width."""
         check_rounding(policy, bits)
         captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
@@ -106,7 +107,7 @@ class Job:
         )
 
     def write(self, directory: Path) -> None:
-        """Write the five files into a directory, made if it is not there. Raises OSError, StorageError."""
+        """Writes the five files into a directory, which is created if missing. Raises OSError, StorageError."""
         directory.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / PROGRAM) as file:
             file.write(to_json(self.program))
@@ -118,8 +119,8 @@ class Job:
 
     @staticmethod
     def read(directory: Path, limits: Limits | None = None) -> Job:
-        """Read a job that nobody vouches for: every size is checked against program, spec and limits before anything
-        is allocated, and every root against the spec. Raises JobError, in one sentence."""
+        """Reads a job that is not trusted. Every size is checked against program, spec and limits before anything is
+        allocated, and every root against the spec. Raises JobError, whose message is one sentence."""
         try:
             return _read(directory, limits or Limits())
         except (SpecError, ProgramError, CommitmentError) as error:
@@ -129,7 +130,8 @@ class Job:
 
 
 def read_program(directory: Path) -> tuple[Program, TrainingSpec]:
-    """The program of a job and its spec, which agree; neither data nor states are read. Raises as `Job.read`."""
+    """The program and the spec of a job, checked against each other; neither data nor states are read. Raises as
+    `Job.read`."""
     try:
         return _read_program(directory)
     except (SpecError, ProgramError, CommitmentError) as error:
@@ -164,7 +166,7 @@ def _read(directory: Path, limits: Limits) -> Job:
     initial = load_tensors(directory / INITIAL, program.states)
     schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
     dataset = load_tensors(directory / DATA, dataset_types)
-    # First: a NaN of other bits has no root.
+    # This comes first, because a NaN with other bits has no root.
     _require_numbers(program, initial, schedule, dataset)
     for what, root, committed in (
         ("initial state", state_root(initial.values()), spec.initial_state_root),
@@ -179,8 +181,8 @@ def _read(directory: Path, limits: Limits) -> Job:
 def _require_numbers(
     program: Program, initial: dict[str, torch.Tensor], schedule: torch.Tensor, dataset: dict[str, torch.Tensor]
 ) -> None:
-    """Raises JobError for what no run can follow: NaN, and an infinity in the schedule or in a slot of the state that
-    the step writes to. A slot that keeps what it holds, as a causal mask does, may hold infinities."""
+    """Raises JobError for NaN anywhere, and for an infinity in the schedule or in a state slot that the step changes. A
+    slot that keeps its value, such as a causal mask, may hold infinities."""
     kept = {node.attributes["slot"] for index, node in enumerate(program.nodes) if program.keeps_slot(index)}
     for slot, (name, tensor) in enumerate(initial.items()):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
@@ -201,7 +203,7 @@ def _require_numbers(
 
 
 def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
-    """Bytes that a run needs at its worst moment: state, data, and one step. An upper bound. Raises as `step_bytes`."""
+    """Peak memory of a run in bytes, for state, data and one step: an upper bound. Raises as `step_bytes`."""
     state = sum(kind.nbytes for kind in program.states.values())
     rows = sum(kind.nbytes for kind in program.data.values()) // program.batch_size * spec.data_rows
     schedule = 4 * spec.steps * len(program.schedule_names)
@@ -209,13 +211,14 @@ def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> i
 
 
 def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
-    """Bytes that one step needs at its worst moment, beside the state: an upper bound. Raises ProgramError if there
-    are fewer samples than micro-batches."""
+    """Peak memory of one step in bytes, without the state: an upper bound. Raises ProgramError if there are fewer
+    samples than micro-batches."""
     need = peak_bytes(program, micro_batches)
     if (spec.rounding_policy, spec.rounding_bits) == (POLICY_CERTIFIED, FULL_BITS):
         return need
-    # These run in plain torch, with up to sixteen FP64 tensors of an output's size, and `threshold` packs a byte for
-    # every output of the operator, keeping a fifth of it for up to four steps on their way to the disk.
+    # Other policies and widths run in plain torch, with up to sixteen FP64 tensors of an output's size. `threshold`
+    # packs a byte for every element of an inexact operator's output, and keeps a fifth of that for up to four steps
+    # until it is on disk.
     largest = max((node.type.numel for node in program.nodes), default=0)
     inexact = sum(node.type.numel for node in program.nodes if isinstance(operator(node.op), Inexact))
     return need + 16 * 8 * largest + (inexact if spec.rounding_policy != POLICY_CERTIFIED else 0)

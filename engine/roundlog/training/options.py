@@ -1,4 +1,4 @@
-"""How a party runs a job: options that never change a bit of what comes out, and what executes the steps."""
+"""Options of runs, which never change a bit of the results, and the execution that they select."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from roundlog.training.job import Job
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
-    """One step that was executed."""
+    """A report of one executed step."""
 
     step: int
     """Counted from 0."""
@@ -31,15 +31,15 @@ class StepEvent:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What executes the steps of a job: a program's executor, and the data that it is given."""
+    """The execution of a job's steps: a program's executor, and the source of its data."""
 
     executor: StepExecutor
     batches: BatchSource
 
 
 def prescribed(job: Job, micro_batches: int, run_dir: Path) -> Execution:
-    """The execution that the spec prescribes: the committed program on the committed data, with every batch cut into so
-    many parts. run_dir: where micro-batches keep what takes no memory.
+    """The execution that the spec prescribes: the committed program on the committed data, with every batch cut into
+    `micro_batches` parts. run_dir: directory for slices that micro-batches keep on disk.
 
     Raises ProgramError if a batch has fewer samples than parts, OSError."""
     executor: StepExecutor
@@ -52,20 +52,21 @@ def prescribed(job: Job, micro_batches: int, run_dir: Path) -> Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How a party runs a job. None of it changes roots, logs or findings."""
+    """Options of a run. None of them changes roots, logs or findings."""
 
     device: torch.device | str = "cpu"
     micro_batches: int = 1
-    """Parts into which every batch is cut, to take less memory; for auditors, since a log is written in one piece."""
+    """Parts into which every batch is cut, to take less memory. Only for auditors, since a trainer writes its log
+    operator by operator."""
     keep_every: int = 1
-    """Intervals between two checkpoints that are kept on disk; the last one always is."""
+    """Intervals between two checkpoints that are kept on disk; the last checkpoint is always kept."""
     on_step: Callable[[StepEvent], None] | None = None
-    """Told of every step."""
+    """Called after every step."""
     continue_after_stop: bool = False
-    """Where a step stops, fabricate a state (`roundlog.training.fabricated_values`) and carry on from it, as a party
-    has to that disputes what somebody claims of such a run."""
+    """Whether to continue after a step that stops, from a fabricated state (`roundlog.training.fabricated_values`). A
+    party needs this to dispute a claim about such a run."""
     execution: Callable[[Job, int, Path], Execution] = prescribed
-    """Makes what executes the steps, of the job, the micro-batches and the run directory."""
+    """Makes the execution, from the job, the number of micro-batches and the run directory."""
 
 
 DEFAULT_OPTIONS = RunOptions()

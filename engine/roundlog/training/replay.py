@@ -1,4 +1,4 @@
-"""Executing a part of a run again: what a party needs when an interval or a step is disputed."""
+"""Replay: a part of a run executed again, because an interval or a step of it is disputed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from roundlog.training.run import Run
 
 
 def replay(run: Run, first: int, states: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """From the state before step `first`: (step, state after it), step by step, to the end of the run. Under
-    `threshold`, that is what this machine makes of it without anybody's log."""
+    """(step, state after it) of every step from `first` to the end of the run. states: before step `first`. Under
+    `threshold`, states are those of this machine without a log."""
     rounding = alone(run.job.spec)
     states = [tensor.to(run.device) for tensor in states]
     for step in range(first, run.job.spec.steps):
@@ -22,8 +22,8 @@ def replay(run: Run, first: int, states: list[torch.Tensor]) -> Iterator[tuple[i
 
 
 def replay_interval(run: Run, interval: int) -> list[bytes]:
-    """The state roots after every step of one interval (the leaves of its step tree), executed again from the newest
-    kept checkpoint before it. Raises ValueError for an interval that the job does not have, and as `Run.step`."""
+    """State roots after every step of one interval (the leaves of its step tree), computed from the newest kept
+    checkpoint before it. Raises ValueError for an interval that the job does not have, and as `Run.step`."""
     spec = run.job.spec
     if not 0 <= interval < spec.intervals:
         raise ValueError(f"the job has {spec.intervals} intervals, interval {interval} is not one of them")
@@ -39,8 +39,8 @@ def replay_interval(run: Run, interval: int) -> list[bytes]:
 
 
 def replay_state(run: Run, steps: int) -> list[torch.Tensor]:
-    """The state after that many steps, executed again from the newest kept checkpoint before it. Raises ValueError for
-    more steps than the job has, and as `Run.step`."""
+    """The state after `steps` steps, computed from the newest kept checkpoint before it. Raises ValueError for more
+    steps than the job has, and as `Run.step`."""
     spec = run.job.spec
     if not 0 <= steps <= spec.steps:
         raise ValueError(f"the job has {spec.steps} steps, not {steps}")

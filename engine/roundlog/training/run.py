@@ -1,15 +1,14 @@
-"""Running a job from checkpoint to checkpoint, in a directory from which a killed process carries on.
+"""A run: executes a job from checkpoint to checkpoint, in a directory from which a killed process is resumed.
 
-    run.json                   which job this is, and how often checkpoints are kept
+run.json                   which job this is, and how often checkpoints are kept
     roots                      32 bytes an interval: the state root at its end, appended and fsynced
     roots.sums                 32 bytes an interval: SHA-256 of the run, the interval and that root, likewise
     checkpoints/00000005.safetensors    the state after that many steps
 
-A root is recorded only after everything else of its interval is on disk. On resume, the newest kept checkpoint whose
-root is the recorded one is where the run carries on; whatever lies after it is computed again. An older checkpoint that
-is damaged is not used, and computed again where somebody asks for it (`Run.mend`). A recorded root that is not the one
-that was written (its sum shows it) is taken from the checkpoint of its interval, or computed again where none is kept,
-with all that follows.
+A root is recorded only after everything else of its interval is on disk. A run resumes at the newest kept checkpoint
+whose root is the recorded one, and computes everything after it again. A damaged older checkpoint is not used;
+`Run.mend` computes it again. A recorded root that fails its sum is taken from the checkpoint of its interval. If that
+is not kept, the root and all that follow are computed again.
 """
 
 from __future__ import annotations
@@ -57,21 +56,21 @@ _MEND_RECORD = (
 
 
 class RunError(RuntimeError):
-    """A run directory that cannot be used."""
+    """The run directory, or an option of the run, cannot be used."""
 
 
 def root_sum(run_id: bytes, interval: int, root: bytes) -> bytes:
-    """What `roots.sums` has of a recorded root: 32 bytes."""
+    """The checksum of a recorded root in `roots.sums`: 32 bytes."""
     return sha256(run_id + interval.to_bytes(8, "big") + root).digest()
 
 
 class IntervalHooks(Protocol):
-    """A role's part in a run: its rounding, and what it does around intervals and steps."""
+    """Hooks of a role in a run: its rounding, and its work before and after intervals and steps."""
 
     rounding: Rounding
 
     def resume(self, done: int) -> None:
-        """Called once, before anything else: the run, which is nobody else's now, carries on after `done` intervals."""
+        """Called once, before all other hooks, with the directory locked: the run resumes after `done` intervals."""
 
     def begin_interval(self, interval: int) -> None: ...
 
@@ -80,10 +79,10 @@ class IntervalHooks(Protocol):
     def after_step(self, step: int) -> None: ...
 
     def end_interval(self, interval: int) -> None:
-        """After this returns, everything of the interval is on disk."""
+        """Called after an interval. When it returns, all that the role keeps of the interval is on disk."""
 
     def abandon(self) -> None:
-        """The run is stopped by an error: give back what is open."""
+        """Called when an error ends the run: closes open files."""
 
 
 class Run:
@@ -92,11 +91,11 @@ class Run:
     def __init__(
         self, job: Job, directory: Path, options: RunOptions = DEFAULT_OPTIONS, *, role: str | None = None
     ) -> None:
-        """role: whose run this is ("trainer", "auditor"): nobody carries on from what another role computed. None
-        only looks at a run, or replays from it. A run directory is a party's own; it is never fetched from others.
+        """role: the role that runs ("trainer", "auditor"); a run of another role cannot be resumed. None only reads a
+        run, or replays from it. A run directory is a party's own and never fetched from others.
 
         Raises RunError if the directory holds another job's run or the options do not fit the job, ProgramError if a
-        batch cannot be cut so."""
+        batch has fewer samples than micro-batches."""
         if options.keep_every < 1:
             raise RunError(f"keep_every is {options.keep_every}: keep a checkpoint every 1 or more intervals")
         if options.micro_batches != 1 and job.spec.rounding_policy != POLICY_CERTIFIED:
@@ -109,14 +108,14 @@ class Run:
         self.options = options
         self.device = _usable(options.device)
         self.stopped: StoppedError | None = None
-        """The first stop that this process has gone on from."""
+        """The first stop after which this process continued; None if there was none."""
         micro_batches_of(job.program, options.micro_batches)
         self._bind(role)
         self._execution = options.execution(job, options.micro_batches, directory)
 
     @property
     def executor(self) -> StepExecutor:
-        """What executes the steps."""
+        """The executor of the steps."""
         return self._execution.executor
 
     def _bind(self, role: str | None) -> None:
@@ -124,7 +123,7 @@ class Run:
         path = self.directory / "run.json"
         run_id = self.job.spec.run_id.hex()
         if not path.exists():
-            # Whoever only looks leaves the directory to the role that comes to work in it.
+            # A reader leaves the directory free for any role.
             if role is not None:
                 write_record(path, {"role": role, "run_id": run_id})
             return
@@ -140,7 +139,7 @@ class Run:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         path = self.directory / "run.lock"
-        # Read and write, because a pipe would keep whoever only writes waiting for a reader.
+        # Opened for reading and writing, because opening a pipe for writing alone would wait for a reader.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "rb") as lock:
             require_regular(descriptor, path)
@@ -151,12 +150,12 @@ class Run:
             yield
 
     def checkpoint_path(self, steps: int) -> Path:
-        """Where the state after that many steps is kept, if it is."""
+        """Path of the checkpoint after `steps` steps, whether it is kept or not."""
         return checkpoint_path(self.directory, steps)
 
     def newest(self, intervals: int) -> tuple[int, list[torch.Tensor]]:
-        """(intervals done, the state after them): the newest kept checkpoint after at most that many intervals whose
-        state is the recorded one, or the initial state."""
+        """(intervals done, the state after them) of the newest kept checkpoint after at most `intervals` intervals
+        whose state has the recorded root; of the initial state if there is none."""
         recorded = self._read("roots")
         for done in range(min(intervals, len(recorded)), 0, -1):
             kept = self._kept(done)
@@ -165,7 +164,8 @@ class Run:
         return 0, list(self.job.initial.values())
 
     def recorded_roots(self) -> list[bytes]:
-        """The state roots on record, up to the first that is torn, or damaged and not to be had from a checkpoint."""
+        """State roots on record, up to the first that is torn, or that is damaged and has no checkpoint to take it
+        from."""
         roots = self._read("roots")
         sums = self._read("roots.sums")
         sums += [b""] * (len(roots) - len(sums))
@@ -173,7 +173,7 @@ class Run:
             if self._sum(interval, root) == recorded:
                 continue
             kept = self._kept(interval + 1)
-            # The checkpoint's root is right if it is the one on record, or the one that was summed up.
+            # The checkpoint's root is right if it equals the recorded root, or fits the recorded sum.
             if kept is None or (kept[1] != root and self._sum(interval, kept[1]) != recorded):
                 return roots[:interval]
             roots[interval] = kept[1]
@@ -187,7 +187,7 @@ class Run:
         _keep(self.directory / "roots", roots)
 
     def _kept(self, done: int) -> tuple[list[torch.Tensor], bytes] | None:
-        """The state after so many intervals and its root, if it is kept and can be read."""
+        """(state, its root) after `done` intervals; None if it is not kept or cannot be read."""
         path = self.checkpoint_path(done * self.job.spec.interval)
         if not path.exists():
             return None
@@ -198,17 +198,17 @@ class Run:
             return None
 
     def _read(self, name: str) -> list[bytes]:
-        """A record of 32 bytes an interval; a torn last one is left out."""
+        """Items of a record with 32 bytes an interval; a torn last item is left out."""
         try:
             with open_regular(self.directory / name) as file:
-                # Not more than is there: the number of intervals is a stranger's.
+                # At most the size of the file is read: the number of intervals comes from a job that is not trusted.
                 data = file.read(min(32 * self.job.spec.intervals, os.fstat(file.fileno()).st_size))
         except FileNotFoundError:
             return []
         return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
 
     def run(self, hooks: IntervalHooks) -> list[bytes]:
-        """All remaining intervals; returns every state root. Raises StoppedError, RunError, OSError."""
+        """Executes all remaining intervals and returns all state roots. Raises StoppedError, RunError, OSError."""
         spec = self.job.spec
         with self._locked():
             roots = self.recorded_roots()
@@ -234,8 +234,9 @@ class Run:
         return roots
 
     def mend(self, hooks: IntervalHooks, intervals: int, is_damaged: Callable[[int], bool]) -> list[int]:
-        """Computes again those of the first intervals of a finished run whose checkpoint is damaged, or of which
-        `is_damaged` says that something else is; returns them. Raises RunError if another root comes out, and as `run`.
+        """Computes damaged intervals among the first `intervals` of a finished run again, and returns their numbers. An
+        interval is damaged if its checkpoint is, or `is_damaged` says so. Raises RunError if another root comes out,
+        and as `run`.
         """
         mended: list[int] = []
         with self._locked():
@@ -275,7 +276,7 @@ class Run:
         return states
 
     def inputs(self, step: int, states: list[torch.Tensor]) -> StepInputs:
-        """All that a step is a function of. states: before it, on the run's device."""
+        """The inputs of a step, which determine its result. states: before the step, on the run's device."""
         return StepInputs(
             states=states,
             data=self._execution.batches.load(step, self.device),
@@ -303,11 +304,11 @@ class Run:
         return after
 
     def _beyond(self, inputs: StepInputs, error: StoppedError) -> list[torch.Tensor]:
-        """The state that is made up after a step that stops."""
+        """The fabricated state after a step that stops."""
         program, bits = self.job.program, self.job.spec.rounding_bits
         stores: dict[int, torch.Tensor] = {}
         if error.operator > first_store(program):
-            # Executed again for what was stored before it stopped.
+            # The step is executed again to observe the values that it stored before it stopped.
             with suppress(StoppedError):
                 self.executor.run(inputs, alone(self.job.spec), observe=stores.__setitem__)
         fabricated = FabricatedValues(self.directory)
@@ -316,12 +317,12 @@ class Run:
 
 
 def _usable(device: torch.device | str) -> torch.device:
-    """A device that holds numbers. Raises RunError."""
+    """The device, after a try that it holds numbers. Raises RunError."""
     try:
         found = torch.device(device)
         torch.zeros(1, device=found).item()
     except (RuntimeError, AssertionError) as error:
-        # PyTorch says in several ways, some of them pages long, that it was built without it.
+        # PyTorch has several messages, some of them pages long, for a device that it was built without.
         reason = str(error).strip().partition("\n")[0][:200]
         raise RunError(
             f"the device {str(device)[:40]!r} cannot be used ({reason}): choose another, cpu is here"
@@ -330,7 +331,7 @@ def _usable(device: torch.device | str) -> torch.device:
 
 
 def _keep(path: Path, items: Sequence[bytes]) -> None:
-    """Leaves a record of these items and nothing else."""
+    """Overwrites a record with these items."""
     with path.open("r+b" if path.exists() else "wb") as file:
         require_regular(file.fileno(), path)
         file.write(b"".join(items))
@@ -340,7 +341,7 @@ def _keep(path: Path, items: Sequence[bytes]) -> None:
 
 
 def _append(path: Path, root: bytes) -> None:
-    # A file object writes all of it or raises; a root that is torn by an error is left out when it is read again.
+    # A file object writes all bytes or raises. A root that an error has torn is left out when the record is read.
     with path.open("ab") as file:
         file.write(root)
         file.flush()

@@ -1,9 +1,9 @@
-"""The captured step beside the user's own: both are run, and have to come to the same.
+"""Sameness check: the captured step and the user's own are both run, and have to give the same results.
 
-A capture reads Python code that may do anything. What it has made of it is not believed, but tried: three steps from
-the initial state and three from one that was moved away from it, by the engine, and by PyTorch on the task's own
-objects, in FP32 and, where the model allows it, in FP64. Losses, gradients and the change of every state have to agree
-about as closely as PyTorch's FP32 does with its FP64."""
+Python code may do anything, so a captured program is not trusted but tried. The engine and PyTorch, on the task's own
+objects, each run three steps from the initial state and three from a state moved away from it; PyTorch in FP32 and,
+where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as closely as
+PyTorch's FP32 does with its FP64."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ STEPS = 3
 """Steps that are compared from each of the two states."""
 
 _ROOM = 24.0
-"""How many times as far as PyTorch's FP32 is from its FP64 the captured step may be."""
+"""Allowed distance of the captured step from PyTorch's FP64, as a multiple of the distance of PyTorch's FP32."""
 
 _FLOOR = 4e-6
-"""How far apart the two may be in any case, in units of the largest element: FP32 has 6e-8."""
+"""Distance that is always allowed, in units of the largest element; FP32 has 6e-8."""
 
 _BLURRED = 1e-3
-"""From which error of PyTorch's FP32 on, in units of the largest element, a tensor's difference is not reported."""
+"""Error of PyTorch's FP32, in units of the largest element, from which on a tensor's difference is not reported."""
 
 _NUDGES = 3
-"""How often the initial state is nudged, where something seems too far off."""
+"""Nudged initial states that are tried when a tensor seems too far off."""
 
 _MOVED = 0.05
-"""How far the second state is from the first, relatively."""
+"""Relative distance of the second state from the first."""
 
 _GUARD = 4
-"""Of a rounding log that nobody reads."""
+"""Guard of a rounding log that is never read."""
 
 _CHANGE = "the change of "
 
@@ -60,14 +60,14 @@ _Values = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Sameness:
-    """What the comparison has found."""
+    """The result of the comparison."""
 
     steps: int
-    """Steps that were compared from each state; 0 if PyTorch gives nothing finite at the first."""
+    """Steps that were compared from each state; 0 if PyTorch's first step is not finite."""
     largest: float
     """Largest difference, in units of the largest element of its tensor."""
     name: str
-    """Of the tensor that it is in."""
+    """Name of the tensor with the largest difference."""
     in_fp64: bool
     """Whether PyTorch could run the step in FP64."""
 
@@ -83,16 +83,16 @@ class Sameness:
 
 @dataclass(slots=True)
 class _Run:
-    """What some steps came to."""
+    """Results of some steps."""
 
     steps: list[_Values] = field(default_factory=list)
-    """For each step, by name and in FP64: the loss, gradients, and how far every state has moved."""
+    """For each step, by name and in FP64: the loss, the gradients, and the change of every state."""
     stopped: str = ""
-    """Why there are no more steps."""
+    """Why the steps ended early; empty if they did not."""
 
 
 def confirm_same(task: Task, captured: Captured) -> Sameness:
-    """Run the captured step beside the user's own. The task is as before, afterwards.
+    """Runs the captured step and the user's own, and compares them. The task is left as it was.
 
     Raises CaptureError, naming the first tensor that differs."""
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, "the loss"), True
@@ -110,7 +110,7 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
 
 
 class _Comparison:
-    """Steps from one state, by the engine and by PyTorch."""
+    """A comparison of steps from one state, by the engine and by PyTorch."""
 
     def __init__(self, task: Task, captured: Captured, around: Surroundings, start: _Values, steps: int) -> None:
         self._task = task
@@ -129,7 +129,7 @@ class _Comparison:
         self._nudged: list[_Run] = []
 
     def _require_repeatable(self, again: _Run) -> None:
-        """Raises CaptureError if PyTorch comes to other numbers the second time."""
+        """Raises CaptureError if PyTorch gives other numbers the second time."""
         for one, two in zip(self._single.steps, again.steps, strict=False):
             for name in one.keys() & two.keys():
                 if not torch.equal(one[name].nan_to_num(), two[name].nan_to_num()):
@@ -139,7 +139,7 @@ class _Comparison:
                     )
 
     def differences(self) -> Iterator[tuple[float, str]]:
-        """(difference in units of the largest element, name) of everything that is compared. Raises CaptureError."""
+        """(difference in units of the largest element, name) of every compared tensor. Raises CaptureError."""
         for step in range(len(self._batches)):
             if self._breaks_down(step):
                 return
@@ -154,11 +154,11 @@ class _Comparison:
 
     @property
     def failure(self) -> str:
-        """What the user's own step raises; empty if nothing."""
+        """Message of the error that the user's own step raises; empty if it raises none."""
         return self._single.stopped
 
     def _breaks_down(self, step: int) -> bool:
-        """Whether PyTorch has no numbers there either."""
+        """Whether PyTorch has no finite numbers at a step either."""
         return any(
             step >= len(run.steps) or not all(bool(value.isfinite().all()) for value in run.steps[step].values())
             for run in (self._truth, self._single)
@@ -181,19 +181,19 @@ class _Comparison:
                 f"element is {size:.2g}: the model, the loss or a hook does something that capture does not follow, so "
                 f"{_REWRITE}"
             )
-        # Where FP32 leaves next to nothing of a tensor, its difference says nothing.
+        # If FP32 is too inaccurate for a tensor, the difference means nothing.
         return max(0.0, apart - rounding) / size if own < _BLURRED * size else 0.0
 
     def _noise_of(self, step: int, name: str) -> float:
-        """How far from the truth PyTorch's FP32 gets when the initial state is changed by a unit in the last place, in
-        one direction or another. Where terms cancel, or a choice hangs on the last bit, that is far."""
+        """Largest distance of PyTorch's FP32 from the truth after the initial state is changed by one ulp in random
+        directions. It is large where terms cancel, or a choice depends on the last bit."""
         if not self._nudged:
             self._nudged = [self._by_pytorch(torch.float32, nudge=number) for number in range(1, _NUDGES + 1)]
         runs = [run.steps[step][name] for run in self._nudged if step < len(run.steps)]
         return max((_apart(values, self._truth.steps[step][name]) for values in runs), default=0.0)
 
     def _by_engine(self, captured: Captured) -> _Run:
-        """What the program comes to. What it drew at random and its gradients are kept, step by step."""
+        """Results of the program. Its random numbers and gradients are kept, step by step."""
         origin, executor, run = self._origin, Executor(captured.program), _Run()
         states = list(self._start.values())
         wanted = {*origin.gradients.values(), *(index for index in origin.draws if index is not None)}
@@ -226,9 +226,9 @@ class _Comparison:
         return run
 
     def _by_pytorch(self, dtype: torch.dtype, nudge: int = 0) -> _Run:
-        """What the user's own step comes to, from random numbers of the program's. The optimizer is given the program's
-        gradients, once the user's own are known: it may make much of little, as Adam does of gradients near zero. A
-        step that raises is where the run ends. nudge: number of a change to the initial state; 0 for none."""
+        """Results of the user's own step, with the program's random numbers. After the user's own gradients are
+        recorded, the optimizer gets the program's, because it may amplify small differences, as Adam does for gradients
+        near zero. The run ends at a step that raises. nudge: number of a change to the initial state; 0 for none."""
         origin, around, run = self._origin, self._around, _Run()
         start = {name: _nudged(name, value, nudge) for name, value in self._start.items()} if nudge else self._start
         around.restore()
@@ -262,13 +262,13 @@ class _Comparison:
         return run
 
     def _standing(self) -> _Values:
-        """The states as the user's code holds them now."""
+        """Current states of the user's code."""
         now = self._around.now(self._origin.tensors.values())
         return {name: now[id(tensor)].detach().double().clone() for name, tensor in self._origin.tensors.items()}
 
 
 class _Promoted(TorchDispatchMode):
-    """While this is active, operators that are asked for FP32 give FP64, if that is the dtype."""
+    """A dispatch mode under which operators asked for FP32 give FP64, if `dtype` is FP64."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -293,7 +293,7 @@ def _found(loss: float, gradients: _Values, before: _Values, after: _Values) -> 
     return {
         "the loss": torch.tensor(loss, dtype=torch.float64),
         **{f"the gradient of {name}": gradient for name, gradient in gradients.items()},
-        # What stays infinite, as in a mask, has not moved.
+        # An element that stays infinite, as in a mask, has not moved.
         **{
             f"{_CHANGE}{name}": torch.where(after[name] == before[name], 0.0, after[name] - before[name])
             for name in before
@@ -306,7 +306,7 @@ def _own(origin: Origin, states: Mapping[str, torch.Tensor]) -> _Values:
 
 
 def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> _Values:
-    """A copy, since a step may write into its batch, or ask for the gradient of a field."""
+    """A copy of a batch in `dtype`. A step may write into its batch, or ask for the gradient of a field."""
     return {
         name: field.detach().to(dtype if field.is_floating_point() else field.dtype, copy=True)
         for name, field in batch.items()
@@ -319,7 +319,8 @@ def _batch(task: Task, step: int) -> _Values:
 
 
 def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
-    """A state some way off. What is zero by design stays so in buffers; parameters get away from it."""
+    """A state moved away from the initial one. Zeros stay zero in buffers, where they may be by design, but not in
+    parameters."""
     generator = torch.Generator().manual_seed(1)
     moved = {}
     for name, state in states.items():
@@ -334,8 +335,8 @@ def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
 
 
 def _nudged(name: str, state: torch.Tensor, number: int) -> torch.Tensor:
-    """The state, changed in its last place. Where a parameter is zero, as a router's is at first, choices between equal
-    scores hang on nothing at all; so it is changed a little."""
+    """A state changed by one ulp. Zeros of a parameter are changed a little, too: with a router of zeros, choices
+    between equal scores would depend on nothing at all."""
     if not state.is_floating_point():
         return state
     signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(number)) * 2 - 1

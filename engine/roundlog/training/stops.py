@@ -1,5 +1,6 @@
-"""Steps that stop (a loss or next state that is not finite, an index out of range): what a party that has to dispute
-them claims of the state, and the record of the first one, which whoever stakes anything on it needs after a restart."""
+"""Stops: steps without a result (a loss or next state that is not finite, an index out of range). This module makes the
+state that a party claims in a dispute about one, and records the first stop, which a party needs after a restart before
+it stakes a bond on it."""
 
 from __future__ import annotations
 
@@ -20,21 +21,21 @@ _NAME = "stopped.json"
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a step has no value: the operator and its first such element."""
+    """The place of a stop: the operator, and its first element without a value."""
 
     operator: int
     element: int
 
 
 def note_stop(run_dir: Path, step: int, stop: Stop) -> None:
-    """Keep it, unless an earlier one is on record. Raises OSError."""
+    """Records a stop, unless an earlier one is on record. Raises OSError."""
     known = noted_stop(run_dir)
     if known is None or step < known[0]:
         write_record(run_dir / _NAME, {"step": step, "operator": stop.operator, "element": stop.element})
 
 
 def noted_stop(run_dir: Path) -> tuple[int, Stop] | None:
-    """(step, where in it) of the first stop; None if there is no record of one that can be read."""
+    """(step, place in it) of the first stop; None without a readable record."""
     try:
         record = read_record(run_dir / _NAME)
         return int(record["step"]), Stop(int(record["operator"]), int(record["element"]))
@@ -50,7 +51,7 @@ def state_after_stop(
     error: StoppedError,
     fabricated: FabricatedValues,
 ) -> list[torch.Tensor]:
-    """The state that a party claims after a step that stops. stores: outputs of the store operators before that."""
+    """The state that a party claims after a step that stops. stores: outputs of the store operators before the stop."""
     stop = Stop(error.operator, error.element)
 
     def slot(index: int) -> torch.Tensor:
@@ -64,7 +65,8 @@ def state_after_stop(
 def claimed_slot(
     program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, fabricated: FabricatedValues
 ) -> torch.Tensor:
-    """What a party claims of a slot whose store is where the step stops: right up to the chunk of that element."""
+    """The slot whose store stops, as a party claims it: right values before the chunk of the stopping element,
+    fabricated values from that chunk on."""
     kind = program.nodes[stop.operator].type
     first = stop.element * kind.dtype.itemsize // CHUNK_SIZE * CHUNK_SIZE // kind.dtype.itemsize
     rest = fabricated_slot(program, bits, step, stop.operator, fabricated)
@@ -72,5 +74,5 @@ def claimed_slot(
 
 
 def fabricated_slot(program: Program, bits: int, step: int, store: int, fabricated: FabricatedValues) -> torch.Tensor:
-    """What a party claims of a slot that is stored behind the stop."""
+    """A slot that is stored behind the stop, as a party claims it: fabricated values."""
     return fabricated.tensor(program.nodes[store].type, bits, "state", step, store)

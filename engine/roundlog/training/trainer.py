@@ -1,4 +1,4 @@
-"""The trainer: executes a job, records every rounding decision, keeps what it committed to."""
+"""The trainer: executes a job and records every rounding decision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roundlog.training.run import Run, RunError
 
 
 def log_header(job: Job, interval: int) -> LogHeader:
-    """The header that the log of one checkpoint interval has to carry."""
+    """The prescribed header of the log of one interval."""
     spec = job.spec
     return LogHeader(
         guard=spec.log_guard,
@@ -28,13 +28,13 @@ def log_header(job: Job, interval: int) -> LogHeader:
 
 
 def log_path(directory: Path, interval: int) -> Path:
-    """The file of one interval's log inside a directory of logs."""
+    """Path of one interval's log in a directory of logs."""
     return directory / f"{interval:08d}.rlog"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What a trainer commits to and publishes."""
+    """The result of a training: the roots that a trainer commits to, and the files that it publishes."""
 
     checkpoint_root: bytes
     """Merkle root over `state_roots`."""
@@ -46,11 +46,11 @@ class TrainingResult:
     """One log file an interval."""
     log_bytes: int
     mended: list[int] = field(default_factory=list)
-    """Intervals of a former run that were computed again, because their checkpoint or log was damaged."""
+    """Intervals of an earlier process that were computed again, because their checkpoint or log was damaged."""
 
 
 class Trainer:
-    """Trains a job in a directory; carries on from there after a kill."""
+    """A training of a job in a directory, resumed there after a kill."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Trainer:
     ) -> None:
         """`thresholds` are for jobs under the `threshold` policy.
 
-        Raises RunError if the directory holds another job's run, or if batches are to be cut."""
+        Raises RunError if the directory holds another job's run, or if the options ask for micro-batches."""
         if options.micro_batches != 1:
             raise RunError(
                 f"a trainer cannot cut its batches into {options.micro_batches} micro-batches, because the log is "
@@ -74,8 +74,8 @@ class Trainer:
         self._thresholds = thresholds
 
     def run(self, *, look_over: bool = False) -> TrainingResult:
-        """Train to the end. look_over: read every checkpoint and log again that a former process has left here, and
-        compute again what is damaged. Logs that are missing are written again in any case.
+        """Trains to the end. look_over: check every checkpoint and log of earlier processes, and compute damaged ones
+        again. Missing logs are written again in any case.
 
         Raises StoppedError, LogError, RunError, OSError."""
         self.log_dir.mkdir(exist_ok=True)
@@ -99,7 +99,7 @@ class Trainer:
         )
 
     def _is_damaged(self, interval: int) -> bool:
-        """Whether the log of an interval is not what a LogWriter has left."""
+        """Whether the log of an interval is damaged, or has another header than the prescribed one."""
         try:
             return summarise(log_path(self.log_dir, interval)).header != log_header(self.job, interval)
         except LogError:
@@ -107,7 +107,7 @@ class Trainer:
 
 
 class _Recording:
-    """The trainer's hooks: they write the log."""
+    """Hooks of the trainer, which write the log."""
 
     def __init__(self, job: Job, directory: Path, thresholds: Thresholds | None) -> None:
         self.job = job
@@ -116,7 +116,7 @@ class _Recording:
         self.rounding: Rounding = self._recorder
         self._writer: LogWriter | None = None
         self.resumed_at = 0
-        """Intervals that a former process has left."""
+        """Intervals that earlier processes have finished."""
 
     def resume(self, done: int) -> None:
         self.resumed_at = done

@@ -1,7 +1,7 @@
 """The verdict on a claimed training: is the claim right, and what is the trainer's log worth?
 
-These are two questions. The claim is right if its root is the one that an audit without the log comes to. A log that
-is forged, incomplete, damaged or absent is reported, and accuses nobody of a wrong claim.
+These are two questions. The claim is right if its root equals the root of an audit without the log. A log that is
+forged, incomplete, damaged or absent is reported, and does not make the claim wrong.
 """
 
 from __future__ import annotations
@@ -21,44 +21,45 @@ from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 
 BY_LOG = "by-log"
-"""Folder, inside that of the audit, of the run that follows a log of which a sample is verified."""
+"""Subdirectory of the audit for the run that follows a log and verifies a sample of it."""
 
 
 class LogStanding(enum.StrEnum):
-    """What a trainer's log is worth."""
+    """The standing of a trainer's log after an audit."""
 
     NOT_GIVEN = "not given"
     RIGHT = "right"
     """Every decision was verified."""
     SAMPLED = "sampled"
-    """A sample was verified, and nothing found; the rest was believed."""
+    """A sample was verified, and nothing wrong was found; the rest was followed unverified."""
     WRONG = "wrong"
-    """It has forged entries, or lacks some."""
+    """It has forged entries, or lacks entries."""
     UNUSABLE = "unusable"
     """It is damaged or absent, in whole or in part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a claim and of a log."""
+    """The verdict on a claim and on a log."""
 
     checkpoint_root: bytes
-    """The right one. Where the log's standing is SAMPLED, as far as its sample tells; under the policy `threshold`,
-    the one that the log leads to here."""
+    """The right checkpoint root; with a log that is SAMPLED, as far as the sample shows. Under the policy `threshold`,
+    the root that the log leads to on this machine."""
     state_roots: list[bytes]
     right: bool | None
-    """Whether the claim is; None without a claim, and under `threshold` where the log that decides is unusable."""
+    """Whether the claim is right; None without a claim, and under `threshold` if the log, which decides, is
+    unusable."""
     first_wrong: int | None
-    """The first interval whose state root is wrong, of a claim that names them all."""
+    """The first interval with a wrong state root; None if there is none, or the claim does not name all state roots."""
     log: LogStanding
     run_dir: Path
-    """Where the run is that came to these roots."""
+    """Directory of the run that these roots are from."""
     findings: list[Finding] = field(default_factory=list)
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
-    """As of an AuditResult."""
+    """Logs that could not be used, one sentence each, as in `AuditResult`."""
     stopped: str | None = None
-    """As of an AuditResult."""
+    """Why the run stopped; None if it did not."""
 
 
 def audit(
@@ -71,12 +72,12 @@ def audit(
     verify_log: float = 1.0,
     on_distrust: Callable[[str], None] | None = None,
 ) -> Verdict:
-    """Audits a claim in a directory; carries on from there after a kill.
+    """Audits a claim in a directory; after a kill the audit is resumed there.
 
-    claim: the claimed checkpoint root, or the state root of every interval. verify_log: the share of the log's
-    decisions that is verified. With 1.0 nothing of the log gets into the roots. With less, the log is followed until
-    anything is wrong with it, or it leads to another root than the claimed one; then, for a reason that `on_distrust`
-    is told in one clause, the whole audit is made again without relying on it. All else as of an Auditor.
+    claim: the claimed checkpoint root, or the state root of every interval. verify_log: share of the log's decisions
+    that are verified. With 1.0 the roots do not depend on the log. With less, the log is followed until something is
+    wrong with it, or it leads to another root than the claimed one. Then `on_distrust` is called with the reason, in
+    one clause, and the whole audit is made again without relying on the log. All other arguments are as of `Auditor`.
 
     Raises as Auditor and Auditor.run."""
     certified = job.spec.rounding_policy == POLICY_CERTIFIED
@@ -103,10 +104,11 @@ def audit(
 
 
 def _by_sample(make: Callable[[], Auditor], room: Path, claim: bytes | Sequence[bytes] | None) -> AuditResult | str:
-    """The result of an audit that found nothing to object to; else, in one clause, why its log is not relied on."""
+    """The result of an audit that found nothing wrong with the log; otherwise the reason, in one clause, to distrust
+    the log."""
     reason = room / "distrusted.json"
     if reason.exists():
-        # Another draw might miss what the first one has found.
+        # Another sample might miss what the first one has found.
         return "a former audit has found it wrong"
     why = "it leads to another root than the claimed one"
     try:
@@ -141,8 +143,8 @@ def _verdict(
 
 
 def _compare(result: AuditResult, claim: bytes | Sequence[bytes] | None) -> tuple[bool | None, int | None]:
-    """(whether the claim is right, or None without a claim; the first interval whose state root is wrong, if the
-    claim says so much)."""
+    """(whether the claim is right, or None without a claim; the first interval with a wrong state root, or None as in
+    `Verdict`)."""
     if claim is None:
         return None, None
     if isinstance(claim, bytes):

@@ -1,4 +1,4 @@
-"""Executing a step in micro-batches: the same bits in less memory (docs/numerics.md)."""
+"""Execution of steps in micro-batches: the same bits in less memory (docs/numerics.md)."""
 
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.executor import MicrobatchExecutor, micro_batches_of

@@ -1,8 +1,10 @@
-"""Which values of a program can be computed for some samples at a time, and in which order everything else has to wait.
+"""Analysis of a program for micro-batches: the values that can be computed for some samples at a time, and the order of
+all values.
 
 A value is *sliced* if it has a layout, and *whole* otherwise. Sliced values are computed in sweeps over the
 micro-batches, whole values in stages between them: stage 0, sweep 0, stage 1, sweep 1, ..., the last stage. Where a sum
-over the batch flows back into the samples (batch norm), they are computed in a later sweep than what was summed.
+over the batch flows back into the samples (batch norm), the sweep of these samples comes after the sweep of the summed
+values.
 """
 
 from __future__ import annotations
@@ -18,41 +20,41 @@ from roundlog.operators.registry import integer
 from roundlog.program import Node, Program, TensorType
 
 CHEAP_BYTES = 1 << 20
-"""What is made of the batch by movement and exact operators alone, and takes no more memory than this or four times the
-batch itself, is computed for all samples at once where it is needed so: the number of targets that count, for example.
-It would cost another sweep otherwise."""
+"""Most bytes of a cheap value, or four times the bytes of the batch if that is more. Cheap values are made from the
+batch by movement and exact operators alone, such as the number of targets that count. They are computed for all samples
+at once where they are read as a whole, which would cost another sweep otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What is sliced, and when everything is computed."""
+    """The result of the analysis: which values are sliced, and when each is computed."""
 
     batch: int
-    """Samples that are cut: see `samples_of`."""
+    """Number of samples to cut, as `samples_of` gives it."""
     layouts: list[Layout | None]
-    """Of every value; None: whole."""
+    """Layout of every value; None: whole."""
     needs: list[Needs]
-    """What every operator reads its inputs as; None: as a whole."""
+    """Layouts in which every operator reads its inputs; None: as a whole."""
     when: list[int]
     """The sweep of a sliced value, the stage of a whole one."""
     cheap: list[bool]
-    """Sliced values that stage 0 computes as a whole, too, if someone needs them so."""
+    """Whether a sliced value is computed as a whole in stage 0, too, if an operator reads it as a whole."""
     parts: dict[int, tuple[Samples, ...]]
-    """Whole values that are sums over the samples, and are taken part by part -> the samples of every part. Their
-    `needs` are those of a part."""
+    """Whole values that are sums over the samples, taken part by part -> the samples of every part. Their `needs` are
+    those of one part."""
     last: int
     """The last stage: it stores the state."""
 
     def whole_from(self, value: int) -> int:
-        """The first stage in which the value is there as a whole."""
+        """The first stage in which the value is available as a whole."""
         if self.layouts[value] is None:
             return self.when[value]
         return 0 if self.cheap[value] else self.when[value] + 1
 
 
 def samples_of(program: Program) -> int:
-    """How many samples can be computed one by one: the batch, or the parts that a program cuts it into itself, to
-    accumulate gradients. Sample s is then the s-th of every part."""
+    """Number of samples that can be computed one by one. This is the batch size, or the size of the parts into which
+    the program itself cuts the batch to accumulate gradients; sample s is then the s-th of every part."""
     fields = {index for index, node in enumerate(program.nodes) if node.op == "data"}
     size = program.batch_size
     for node in program.nodes:
@@ -62,7 +64,7 @@ def samples_of(program: Program) -> int:
 
 
 def analyse(program: Program, micro_batches: int) -> Analysis:
-    """A checked program, of at least two samples, for that many micro-batches."""
+    """Analyses a checked program with at least two samples for `micro_batches` micro-batches."""
     batch = samples_of(program)
     layouts, wanted = _layouts(program, batch)
     _slice_what_only_slices_need(program, layouts, wanted)
@@ -74,7 +76,7 @@ def analyse(program: Program, micro_batches: int) -> Analysis:
         waits = [0]
         for value, need in zip(node.inputs, wanted[index], strict=True):
             if index in parts:
-                # Slices of what is there before the step can be had at any time.
+                # Sources are there before the step, so their slices can be read at any time.
                 waits.append(0 if _is_source(program, value) else when[value] + 1)
             elif need is not None and need == layouts[value]:
                 waits.append(when[value])
@@ -89,8 +91,9 @@ def analyse(program: Program, micro_batches: int) -> Analysis:
 
 
 def _layouts(program: Program, batch: int) -> tuple[list[Layout | None], list[Needs]]:
-    """From the data on: an operator is sliced if at least one of its inputs is, in the layout that it needs. Inputs in
-    other layouts are then needed as a whole; the layout that needs the fewest bytes of those is taken."""
+    """Layouts and needs of all values, derived from the data on. An operator is sliced if at least one input has the
+    layout that it needs. Inputs in other layouts are then read as a whole; the chosen layout reads the fewest bytes of
+    those."""
     nodes = program.nodes
     layouts: list[Layout | None] = []
     wanted: list[Needs] = []
@@ -118,7 +121,8 @@ def _layouts(program: Program, batch: int) -> tuple[list[Layout | None], list[Ne
 
 
 def _needs_of_parts(node: Node, types: list[TensorType], own: list[Layout | None]) -> Needs:
-    """Those of a sum over samples that are there as it needs them; of everything else, whole inputs."""
+    """Needs of an operator that is not sliced: for a sum over samples the layouts of its inputs, if they fit; otherwise
+    whole inputs."""
     if node.op in PARTS and node.type.numel and all(kind.numel for kind in types):
         for found in PARTS[node.op](node, types, tuple(own)):
             if all(have in (None, need) for have, need in zip(own, found, strict=True)):
@@ -134,7 +138,8 @@ def _parts(
     batch: int,
     micro_batches: int,
 ) -> dict[int, tuple[Samples, ...]]:
-    """The sums that are taken part by part, of those that could be. The others need whole inputs."""
+    """The sums that are taken part by part, with the samples of their parts. Sums that could be but are not get whole
+    inputs as `wanted`."""
     found: dict[int, tuple[Samples, ...]] = {}
     for index, node in enumerate(program.nodes):
         if layouts[index] is not None or not any(wanted[index]):
@@ -144,7 +149,7 @@ def _parts(
             layouts[value] == need or _is_source(program, value)
             for value, need in zip(node.inputs, wanted[index], strict=True)
         )
-        # What is computed as a whole at once anyway would make them wait for a sweep.
+        # Cheap inputs are computed as a whole at once, and a sum of parts would have to wait for a sweep.
         waits = [cheap[value] for value in node.inputs if not _is_source(program, value)]
         if there and not (waits and all(waits)):
             parts = parts_of(node, types, wanted[index], batch, micro_batches)
@@ -162,7 +167,7 @@ def _is_source(program: Program, value: int) -> bool:
 
 
 def _candidates(node: Node, own: list[Layout | None], types: list[TensorType], batch: int) -> set[Layout]:
-    """The layouts that the output may have, given those of the inputs."""
+    """Layouts that the output may have, given the layouts of the inputs."""
     found: set[Layout | None] = set()
     for layout, kind in zip(own, types, strict=True):
         if layout is None or not node.type.numel or not kind.numel:
@@ -175,8 +180,8 @@ def _candidates(node: Node, own: list[Layout | None], types: list[TensorType], b
 
 
 def _slice_what_only_slices_need(program: Program, layouts: list[Layout | None], wanted: list[Needs]) -> None:
-    """Dropout masks, expanded gradients and the like do not depend on the data, but are as large as the batch. Where
-    all their readers want the same slices of them, they are computed in slices."""
+    """Slices values that do not depend on the data but are as large as the batch, such as dropout masks and expanded
+    gradients, if all their readers want the same slices."""
     nodes = program.nodes
     readers: list[set[Layout | None]] = [set() for _ in nodes]
     for index in reversed(range(len(nodes))):
@@ -195,7 +200,7 @@ def _slice_what_only_slices_need(program: Program, layouts: list[Layout | None],
 
 
 def _sliceable_source(program: Program, index: int) -> bool:
-    """Random numbers can be counted to, and one literal fills any shape."""
+    """Whether a source can be sliced: random numbers are generated by counter, and one literal fills any shape."""
     node = program.nodes[index]
     bits = node.attributes.get("bits")
     return node.op == "uniform" or (node.op == "constant" and isinstance(bits, tuple) and len(bits) == 1)
@@ -212,6 +217,6 @@ def _cheap(program: Program, layouts: list[Layout | None]) -> list[bool]:
         elif isinstance(op, Inexact) or (layouts[index] is None and node.op in ("store", "loss")):
             costs.append(limit + 1)
         else:
-            # Values that are read twice count twice: an upper bound, in linear time.
+            # A value that is read twice counts twice: the cost is an upper bound, found in linear time.
             costs.append(min(limit + 1, node.type.nbytes + sum(costs[value] for value in node.inputs)))
     return [layouts[index] is not None and cost <= limit for index, cost in enumerate(costs)]

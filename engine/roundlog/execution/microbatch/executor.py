@@ -1,7 +1,7 @@
-"""Steps in micro-batches: the bits of `roundlog.execution.executor.Executor`, in less memory.
+"""Executor of steps in micro-batches: the bits of `roundlog.execution.executor.Executor`, in less memory.
 
-Every value of a step is the correct rounding of something exact. So it does not matter that the samples are computed a
-few at a time, nor in which pieces a sum over all of them is read.
+Every value of a step is the correct rounding of an exact value. So the bits do not depend on how many samples are
+computed at a time, nor on the pieces in which a sum over all samples is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from roundlog.rounding import Follower, Rounding, Window
 
 
 def micro_batches_of(program: Program, count: int) -> list[Samples]:
-    """The samples of each. Raises ProgramError if there are fewer samples than that."""
+    """The samples of each micro-batch. Raises ProgramError if there are fewer samples than micro-batches."""
     batch = samples_of(program)
     if not 1 <= count <= batch:
         raise ProgramError(f"{batch} samples cannot be cut into {count} micro-batches: choose 1 to {batch}")
@@ -42,11 +42,11 @@ def micro_batches_of(program: Program, count: int) -> list[Samples]:
 
 
 class MicrobatchExecutor:
-    """Executes steps of one program, some samples at a time."""
+    """An executor of steps of one program that computes some samples at a time."""
 
     def __init__(self, program: Program, micro_batches: int, directory: Path, bits: int = FULL_BITS) -> None:
-        """micro_batches: at least 2. directory: where slices that are needed later wait, on a disk. bits: of the
-        results, as for `Executor`.
+        """micro_batches: at least 2. directory: on a disk; holds slices until they are read again. bits: as for
+        `Executor`.
 
         Raises ProgramError if the program does not pass the registry's check, or has fewer samples in its batch;
         OSError."""
@@ -69,8 +69,8 @@ class MicrobatchExecutor:
         )
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
-        """Executes one step, as `StepExecutor.run`. rounding: a Follower. observe: outputs are whole, so that the step
-        takes the memory of a whole one. Raises OSError, too, where the disk is full."""
+        """Executes one step, as `StepExecutor.run`. rounding: a Follower. observe: is called with whole outputs, so the
+        step then takes the memory of a whole one. Also raises OSError, if the disk is full."""
         if observe is not None:
             return self._whole.run(inputs, rounding, observe)
         if not isinstance(rounding, Follower):
@@ -81,7 +81,7 @@ class MicrobatchExecutor:
         except NonFiniteError as error:
             rounding.start_again()
             watch = Watch(self.program)
-            # What comes after the first stop may stop as well.
+            # Operators after the first stop may stop as well.
             with suppress(IndexRangeError):
                 self._all(inputs, rounding, watch)
             raise error.because(self.program, inputs.step, watch.origin_of(error.operator)) from None
@@ -93,7 +93,8 @@ class MicrobatchExecutor:
         return Executor(self.program, self.bits)
 
     def _all(self, inputs: StepInputs, rounding: Follower, watch: Watch | None) -> StepResult:
-        """All times of a step, in order. watch: sees them, and nothing stops that is not finite."""
+        """Runs all stages and sweeps of a step, in order. watch: is shown every operator; the step then does not stop
+        at numbers that are not finite."""
         values = Values(self.program, self._analysis, self._scratch, inputs)
         end = len(self._cut.members) - 1
         for time in range(end):
@@ -110,7 +111,7 @@ class MicrobatchExecutor:
             try:
                 self._run(time, samples, values, rounding, watch)
             except StoppedError as error:
-                # The same operator and element are named as for the whole batch: the first in program order.
+                # The first operator in program order is named, as for the whole batch.
                 if first_bad is None or (error.operator, error.element) < (first_bad.operator, first_bad.element):
                     first_bad = error
         if first_bad is not None:
@@ -119,7 +120,7 @@ class MicrobatchExecutor:
     def _run(
         self, time: int, samples: Samples | None, values: Values, rounding: Follower, watch: Watch | None
     ) -> StepResult:
-        """A stage (samples is None), or a sweep's turn of these samples."""
+        """Runs a stage (samples is None), or a sweep for these samples."""
         part, executor = self._part(time, samples)
         last = time == len(self._cut.members) - 1
         inputs = values.inputs(Reads(values, part.reads, samples, lambda index: self._sum(index, values, rounding)))
@@ -142,12 +143,12 @@ class MicrobatchExecutor:
             raise error.moved(self.program, inputs.step, index, element) from None
 
     def _sum(self, index: int, values: Values, rounding: Follower) -> torch.Tensor:
-        """A sum over the batch, part by part."""
+        """A sum over the batch, computed part by part."""
         node, analysis = self.program.nodes[index], self._analysis
 
         parts = analysis.parts[index]
         largest = max(last - first for first, last in parts)
-        # Read into the same memory again and again: it would be in pieces soon.
+        # All parts are read into the same memory; allocating for each would fragment it.
         inputs = [
             (value, need, values.memory(value, need, largest))
             for value, need in zip(node.inputs, analysis.needs[index], strict=True)
@@ -178,14 +179,14 @@ def _window(program: Program, analysis: Analysis, index: int, samples: Samples) 
 def _seen(
     watch: Watch, program: Program, analysis: Analysis, part: Part, samples: Samples | None
 ) -> Callable[[int, Mapping[int, torch.Tensor]], None]:
-    """What shows a watch of the whole step the operators of a part."""
+    """A callback that shows the operators of a part to a watch of the whole step."""
 
     def see(index: int, values: Mapping[int, torch.Tensor]) -> None:
         node, original = part.program.nodes[index], part.original[index]
         op = program.nodes[original].op
         if node.op == "store" != op:
             return
-        # What is read was computed elsewhere; sums over the batch are shown here.
+        # Values that a part reads were shown where they were computed, except sums over the batch.
         read = node.op == "data" != op
         inputs = None if read else [values[value] for value in node.inputs]
         if samples is None or read or analysis.layouts[original] is None:
@@ -199,7 +200,7 @@ def _seen(
 
 
 class _OfPart:
-    """Rounding for the operators of a part: by the log of the whole ones (implements Rounding)."""
+    """Rounding for the operators of a part, by the log of the whole operators (implements Rounding)."""
 
     def __init__(
         self, program: Program, analysis: Analysis, part: Part, samples: Samples | None, rounding: Follower

@@ -1,4 +1,4 @@
-"""What a step in micro-batches needs at its worst moment, known before anything is run."""
+"""Peak memory of a step in micro-batches, known before anything is run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from roundlog.program import Node, Program
 
 
 def peak_bytes(program: Program, micro_batches: int) -> int:
-    """Bytes beside the state, as `roundlog.execution.fusion.peak_bytes`, an upper bound. Raises ProgramError if
-    there are fewer samples than micro-batches."""
+    """Peak memory in bytes without the state, as `roundlog.execution.fusion.peak_bytes`: an upper bound. Raises
+    ProgramError if there are fewer samples than micro-batches."""
     samples = micro_batches_of(program, micro_batches)
     if len(samples) == 1:
         return fusion.peak_bytes(program)
@@ -22,7 +22,7 @@ def peak_bytes(program: Program, micro_batches: int) -> int:
     how = cut(program, analysis)
     nodes = program.nodes
     largest = max(last - first for first, last in samples)
-    # What stages pass on is there from its stage until its last reader has run.
+    # A value that a stage passes on stays in memory until its last reader has run.
     held = [0] * (len(how.members) + 1)
     for value, last in how.kept_until.items():
         held[2 * analysis.whole_from(value)] += nodes[value].type.nbytes
@@ -38,7 +38,7 @@ def peak_bytes(program: Program, micro_batches: int) -> int:
 
 
 def _summed(program: Program, analysis: Analysis, part: Part) -> dict[int, int]:
-    """What the sums of a stage need that are taken part by part, by their place in its program."""
+    """Bytes needed by the sums of a stage that are taken part by part, by their place in its program."""
     found = {}
     for place, node in enumerate(part.program.nodes):
         index = part.original[place]
@@ -51,11 +51,11 @@ def _summed(program: Program, analysis: Analysis, part: Part) -> dict[int, int]:
 
 def _peak_of(part: Part, summed: dict[int, int], last: bool) -> int:
     program = part.program
-    # A slice is put in order while it is written or read: one at a time is there twice.
+    # A slice is reordered while it is written or read, so one slice at a time is in memory twice.
     moved = [node for place, node in enumerate(program.nodes) if node.op in ("data", "store") and place not in summed]
     twice = max((node.type.nbytes for node in moved), default=0)
     if not last:
-        # What is passed on leaves at once.
+        # Values that are passed on leave memory at once.
         nodes = tuple(_gone(node) if node.op == "store" else node for node in program.nodes)
         program = replace(program, nodes=nodes)
     return fusion.peak_bytes(program, summed) + twice

@@ -1,9 +1,9 @@
-"""What an operator needs of its inputs to compute only the part of its output that some samples own.
+"""Slicing rules: the parts of its inputs that an operator reads to compute the part of its output that some samples
+own.
 
 Every rule is a statement about the operator alone, for any samples: *the part of the output under `wanted` is the
-operator applied to the parts of the inputs under these layouts* (None: to the input as it is). Whether the values are
-there in these layouts is the analysis' business. An operator without a rule is computed as a whole, which is always
-right.
+operator applied to the parts of the inputs under these layouts* (None: to the input as it is). The analysis decides
+whether the values have these layouts. An operator without a rule is computed as a whole, which is always right.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Rule = Callable[[Node, list[TensorType], Layout], Needs | None]
 
 
 def needs(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
-    """One layout (or None) for each input; None if the operator has no rule for that."""
+    """The layout (or None) in which each input is read; None if the operator has no rule for `wanted`."""
     if not node.type.numel or not all(kind.numel for kind in inputs):
-        # What is empty can be cut anywhere, and need not be.
+        # Empty tensors take no memory, so they are never cut.
         return None
     rule = RULES.get(node.op)
     if rule is None and isinstance(operator(node.op), Elementwise | Function):
@@ -34,7 +34,7 @@ def needs(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
 
 
 def _broadcast(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
-    """Elementwise operators, where, expand: axes are aligned at the end, and axes of size 1 are read by everyone."""
+    """Elementwise operators, where, expand: axes are aligned at the end, and axes of size 1 are read by all samples."""
     found: list[Layout | None] = []
     for kind in inputs:
         axis = wanted.axis - (len(node.type.shape) - len(kind.shape))
@@ -53,13 +53,13 @@ def _permute(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
 
 
 def _other_axis(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
-    """Operators that work along one axis or some, and leave the others alone: flip, sum, argmax, ..."""
+    """Operators that work along certain axes only: flip, sum, argmax, ..."""
     worked = ints(node.attributes, "dims") if "dims" in node.attributes else (integer(node.attributes, "dim"),)
     return None if wanted.axis in worked else (wanted,) * len(inputs)
 
 
 def _cat(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
-    """Joined along the axis of the samples, whole batches stand one after the other."""
+    """cat: along the axis of the samples, whole batches are joined."""
     if integer(node.attributes, "dim") != wanted.axis:
         return (wanted,) * len(inputs)
     batch = node.type.shape[wanted.axis] // (wanted.outer * wanted.chunk)
@@ -68,7 +68,7 @@ def _cat(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
 
 
 def _slice(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
-    """Along the axis of the samples: whole batches only."""
+    """slice: along the axis of the samples, whole batches only."""
     axis = integer(node.attributes, "dim")
     if axis != wanted.axis:
         return (wanted,)
@@ -86,7 +86,7 @@ def _pad(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
 
 
 def _gather(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
-    """Along its own axis every index may point anywhere."""
+    """gather: along its own axis every index may point anywhere."""
     return (None if wanted.axis == integer(node.attributes, "dim") else wanted, wanted)
 
 
@@ -102,7 +102,7 @@ def _scatter_add(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs 
 
 
 def _matmul(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
-    """a[.., M, K] @ b[.., K, N]: rows come from rows of a, columns from columns of b, batches from both."""
+    """matmul, a[.., M, K] @ b[.., K, N]: rows come from rows of a, columns from columns of b, batches from both."""
     rank = len(node.type.shape)
     return (
         None if wanted.axis == rank - 1 else wanted,
@@ -150,8 +150,8 @@ PARTS: dict[str, Callable[[Node, list[TensorType], Needs], Iterator[Needs]]] = {
     "matmul": _matmul_parts,
     "conv2d_grad_weight": _samples_of_both,
 }
-"""Of inputs that are there in the layouts `own`, the layouts under which *the operator is the sum of what it is of the
-parts*: those of a sum along the axis of the samples."""
+"""Rules for sums along the axis of the samples, by operator. Given the layouts `own` of the inputs, each yields layouts
+under which *the operator's output is the sum of its outputs for the parts*."""
 
 RULES: dict[str, Rule] = {
     "reshape": _reshape,
@@ -176,4 +176,4 @@ RULES: dict[str, Rule] = {
     "argmax": _other_axis,
     "max_pool_index": _planes,
 }
-"""Rules by operator; those of elementwise operators and functions go by class."""
+"""Slicing rules by operator. Elementwise operators and functions have one by class."""

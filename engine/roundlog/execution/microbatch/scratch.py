@@ -1,4 +1,4 @@
-"""Slices on disk: what one sweep leaves for later, so that it takes no memory until it is needed."""
+"""Slices on disk: values that one sweep keeps for later parts, so that they take no memory in between."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from roundlog.program import TensorType
 
 
 class Scratch:
-    """A nameless file, gone when the process is, whatever ends it. Every value stands in it sample by sample, so that
-    any range of samples is one range of bytes."""
+    """A file of slices without a name, which disappears with the process. Every value is stored sample by sample, so
+    that any range of samples is one range of bytes."""
 
     def __init__(self, directory: Path, values: Mapping[int, tuple[TensorType, Layout]], batch: int) -> None:
         """directory: on a disk, not in memory. Raises OSError."""
@@ -33,7 +33,7 @@ class Scratch:
         return value in self._values
 
     def write(self, value: int, first: int, part: torch.Tensor) -> None:
-        """The part that samples from `first` on own. Raises OSError."""
+        """Writes the part of a value that samples from `first` on own. Raises OSError."""
         kind, layout = self._values[value]
         unfolded = part.detach().cpu().reshape(layout.unfolded(tuple(part.shape)))
         data = memoryview(unfolded.movedim(layout.axis + 1, 0).numpy().tobytes())
@@ -43,8 +43,8 @@ class Scratch:
             data, at = data[written:], at + written
 
     def read(self, value: int, first: int, last: int, memory: torch.Tensor | None = None) -> torch.Tensor:
-        """The part that samples first <= s < last own, as it was written. memory: of the value's dtype, flat; where to
-        put it. Raises OSError."""
+        """Reads the part of a value that samples first <= s < last own. memory: a flat tensor of the value's dtype to
+        read into. Raises OSError."""
         kind, layout = self._values[value]
         shape = layout.sliced(kind.shape, last - first)
         unfolded = layout.unfolded(shape)

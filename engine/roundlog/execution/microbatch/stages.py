@@ -1,7 +1,7 @@
 """The programs that one step is cut into: one for every stage of whole values, one for every sweep over the samples.
 
-Each is an ordinary program, for an ordinary executor. Its `data` slots are what it reads from elsewhere, its `store`
-slots what it passes on; only the last stage stores the state.
+Each is an ordinary program, for an ordinary executor. Its `data` slots are values that it reads from elsewhere, its
+`store` slots values that it passes on. Only the last stage stores the state.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ class Part:
 
     program: Program
     original: tuple[int, ...]
-    """The value of the whole program that each of its values is, or is a slice of."""
+    """The value of the whole program to which each value of the part corresponds, as a whole or as a slice."""
     reads: tuple[tuple[int, Layout | None], ...]
-    """By `data` slot: which value is read, and in which slices (None: as a whole, or summed part by part)."""
+    """By `data` slot: the value that is read, and its layout (None: as a whole, or summed part by part)."""
     passes_on: tuple[int, ...]
-    """By `store` slot: which value is passed on. Empty for the last stage."""
+    """By `store` slot: the value that is passed on. Empty for the last stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A step, cut. Stage k runs at time 2 k, sweep k at time 2 k + 1."""
+    """A step cut into stages and sweeps. Stage k runs at time 2 k, sweep k at time 2 k + 1."""
 
     members: tuple[tuple[int, ...], ...]
-    """By time: the operators that run then, in program order."""
+    """By time: the operators that run at it, in program order."""
     kept_slices: frozenset[int]
-    """Sliced values that somebody needs after their sweep."""
+    """Sliced values that are read after their sweep."""
     kept_until: dict[int, int]
-    """Values that a stage computes as a whole and passes on -> the last time at which they are needed."""
+    """Values that a stage computes as a whole and passes on -> the last time at which they are read."""
     readers: dict[int, list[int]]
-    """Who reads the values of these two, in program order."""
+    """Values of these two -> the operators that read them, in program order."""
 
 
 def cut(program: Program, analysis: Analysis) -> Cut:
-    """Who runs when, and what has to be kept in between."""
+    """Cuts a program: the time of every operator, and the values that are kept in between."""
     nodes, layouts = program.nodes, analysis.layouts
     times: list[list[int]] = [[] for _ in range(2 * analysis.last + 1)]
     kept_slices: set[int] = set()
@@ -83,7 +83,7 @@ def _cheap_ones_needed_whole(program: Program, analysis: Analysis) -> set[int]:
 
 
 def part_of(program: Program, analysis: Analysis, how: Cut, time: int, samples: int) -> Part:
-    """The program of one time: of a stage if it is even, of a sweep, for so many samples, if it is odd."""
+    """The part that runs at one time: a stage if the time is even; a sweep for `samples` samples if it is odd."""
     builder = _Builder(program, analysis, how, time, samples)
     return builder.build()
 
@@ -99,7 +99,8 @@ class _Builder:
             for index in self._members
             if (index in how.kept_slices if self._sweeps else how.kept_until.get(index, 0) > time)
         ]
-        # What leaves does so where the whole program reads it elsewhere, so that its memory is free as early as there.
+        # A value is passed on where the whole program first reads it outside of this part, so that its memory is free
+        # early.
         inside, end = set(self._members), len(program.nodes)
         first_reader = {v: next((r for r in how.readers[v] if r not in inside), end) for v in leaving}
         self._leaving = sorted(((first_reader[value], value) for value in leaving), reverse=True)
@@ -120,7 +121,7 @@ class _Builder:
                 inputs = tuple(map(self._input, node.inputs, wanted))
                 self._known[index, layout] = self._add(sliced_node(node, layout, self._samples, inputs), index)
             elif index in self._analysis.parts:
-                # Not computed here, but there when it is asked for, as if it were read.
+                # A sum taken part by part is not computed here; it appears as a value that is read.
                 self._known[index, None] = self._read(index, None, node.type)
             else:
                 inputs = tuple(self._input(value, None) for value in node.inputs)
@@ -137,7 +138,7 @@ class _Builder:
         return Part(program, tuple(self._original), tuple(self._reads), tuple(self._passes_on))
 
     def _pass_on(self, before: int) -> None:
-        """Everything that somebody before that operator reads elsewhere."""
+        """Passes on all values whose first outside reader stands before operator `before`."""
         while self._leaving and self._leaving[-1][0] < before:
             _, value = self._leaving.pop()
             layout = self._analysis.layouts[value] if self._sweeps else None
@@ -156,7 +157,7 @@ class _Builder:
         node = self._program.nodes[value]
         if node.op == "constant" and need is not None and len(_bits(node)) == 1:
             return self._add(sliced_node(node, need, self._samples, ()), value)
-        # The state is checked in a stage; sweeps, of which there are many, take it as it is.
+        # Stages check the state. Sweeps, of which there are many, read it unchecked.
         whole_ones = ("constant", "schedule", "iota") if self._sweeps else ("constant", "schedule", "iota", "state")
         if need is None and node.op in whole_ones:
             return self._add(Node(node.op, (), node.attributes, node.type, node.source), value)

@@ -1,7 +1,7 @@
-"""Which sums over the batch are taken part by part, and in which parts: so that nobody holds their inputs as a whole.
+"""Sums over the batch that are taken part by part, so that their inputs are never in memory as a whole.
 
-A contraction is only cut so that every term goes through no more additions than in the whole one: its bound is then
-that of the whole, and what a trainer has logged by that bound is what an auditor looks for.
+A contraction is cut only in such a way that no term goes through more additions than in the whole contraction. Its
+error bound is then that of the whole, and an auditor finds the same ambiguous elements as the trainer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from roundlog.program import Node, TensorType
 
 
 def summation(node: Node) -> Summation:
-    """The operator of a node that is summed part by part."""
+    """The summation operator of a node that is summed part by part."""
     found = operator(node.op)
     assert isinstance(found, Summation)
     return found
@@ -24,8 +24,8 @@ def summation(node: Node) -> Summation:
 def parts_of(
     node: Node, inputs: list[TensorType], needs: Needs, batch: int, micro_batches: int
 ) -> tuple[Samples, ...] | None:
-    """The samples of every part, whose inputs have these layouts: about as many as micro-batches. None if there is no
-    way to cut the sum, or no memory to be won by it."""
+    """The samples of every part of a sum whose inputs have these layouts, about one part for each micro-batch. None if
+    the sum cannot be cut, or cutting saves no memory."""
     found = next(_within_bound(node, inputs, needs, batch, micro_batches), None)
     if found is None:
         return None
@@ -36,24 +36,24 @@ def parts_of(
 
 
 def bytes_in_parts(node: Node, inputs: list[TensorType], needs: Needs, parts: tuple[Samples, ...]) -> int:
-    """What is needed beside the output to sum these parts, an upper bound."""
+    """Bytes needed beside the output to sum these parts: an upper bound."""
     part = _sliced(inputs, needs, max(last - first for first, last in parts))
-    # A slice is put in order while it is read.
+    # A slice is reordered while it is read, so it is in memory twice.
     read = sum(kind.nbytes for kind in part) + max(kind.nbytes for kind in part)
     return read + summation(node).part_workspace(part, node.attributes, node.type)
 
 
 def terms_of(node: Node, inputs: list[TensorType]) -> int:
-    """The length of the whole sum."""
+    """Number of terms of the whole sum."""
     return summation(node).terms([kind.shape for kind in inputs], node.attributes)
 
 
 def _within_bound(
     node: Node, inputs: list[TensorType], needs: Needs, batch: int, micro_batches: int
 ) -> Iterator[tuple[Samples, ...]]:
-    """Smaller parts first, then larger ones, until there is one only."""
+    """Ways to cut a sum that keep its bound: smaller parts first, then larger ones, down to two."""
     counts = [*range(micro_batches, min(2 * micro_batches, batch) + 1), *range(micro_batches - 1, 1, -1)]
-    # Along the axis of the samples, every sample has as many terms.
+    # Along the axis of the samples, all samples have the same number of terms.
     each = terms_of(node, _sliced(inputs, needs, 1))
     for count in counts:
         parts = ranges(batch, count)

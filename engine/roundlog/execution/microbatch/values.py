@@ -1,15 +1,15 @@
-"""Where the parts of a step find what they read: the step's inputs, what stages have passed on, slices on disk."""
+"""Values that the parts of a step read: the step's inputs, values passed on by stages, and slices on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import overload
 
 import torch
 
 from roundlog.execution.batches import LazyBatch
+from roundlog.execution.lazy_tensors import LazyTensors
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.layout import Layout, Samples, sliced_type
 from roundlog.execution.microbatch.scratch import Scratch
@@ -20,7 +20,7 @@ from roundlog.randomness import uniform
 
 
 class Values:
-    """The values of one running step that outlive a part of it."""
+    """Values of one running step that outlive the part that computed them."""
 
     def __init__(self, program: Program, analysis: Analysis, scratch: Scratch, inputs: StepInputs) -> None:
         self._program, self._analysis, self._scratch = program, analysis, scratch
@@ -32,27 +32,27 @@ class Values:
         return self._inputs.step
 
     def inputs(self, data: Sequence[torch.Tensor]) -> StepInputs:
-        """What a part runs on: the step's inputs, with these tensors for its `data` slots."""
+        """Inputs of a part: those of the step, with these tensors for its `data` slots."""
         return replace(self._inputs, data=data)
 
     def keep(self, value: int, samples: Samples | None, tensor: torch.Tensor) -> None:
-        """A value, or these samples' slice of it. Raises OSError."""
+        """Keeps a value, or (with `samples`) their slice of it. Raises OSError."""
         if samples is None:
             self._whole[value] = tensor
         else:
             self._scratch.write(value, samples[0], tensor)
 
     def forget(self, values: Iterable[int]) -> None:
-        """Whole values that nobody needs any more."""
+        """Drops whole values that no part reads any more."""
         for value in values:
             del self._whole[value]
 
     def is_to_be_summed(self, value: int) -> bool:
-        """Whether it is a sum that is taken part by part, and has not been passed on."""
+        """Whether a value is a sum taken part by part that no stage has passed on yet."""
         return value in self._analysis.parts and value not in self._whole
 
     def whole(self, value: int) -> torch.Tensor:
-        """All of a value. Raises OSError."""
+        """A value as a whole, from memory, the step's inputs or the disk. Raises OSError."""
         if value in self._whole:
             return self._whole[value]
         node = self._program.nodes[value]
@@ -67,8 +67,8 @@ class Values:
         return torch.empty(kind.numel, dtype=kind.dtype.torch_dtype)
 
     def slice(self, value: int, layout: Layout, samples: Samples, memory: torch.Tensor | None = None) -> torch.Tensor:
-        """What these samples own of a value, under that layout. memory: see `memory`; where it may be put. Raises
-        OSError."""
+        """The slice of a value that these samples own under `layout`. memory: a tensor of `memory` that the slice may
+        be written into. Raises OSError."""
         first, last = samples
         node = self._program.nodes[value]
         shape = node.type.shape
@@ -86,8 +86,8 @@ class Values:
         return layout.part(self.whole(value), first, last)
 
 
-class Reads(Sequence[torch.Tensor]):
-    """The `data` slots of a part. A value is loaded when it is asked for, since the part may need it late."""
+class Reads(LazyTensors):
+    """The `data` slots of a part. A value is loaded when it is read, since the part may need it late."""
 
     def __init__(
         self,
@@ -96,21 +96,13 @@ class Reads(Sequence[torch.Tensor]):
         samples: Samples | None,
         summed: Callable[[int], torch.Tensor],
     ) -> None:
-        """summed: a sum over the batch that stands nowhere yet, part by part."""
+        """summed: computes a sum over the batch part by part; called for sums that no stage has computed yet."""
         self._values, self._reads, self._samples, self._summed = values, reads, samples, summed
 
     def __len__(self) -> int:
         return len(self._reads)
 
-    @overload
-    def __getitem__(self, slot: int) -> torch.Tensor: ...
-
-    @overload
-    def __getitem__(self, slot: slice) -> Sequence[torch.Tensor]: ...
-
-    def __getitem__(self, slot: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
-        if isinstance(slot, slice):
-            return [self[position] for position in range(*slot.indices(len(self)))]
+    def tensor(self, slot: int) -> torch.Tensor:
         value, layout = self._reads[slot]
         if layout is None:
             return self._summed(value) if self._values.is_to_be_summed(value) else self._values.whole(value)

@@ -1,0 +1,289 @@
+"""A role in one job: what it orders for the job now, and the long work behind that, done apart from the games."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from roundlog.arithmetic import MachineError
+from roundlog.training import job as engine
+from roundlog.training.options import StepEvent
+
+from tiebreak.chain.errors import AccountError, ContractError, NotConfirmed
+from tiebreak.chain.records import GameView, JobView
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import Refused, fetch_job
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.ending import Ending
+from tiebreak.roles.notices import Notice, Progress, What
+from tiebreak.roles.pauses import Pauses
+from tiebreak.roles.role import OUTAGES, Role, sentence
+from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
+from tiebreak.roles.workshop import Errand, Interrupted, Lane
+
+T = TypeVar("T")
+
+FOR_GOOD = (Refused, MachineError, AccountError)
+"""Errors that no second attempt would change."""
+
+_SECONDS_TO_ANOTHER_ATTEMPT = 30.0
+_MEASURED_STEPS = 3
+"""Steps that are timed before a job's clocks are judged."""
+
+
+class JobRole(Role):
+    """A role in one job."""
+
+    def __init__(self, context: RoleContext, job: int) -> None:
+        super().__init__(context)
+        self.job = job
+        self._ending = Ending(context.contract.node.confirmations)
+        self._errands: dict[str, Errand[object]] = {}
+        self._pauses: dict[str, Pauses] = {}
+        self._patience: dict[str, Pauses] = {}
+        self._again: dict[str, float] = {}
+        self._spec_hash: bytes | None = None
+        self._leaves = False
+        self._block_seconds = 0.0
+
+    # Looking.
+
+    def look(self) -> Progress:
+        self.context.desk.watch.follow(self.job)
+        posted = self.posted()
+        if posted is None:
+            # A node that lags behind says the same of a job that there is, and a number can be posted yet.
+            return Progress(state=f"there is no job {self.job} yet")
+        if posted.spec_hash != self._spec_hash:
+            self._begin_anew(posted)
+        self._leaves = False
+        try:
+            progress = self.consider(posted)
+        except Refused as error:
+            if held := self.bond_held(posted):
+                progress = self._try_again(self.refusal(str(error)), held)
+            else:
+                progress = self.leave(self.refusal(str(error)))
+        if not self._leaves:
+            # There is something to do after all, whatever an earlier look has shown.
+            self._ending.clear()
+        return progress
+
+    @abstractmethod
+    def consider(self, posted: JobView) -> Progress:
+        """What is due about the job as it stands now. Raises Refused where nothing can ever be done."""
+
+    @abstractmethod
+    def refusal(self, why: str) -> str:
+        """The clause with which a role leaves a job that it cannot work on."""
+
+    def bond_held(self, posted: JobView) -> int:
+        """Wei of this account that the job holds as a bond: who has one at stake never leaves because of what it
+        cannot do at present."""
+        return 0
+
+    def _try_again(self, why: str, held: int) -> Progress:
+        """Memory may be short, or a limit lower than it was when the bond was paid: works on it again after a pause."""
+        self.notify_job(What.WARNING, why)
+        for what, errand in list(self._errands.items()):
+            if isinstance(errand.error, Refused):
+                self.forget(what)
+                self._again[what] = self.context.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
+        return Progress(state=why, stake=held)
+
+    def posted(self) -> JobView | None:
+        """The job as the chain shows it now; None if it shows none."""
+        try:
+            return self.context.desk.watch.job(self.job)
+        except ContractError as error:
+            if error.name == "WrongJobStatus":
+                return None
+            raise
+
+    def confirmed(self, posted: JobView) -> bool:
+        """Whether the job, and the claim on it, lie as deep as asked: only then a bond is put on them."""
+        try:
+            deep = self.context.desk.watch.confirmed_job(self.job)
+        except NotConfirmed:
+            return False
+        return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
+
+    def intention(self, posted: JobView) -> str:
+        """The job's part in the name of a payment that is made once: one number may stand for several jobs, on other
+        contracts or after a reorganisation."""
+        return f"job {self.job} of {self.context.contract.address} with spec 0x{posted.spec_hash.hex()}"
+
+    def leave(self, why: str) -> Progress:
+        """Ends the role: once it has seen the same reason often enough, deep enough, and has all that is its own."""
+        self._leaves = True
+        if self.context.desk.is_busy or self.withdraw():
+            return Progress(working=True, state=why)
+        if not self._ending.seen(why, self.newest_block()):
+            return Progress(working=True, state=f"{why}; looks once more")
+        return Progress(finished=True, state=why)
+
+    def newest_block(self) -> int:
+        """Number of the newest block that was seen."""
+        head = self.context.desk.watch.head
+        assert head is not None, "look first"
+        return head.number
+
+    def _begin_anew(self, posted: JobView) -> None:
+        """What was computed belongs to a spec, and not to the number that the chain has given to it."""
+        if self._spec_hash is not None:
+            self.notify_job(
+                What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
+            )
+        self.drop_work()
+        self._spec_hash = posted.spec_hash
+
+    # Long work.
+
+    def work(
+        self,
+        lane: Lane,
+        what: str,
+        call: Callable[[Errand[T]], T],
+        duty: Duty,
+        doing: str,
+        *,
+        about: Hashable = None,
+    ) -> T | None:
+        """What `call` returns; None as long as that takes. It is called apart from the games, and again after a pause
+        if it fails for a reason that can pass, or when it is `about` something else. Raises what it has raised for
+        good, Interrupted."""
+        if self._again.get(what, 0.0) > self.context.clock():
+            return None
+        errand = self.begin(lane, what, call, duty, doing, about=about)
+        if not errand.done:
+            return None
+        try:
+            return errand.result()
+        except FOR_GOOD:
+            raise
+        except Interrupted:
+            self.forget(what)
+            raise
+        except Exception as error:
+            # Whatever a stranger's job has broken here, the games of this job and all others go on.
+            self.forget(what)
+            text = sentence(error) if isinstance(error, OUTAGES) else f"{type(error).__name__}: {error}"
+            self.notify_job(What.WARNING, f"{doing} did not succeed: {text}")
+            pauses = self._pauses.setdefault(what, Pauses(first=1.0, most=30.0 if lane is Lane.GAMES else 300.0))
+            self._again[what] = self.context.clock() + pauses.next()
+            return None
+
+    def begin(
+        self,
+        lane: Lane,
+        what: str,
+        call: Callable[[Errand[T]], T],
+        duty: Duty,
+        doing: str,
+        *,
+        about: Hashable = None,
+    ) -> Errand[T]:
+        """The errand behind `work`."""
+        key = (id(self), self._spec_hash, what, about)
+        if what in self._errands and self._errands[what].key != key:
+            self.forget(what)
+        errand = self.context.workshop.ask(lane, key, call, duty, doing)
+        self._errands[what] = errand  # type: ignore[assignment]  # of whatever type
+        return errand
+
+    def forget(self, what: str) -> None:
+        """Drops a piece of work, done or not."""
+        errand = self._errands.pop(what, None)
+        if errand is not None:
+            self.context.workshop.forget(errand.key)
+
+    def drop_work(self) -> None:
+        """Drops everything that was computed about the job."""
+        for what in list(self._errands):
+            self.forget(what)
+        self._again.clear()
+
+    def doing(self) -> list[str]:
+        found = []
+        for errand in self._errands.values():
+            if not errand.done:
+                steps = f" (step {errand.steps} of {errand.total})" if errand.total else ""
+                found.append(f"{errand.doing} of job {self.job}{steps}")
+        return found
+
+    def files_are_here(self, posted: JobView, duty: Duty) -> bool:
+        """Whether the job's files are in its room, and were found to be what they have to be. They are not kept in
+        memory: whoever works with them reads them again. Raises Refused."""
+        self._block_seconds = self.context.desk.block_seconds()
+        patience = self._patience.setdefault("files", Pauses(first=60.0, most=3600.0))
+
+        def fetch(errand: Errand[bool]) -> bool:
+            fetch_job(self.context, posted, self.context.room(self.job, posted), within=patience.next())
+            return True
+
+        return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
+
+    def read_job(self, posted: JobView) -> engine.Job:
+        """The job's files, from its room; for work that runs apart from the games. Raises Refused, StoreError."""
+        return fetch_job(self.context, posted, self.context.room(self.job, posted))
+
+    def on_step(
+        self, errand: Errand[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
+    ) -> Callable[[StepEvent], None]:
+        """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
+        is paid it holds the clocks of games against what a step takes here."""
+        spec, seen = job.spec, [float("inf")]
+
+        def told(event: StepEvent) -> None:
+            self.context.notify(
+                Notice(
+                    role=self.name,
+                    what=What.STEP,
+                    text=doing,
+                    job=self.job,
+                    done=event.step + 1,
+                    total=spec.steps,
+                    loss=event.loss,
+                )
+            )
+            if self.stop.is_set():
+                raise Interrupted
+            # The first step may have compiled its kernels.
+            seen.append(event.seconds)
+            if not bonded and len(seen) == _MEASURED_STEPS + 1:
+                self.require_time(posted, job, min(seen))
+            elif not bonded and len(seen) <= _MEASURED_STEPS and event.step + 1 == spec.steps:
+                self.require_time(posted, job, min(*seen, step_seconds(job)))
+            # At the first step of an interval only that step is lost.
+            errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
+
+        return told
+
+    def require_time(self, posted: JobView, job: engine.Job, step_seconds: float) -> None:
+        """Holds a job's clocks against what its games take here. Raises Refused if they are too short."""
+        pace = Pace(block=self._block_seconds, step=step_seconds)
+        needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
+        if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
+            raise Refused(objection)
+
+    def missing_funds(self, bond: int) -> str | None:
+        """What this account lacks for a bond and the gas of a whole dispute, in one sentence; None if nothing."""
+        found = self.context.desk.funds(bond, self.context.clock())
+        if not found.missing:
+            return None
+        self.notify_job(What.WARNING, found.sentence)
+        return found.sentence
+
+    def close(self) -> None:
+        """Gives back what the role keeps in memory, once it has finished."""
+        self.drop_work()
+        self.context.desk.watch.unfollow(self.job)
+
+    def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
+        """The games of this job that are wanted, by their numbers."""
+        found = self.context.desk.games_of(self.job)
+        return {number: game for number, game in found.items() if wanted(game)}
+
+    def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
+        self.tell(what, text, job=self.job, game=game)

@@ -1,0 +1,28 @@
+"""A base class of tensor sequences that load each tensor when it is read."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import overload
+
+import torch
+
+
+class LazyTensors(Sequence[torch.Tensor]):
+    """A sequence whose tensors are loaded one at a time, each when it is read; a slice loads all of its tensors."""
+
+    @abstractmethod
+    def tensor(self, slot: int) -> torch.Tensor:
+        """The tensor at `slot`, counted from 0; loaded by this call. Raises IndexError behind the last one."""
+
+    @overload
+    def __getitem__(self, slot: int) -> torch.Tensor: ...
+
+    @overload
+    def __getitem__(self, slot: slice) -> Sequence[torch.Tensor]: ...
+
+    def __getitem__(self, slot: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
+        if isinstance(slot, slice):
+            return [self.tensor(position) for position in range(*slot.indices(len(self)))]
+        return self.tensor(slot)
