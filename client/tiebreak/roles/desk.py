@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.batch import Batches, Move
+from tiebreak.chain.batch import Batches, NamedCall
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
 from tiebreak.chain.events import JobPosted
@@ -22,7 +22,7 @@ from tiebreak.chain.node import Receipt
 from tiebreak.chain.pace import block_time
 from tiebreak.chain.records import GameView, JobView
 from tiebreak.chain.sender import Sender
-from tiebreak.chain.watch import News, Watch
+from tiebreak.chain.watch import ContractWatch, News
 
 DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
 """Ids of anvil and hardhat, of ganache, and of the embedded chain. They make blocks on demand, so that time between two
@@ -67,7 +67,7 @@ class Desk:
 
     def __init__(self, contract: VerificationGame, sender: Sender) -> None:
         self.contract = contract
-        self.watch = Watch(contract)
+        self.watch = ContractWatch(contract)
         self._sender = sender
         self._batches = Batches(contract, sender)
         self._block_seconds: float | None = None
@@ -187,7 +187,7 @@ class Desk:
         if not moves:
             return
         try:
-            answers = self._batches.submit([Move(order.call, name) for name, order in moves.items()])
+            answers = self._batches.submit([NamedCall(order.call, name) for name, order in moves.items()])
         except ChainError as error:
             for order in moves.values():
                 order.failed(error)
