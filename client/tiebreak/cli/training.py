@@ -106,9 +106,9 @@ def _read_thresholds(path: Path, job: Job) -> Thresholds:
         with path.open("rb") as file:
             return Thresholds.from_json(file.read(MAX_JSON_BYTES + 1))
     except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+        raise CommandError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     except ThresholdError as error:
-        raise CommandError(f"{path} holds no thresholds: {error}.") from error
+        raise CommandError(f"{path} holds no thresholds: {error}; correct it, or leave --thresholds away.") from error
 
 
 def audit(
