@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roundlog.adjudication.adjudicate import Outcome
+from roundlog.adjudication.adjudicate import NoAnswer
 from roundlog.dispute import DisputedOperator
 from roundlog.training.stops import noted_stop
 
@@ -35,9 +35,9 @@ def confirm_stop(evidence: Evidence) -> str | None:
     output = evidence.output(step, stop.operator)
     assert isinstance(output, DisputedOperator)
     answer = output.answer(stop.element)
-    if answer is Outcome.NO_VALUE:
+    if answer is NoAnswer.NO_VALUE:
         return None
-    value = "leaves it to the referee" if isinstance(answer, Outcome) else f"has {answer:#x} there"
+    value = "leaves it to the referee" if isinstance(answer, NoAnswer) else f"has {answer:#x} there"
     return (
         f"{where} stops here at element {stop.element}, but the contract {value}: this machine or this release is "
         "wrong, so report it, and audit with another"

@@ -110,7 +110,7 @@ class Material:
 
 
 @dataclass(slots=True)
-class Recorder:
+class ReadRecorder:
     """Passes chunks on and notes which."""
 
     chunks: Chunks
@@ -122,7 +122,7 @@ class Recorder:
 
 
 def _recorded(material: Chunks, run: Callable[[Chunks], _R]) -> tuple[_R, list[Chunk]]:
-    recorder = Recorder(material)
+    recorder = ReadRecorder(material)
     result = run(recorder)
     return result, sorted(recorder.seen)
 

@@ -17,7 +17,7 @@ from roundlog.adjudication.adjudicate import (
     run_segment,
     segments,
 )
-from roundlog.adjudication.openings import Material, Opening, Recorder, openings, prove
+from roundlog.adjudication.openings import Material, Opening, ReadRecorder, openings, prove
 from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tree
 from roundlog.descriptors import Family, describe, encode_descriptor, program_tree
@@ -143,6 +143,6 @@ class DisputedOperator:
 
     def segment(self, element: int, segment: int) -> ElementMaterial:
         """What decides one segment of an element's terms; it does not depend on what came before."""
-        recorder = Recorder(self._material)
+        recorder = ReadRecorder(self._material)
         run_segment(self.descriptor, element, start(self.descriptor), segments(self.descriptor)[segment], recorder)
         return ElementMaterial(prove(sorted(recorder.seen), self._material))

@@ -30,7 +30,7 @@ _OWN = threading.local()
 for others would keep its thread from them."""
 
 
-class _Pool:
+class _ThreadPool:
     """Threads of `concurrent.futures`, in the floating-point environment that the kernels need.
 
     A queue of our own shared out a task in 10 microseconds, `concurrent.futures` does it in 24: a step loses 0.2 to
@@ -84,13 +84,13 @@ def _wait(parts: list[Future[None]]) -> list[BaseException | None]:
     return errors
 
 
-_POOL = _Pool()
+_POOL = _ThreadPool()
 
 
 def _without_threads() -> None:
     """A process that was forked has none of its parent's threads, and would wait for them for ever."""
     global _POOL
-    _POOL = _Pool()
+    _POOL = _ThreadPool()
 
 
 if hasattr(os, "register_at_fork"):

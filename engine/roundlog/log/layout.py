@@ -19,7 +19,7 @@ HEADER_SIZE = _HEADER.size + _CHECKSUM_SIZE
 SEGMENT_HEADER_SIZE = _SEGMENT.size
 
 
-class Kind(enum.IntEnum):
+class PayloadKind(enum.IntEnum):
     """What the payloads of a log are."""
 
     ENTRIES = 0
@@ -44,7 +44,7 @@ class LogHeader:
     first_step: int
     steps: int
     guard: int
-    kind: Kind = Kind.ENTRIES
+    kind: PayloadKind = PayloadKind.ENTRIES
 
     def __post_init__(self) -> None:
         if len(self.program_root) != 32 or len(self.run_id) != 32:
@@ -71,7 +71,7 @@ class LogHeader:
             raise LayoutError(8, f"log version {version} is not supported by this version; use {LOG_VERSION}")
         if sha256(raw[: _HEADER.size]).digest() != raw[_HEADER.size :]:
             raise LayoutError(_HEADER.size, "the header does not match its checksum")
-        if kind not in list(Kind):
+        if kind not in list(PayloadKind):
             raise LayoutError(11, f"holds payloads of kind {kind}, which this version does not know")
         try:
             return cls(
@@ -80,7 +80,7 @@ class LogHeader:
                 first_step=first_step,
                 steps=steps,
                 guard=guard,
-                kind=Kind(kind),
+                kind=PayloadKind(kind),
             )
         except ValueError as error:
             raise LayoutError(11, str(error)) from error

@@ -9,7 +9,7 @@ import torch
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    Kind,
+    OperatorKind,
     Tensors,
     Types,
     axis,
@@ -25,7 +25,7 @@ from roundlog.program.text import MAX_RANK
 
 
 class Movement(Direct):
-    kind = Kind.MOVEMENT
+    kind = OperatorKind.MOVEMENT
 
 
 @register

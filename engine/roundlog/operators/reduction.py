@@ -16,7 +16,7 @@ from roundlog.operators.bound import Bound, FullBound
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    Kind,
+    OperatorKind,
     Tensors,
     Types,
     axes,
@@ -173,7 +173,7 @@ class Extreme(Direct):
     """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0, and NaN if an
     element is."""
 
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32)
@@ -215,7 +215,7 @@ class ArgMax(Direct):
     an axis of size 1."""
 
     name = "argmax"
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32)
@@ -239,7 +239,7 @@ class SumI64(Direct):
     """sum_i64(x, dims): the sum over those axes, which stay as axes of size 1, modulo 2^64. int64."""
 
     name = "sum_i64"
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.I64)
@@ -256,7 +256,7 @@ class Any(Direct):
     """any(x, dims): whether any element over those axes, which stay as axes of size 1, is true. bool."""
 
     name = "any"
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.BOOL)

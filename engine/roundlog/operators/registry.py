@@ -21,7 +21,7 @@ Tensors = Sequence[torch.Tensor]
 Types = Sequence[TensorType]
 
 
-class Kind(enum.StrEnum):
+class OperatorKind(enum.StrEnum):
     """How a value comes about: copied, exact, inexact, or a source."""
 
     SOURCE = "source"
@@ -34,7 +34,7 @@ class Operator(ABC):
     """One entry of the registry. The class docstring is its meaning: formula, shapes, attributes."""
 
     name: ClassVar[str]
-    kind: ClassVar[Kind]
+    kind: ClassVar[OperatorKind]
 
     @abstractmethod
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
@@ -58,7 +58,7 @@ class StepInputs:
 class Source(Operator):
     """A value from outside the arithmetic."""
 
-    kind = Kind.SOURCE
+    kind = OperatorKind.SOURCE
 
     @abstractmethod
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
@@ -81,7 +81,7 @@ is bounded, because it is done some at a time."""
 class Inexact(Operator):
     """An operator whose FP64 kernel comes within a known distance of the mathematical value."""
 
-    kind = Kind.INEXACT
+    kind = OperatorKind.INEXACT
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         """Bytes that the operator needs beside inputs and output: FP64 copies of them, what they are rounded to, and

@@ -10,7 +10,7 @@ MAX_FINDINGS = 1000
 fill with findings that a hostile log can make by the million."""
 
 
-class FindingKind(enum.StrEnum):
+class LogFindingKind(enum.StrEnum):
     """What can be wrong with a log."""
 
     FORGED = "forged"
@@ -21,11 +21,11 @@ class FindingKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LogFinding:
     """One wrong entry: at which step and operator of the program, which flat element of its output."""
 
     step: int
     operator: int
     element: int
-    kind: FindingKind
+    kind: LogFindingKind
     message: str

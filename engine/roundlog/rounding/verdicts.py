@@ -18,7 +18,7 @@ from roundlog.operators.marking import Ambiguous
 from roundlog.rounding.resolve import ends
 
 
-class Verdict(enum.IntEnum):
+class ElementVerdict(enum.IntEnum):
     """What becomes of an element; those from SAMPLED on have to be resolved."""
 
     CERTAIN = 0
@@ -42,7 +42,7 @@ class Weighed:
     values: npt.NDArray[np.float32]
     """float32[n]: the candidate where there is one; what the log says, where it says something; else the lower one."""
     verdicts: npt.NDArray[np.uint8]
-    """uint8[n]: a Verdict each."""
+    """uint8[n]: a ElementVerdict each."""
 
 
 def weigh(
@@ -95,14 +95,14 @@ def weigh_by_reference(
         [
             np.uint8(verdict)
             for verdict in (
-                Verdict.CERTAIN,
-                Verdict.CONTRADICTED,
-                Verdict.MISSING,
-                Verdict.IMPOSSIBLE,
-                Verdict.SAMPLED,
+                ElementVerdict.CERTAIN,
+                ElementVerdict.CONTRADICTED,
+                ElementVerdict.MISSING,
+                ElementVerdict.IMPOSSIBLE,
+                ElementVerdict.SAMPLED,
             )
         ],
-        np.uint8(Verdict.FOLLOWED),
+        np.uint8(ElementVerdict.FOLLOWED),
     )
     return Weighed(torch.where(certain | ~found, low, said).numpy(), verdicts)
 

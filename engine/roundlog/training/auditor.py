@@ -13,7 +13,7 @@ import torch
 from roundlog.commitments import MerkleTree
 from roundlog.execution.batches import BatchSource
 from roundlog.execution.executor import Executor
-from roundlog.rounding import Finding, Rounding
+from roundlog.rounding import LogFinding, Rounding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.following import Following
@@ -29,7 +29,7 @@ class AuditResult:
     checkpoint_root: bytes
     """The right one; under `threshold`, the one that this log leads to here."""
     state_roots: list[bytes]
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogFinding] = field(default_factory=list)
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
     """Logs that could not be read, were given up or were not compared, one sentence each. Their steps were audited all

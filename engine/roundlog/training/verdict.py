@@ -15,7 +15,7 @@ import torch
 
 from roundlog.execution.batches import BatchSource
 from roundlog.execution.executor import Executor, StoppedError
-from roundlog.rounding import Finding
+from roundlog.rounding import LogFinding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import write_record
 from roundlog.training.auditor import Auditor, AuditResult
@@ -56,7 +56,7 @@ class Verdict:
     log: LogStanding
     run_dir: Path
     """Where the run is that came to these roots."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogFinding] = field(default_factory=list)
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
     """As of an AuditResult."""
