@@ -1,4 +1,5 @@
-"""What the contract decides: one element of one operator, or one segment of a long reduction, from opened chunks."""
+"""Adjudication as the contract does it: one element of one operator, or one segment of a long reduction, from opened
+chunks."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class NoValueError(ArithmeticError):
 
 
 class Tree(enum.IntEnum):
-    """What an opened chunk belongs to."""
+    """Tree that an opened chunk belongs to."""
 
     VALUE = 0
     """The output of an earlier operator; `tensor` is its number."""
@@ -73,7 +74,7 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """What the spec and the dispute say about the step: numbers of the job, and the step counted from 0."""
+    """Step that is disputed: numbers of the job, and the step counted from 0."""
 
     step: int
     seed: int

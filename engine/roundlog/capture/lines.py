@@ -1,4 +1,4 @@
-"""Which line of the user's code each traced operator came from, through the backward pass too, and which lines an error
+"""Lines of the user's code that traced operators came from, through the backward pass too, and lines that an error
 passed through."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CAPTURE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-"""Where code lies that is not the user's."""
+"""Folders of code that is not the user's."""
 
 
 class SourceLines(TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""What a user brings: an ordinary model, loss, optimizer and data."""
+"""Task of a user: an ordinary model, loss, optimizer and data."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Task:
 
 
 _LOSS = 'give a function of both, as lambda model, batch: F.mse_loss(model(batch["x"]), batch["y"])'
-"""What to do about a loss."""
+"""Advice about a loss, for refusals."""
 
 
 def _is_of_torch(loss: object) -> bool:

@@ -1,6 +1,6 @@
-"""What a party needs once a single step is disputed: all that the step computes as one tree, the chunks of one output,
-the running results of one sum, and proofs of single elements (docs/protocol.md). Everything is executed again when it
-is asked for; nothing is kept but what an answer needs."""
+"""Disputes of a single step, from a party's side: all that the step computes as one tree, the chunks of one output, the
+running results of one sum, and proofs of single elements (docs/protocol.md). Everything is executed again when it is
+asked for; nothing is kept but what an answer needs."""
 
 from roundlog.dispute.operator import DisputedOperator, ElementMaterial
 from roundlog.dispute.running import RunningResults, running_results

@@ -27,7 +27,7 @@ ALIGNMENT = 4 * LANES
 """Bytes of a vector."""
 
 WHOLE, SCALAR, ROWS, COLUMNS = range(4)
-"""How an input is read, element e of the output reading element (e // inner) % count of it: inner 1 and count the
+"""Ways to read an input, element e of the output reading element (e // inner) % count of it: inner 1 and count the
 output's size, count 1, inner more than 1, inner 1."""
 
 _ARITHMETIC = {
@@ -50,7 +50,7 @@ _POINTER = ir.PointerType()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """All that machine code is made of. What has the same form shares it, whatever its size."""
+    """Form of a chain, all that its machine code is made of: chains of one form share the code, whatever their size."""
 
     tape: Assignments
     inputs: tuple[tuple[int, int], ...]
@@ -259,7 +259,7 @@ class _Loops:
         return self._build.fcmp_unordered("!=", value, ir.Constant(value.type, 0.0))
 
     def _magnitude(self, value: Any) -> Any:
-        """As an integer: magnitudes compare like the numbers, and infinities and NaN come last."""
+        """Magnitude as an integer: magnitudes compare like the numbers, and infinities and NaN come last."""
         words = self._build.bitcast(self._float(value), _like(value.type, _I32))
         return self._build.and_(words, ir.Constant(words.type, _MAGNITUDE))
 

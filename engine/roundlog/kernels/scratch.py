@@ -77,7 +77,7 @@ class MemoryPool:
             self._idle.clear()
 
     def unlock(self) -> None:
-        """In a process that was forked, whichever thread was in here."""
+        """Unlock the pool in a process that was forked, whichever thread was in here."""
         self._lock = threading.RLock()
 
 
@@ -88,7 +88,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Lent:
-    """What an array's memory belongs to."""
+    """Owner of an array's memory."""
 
     def __init__(self, pool: MemoryPool, size: int) -> None:
         self._pool, self._block = pool, pool.lend(size + _ALIGNED)

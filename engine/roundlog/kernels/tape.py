@@ -25,7 +25,7 @@ BLOCK = 1024
 
 
 class Opcode(enum.IntEnum):
-    """What an instruction does to its registers."""
+    """Operation of an instruction on its registers."""
 
     ADD = 0
     SUB = 1

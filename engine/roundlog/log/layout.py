@@ -20,7 +20,7 @@ SEGMENT_HEADER_SIZE = _SEGMENT.size
 
 
 class PayloadKind(enum.IntEnum):
-    """What the payloads of a log are."""
+    """Kind of the payloads of a log."""
 
     ENTRIES = 0
     """The decisions that matter: the `certified` policy."""
@@ -30,7 +30,7 @@ class PayloadKind(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogHeader:
-    """What a log file belongs to: a run, and the steps of one checkpoint interval of it.
+    """Header of a log file: its run, and the steps of one checkpoint interval of it.
 
     program_root, run_id: 32 bytes each (`TrainingSpec.program_root`, `TrainingSpec.run_id`).
     first_step, steps: the file has the steps first_step .. first_step + steps - 1, counted from 0.
@@ -96,7 +96,7 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What stands before the compressed payload of a step.
+    """Header of a step's segment, before its compressed payload.
 
     payload, compressed: bytes after and before decompression. leaf: leaf hash of the compressed bytes.
     """

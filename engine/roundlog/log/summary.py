@@ -1,4 +1,4 @@
-"""What `log inspect` shows: the whole file checked, counted but not kept."""
+"""Summary of a log file for `log inspect`: the whole file is checked and counted, but not kept."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -148,14 +148,14 @@ class Sum(Summation):
 
 
 def _first_terms(x: torch.Tensor, dims: tuple[int, ...], elements: Index) -> Index:
-    """Where the sums over these axes of x, for the chosen elements, begin in memory."""
+    """Begins, in memory, of the sums over these axes of x for the chosen elements."""
     kept = [dim for dim in range(x.ndim) if dim not in dims]
     sizes, strides = (1, *(x.shape[dim] for dim in kept)), (0, *(x.stride(dim) for dim in kept))
     return locate(elements, sizes, strides, int(x.storage_offset()))
 
 
 def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
-    """How far it is in memory from one term of a sum over these axes of x to the next, if it is the same everywhere."""
+    """Distance in memory from one term of a sum over these axes of x to the next, if it is the same everywhere."""
     step: int | None = None
     reach = 0
     for dim in reversed(dims):

@@ -1,4 +1,4 @@
-"""What an operator is, and the one place that knows them all."""
+"""Registry of operators: what an operator is, and the one place that knows them all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Types = Sequence[TensorType]
 
 
 class OperatorKind(enum.StrEnum):
-    """How a value comes about: copied, exact, inexact, or a source."""
+    """Kind of an operator: its values are copied, exact, inexact, or come from a source."""
 
     SOURCE = "source"
     MOVEMENT = "movement"
@@ -44,7 +44,7 @@ class Operator(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepInputs:
-    """Where the sources of one step get their values: everything else is computed."""
+    """Inputs of one step, from which its sources get their values: everything else is computed."""
 
     states: Tensors
     data: Tensors

@@ -1,4 +1,4 @@
-"""Where values come from, and where the next state goes."""
+"""Sources of values, and stores of the next state."""
 
 from __future__ import annotations
 

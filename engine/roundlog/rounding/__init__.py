@@ -1,4 +1,4 @@
-"""From an FP64 approximation to the FP32 answer, with and without a rounding log.
+"""Rounding of FP64 approximations to the FP32 answer, with and without a rounding log.
 
 `certified` (Recorder, Follower): the one right answer, the correctly rounded one. `threshold` (ThresholdRecorder,
 ThresholdFollower): OVT as published."""

@@ -1,4 +1,4 @@
-"""What is found wrong with a trainer's log."""
+"""Findings about a trainer's log: what is wrong with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ fill with findings that a hostile log can make by the million."""
 
 
 class LogFindingKind(enum.StrEnum):
-    """What can be wrong with a log."""
+    """Kinds of faults of a log."""
 
     FORGED = "forged"
     """A decision that no honest trainer can have made: it contradicts the correct rounding, or is for an element

@@ -50,7 +50,7 @@ class Follower:
         self._log: Mapping[int, Entries] | None = None
         self._window: Window | None = None
         self._before = (0, 0)
-        """How many findings there were before the running step, and decisions followed."""
+        """Number of findings before the running step, and of decisions followed."""
 
     @classmethod
     def without_log(cls, guard: int, bits: int = FULL_BITS) -> Follower:
@@ -83,7 +83,8 @@ class Follower:
         attributes: Attributes,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """As `Rounding.round`. window: which part of the operator's output this is; None: all of it."""
+        """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
+        all of it."""
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)

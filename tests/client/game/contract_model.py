@@ -13,6 +13,7 @@ from model_course import Transitions
 from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf, require
 from roundlog.adjudication.adjudicate import (
     Chunk,
+    NoAnswer,
     Step,
     Tree,
     adjudicate,
@@ -22,7 +23,6 @@ from roundlog.adjudication.adjudicate import (
     run_segment,
     segments,
 )
-from roundlog.adjudication.adjudicate import NoAnswer
 from roundlog.adjudication.partial import Partial, decode_partial, start
 from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS

@@ -154,7 +154,7 @@ class _Places:
     flat: Value
     """i64[indexed...]: positions, in row-major order of the indexed axes."""
     front: int
-    """Where the indexed axes stand in the result: in place of the first one, or in front of all."""
+    """Place of the indexed axes in the result: that of the first one, or in front of all."""
 
 
 def _places(c: Context, shape: Sequence[int], indices: Sequence[Value | None]) -> _Places:
@@ -252,7 +252,8 @@ def _add_rows(c: Context, target: Value, flat: Value, lines: Value) -> Value:
 
 
 def _put_rows(c: Context, target: Value, flat: Value, lines: Value, *, single: bool) -> Value:
-    """Where an index comes twice, the last value would win: so none may, unless all values are the same one."""
+    """The target with rows written at an index, which names no row twice unless all values are the same: otherwise the
+    last value would win."""
     count, rows, rank = c.shape(lines)[0], c.shape(target)[0], c.rank(target)
     column = (rows, *[1] * (rank - 1))
     if not single and count > 1 and not _known_to_differ(c):
@@ -285,7 +286,7 @@ def _known_to_differ(c: Context) -> bool:
 
 @rule("bucketize.Tensor", "searchsorted.Tensor")
 def bucketize(c: Context, a: Value, b: Value, *, out_int32: bool = False, right: bool = False, **_: Any) -> Value:
-    """How many of the boundaries lie below a value (or at it, if `right`)."""
+    """Number of boundaries below a value (or at it, if `right`)."""
     x, boundaries = (a, b) if "bucketize" in str(c.node.target) else (b, a)
     if c.rank(boundaries) != 1 or any(option is not None for option in _.values()):
         raise CaptureError("searches in several lists, or in unsorted ones")
@@ -311,7 +312,7 @@ def take(c: Context, x: Value, index: Value) -> Value:
 
 
 def _counted(c: Context, mask: Value, otherwise: int) -> Value:
-    """How many marked elements stand before each marked one; `otherwise` for the others."""
+    """Number of marked elements before each marked one; `otherwise` for the others."""
     count = prod(c.shape(mask))
     flat = c.builder.reshape(mask, (count,))
     before = c.op("sub", cumsum(c, flat, 0), c.i64(1))

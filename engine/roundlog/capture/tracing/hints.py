@@ -1,4 +1,4 @@
-"""What to say where Python asks a traced tensor for its value: whose line asks, and what to do instead."""
+"""Hints for a refusal where Python asks a traced tensor for its value: whose line asks, and what to do instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roundlog.capture.lines import SourcePlace, is_internal, places_of
 _AT_ALL = "decide by torch.where, or switch off the option of the model that asks for this"
 
 _NO_NUMBERS = ("data is not allocated yet", ".numpy() is not supported for tensor subclasses")
-"""What PyTorch says of `.tolist()` and `.numpy()`."""
+"""Words of PyTorch's errors about `.tolist()` and `.numpy()`."""
 
 _TAKES_NUMBERS = re.compile(r"\b(?:float|int|complex|round)\(|\.(?:item|tolist|numpy)\(|\bnp\.|\bnumpy\.")
 _DECIDES = re.compile(r"^(?:if|elif|while|assert)\b|\bif\b.*\belse\b")

@@ -195,7 +195,7 @@ class Tracer:
             return sum(losses[1:], losses[0])
 
     def _following(self, states: Named) -> Named:
-        """What the user's code has left in place of every state: written into it, or put where it stood."""
+        """Tensors that the user's code has left in place of every state: written into it, or put where it stood."""
         following = dict(states)
         name_of = {id(tensor): name for name, tensor in self._originals.items()}
         for change in self._surroundings.changes():
@@ -254,7 +254,7 @@ class _NoNewMemory(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.refused: list[CaptureError] = []
-        """What was raised, whether or not the user's code has caught it."""
+        """Error that was raised, whether or not the user's code has caught it."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

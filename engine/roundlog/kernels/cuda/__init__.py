@@ -104,6 +104,6 @@ def philox_agrees(device: torch.device) -> bool:
 
 
 def _same_bits(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    """Of NaN there are many; any is as good as another."""
+    """Whether two tensors have the same bits, any NaN being as good as another."""
     nan = a != a
     return a.shape == b.shape and bool((nan == (b != b)).all()) and a[~nan].tobytes() == b[~nan].tobytes()
