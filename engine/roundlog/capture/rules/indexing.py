@@ -79,7 +79,9 @@ def scatter(c: Context, x: Value, dim: int, index: Value, source: Any) -> Value:
         positions = c.builder.reshape(c.iota(size), [size if d == dim else 1 for d in range(c.rank(x))])
         return c.op("where", c.op("eq", positions, index), source, x)
     if c.is_tensor(3) and not _all_different(c.node.args[2]):
-        raise CaptureError("scatters more than one value a line, whose order would matter")
+        raise CaptureError(
+            "scatters more than one value a line, whose order would matter: use scatter_add or torch.where"
+        )
     # Which index, if any, names each position: [.., positions, .., indices].
     _check_comparisons(prod(c.shape(index)) * size)
     last = c.rank(x)
@@ -135,7 +137,7 @@ def embedding_backward(
     c: Context, g: Value, index: Value, rows: int, padding_idx: int, scale_by_frequency: bool
 ) -> Value:
     if scale_by_frequency:
-        raise CaptureError("scales embedding gradients by frequency")
+        raise CaptureError("scales embedding gradients by frequency: make the embedding with scale_grad_by_freq=False")
     count, width = prod(c.shape(index)), c.shape(g)[-1]
     flat = c.builder.reshape(g, (count, width))
     at = c.builder.reshape(index, (count, 1))
@@ -289,7 +291,7 @@ def bucketize(c: Context, a: Value, b: Value, *, out_int32: bool = False, right:
     """Number of boundaries below a value (or at it, if `right`)."""
     x, boundaries = (a, b) if "bucketize" in str(c.node.target) else (b, a)
     if c.rank(boundaries) != 1 or any(option is not None for option in _.values()):
-        raise CaptureError("searches in several lists, or in unsorted ones")
+        raise CaptureError("searches in several lists, or in unsorted ones: search in one sorted list at a time")
     _check_comparisons(prod(c.shape(x)) * c.shape(boundaries)[0])
     wide, last = c.builder.reshape(x, (*c.shape(x), 1)), c.rank(x)
     below = c.op("le" if right else "lt", boundaries, wide)

@@ -326,7 +326,9 @@ def _groups(task: Task, model: nn.Module) -> tuple[dict[str, int], list[Update]]
     named = dict(model.named_parameters())
     strangers = len(number_of) - sum(id(p) in number_of for p in named.values())
     if strangers:
-        raise CaptureError(f"the optimizer holds {strangers} parameters that are not the model's")
+        raise CaptureError(
+            f"the optimizer holds {strangers} parameters that are not the model's: make it of model.parameters()"
+        )
     trainable = {name: number_of[id(p)] for name, p in named.items() if p.requires_grad and id(p) in number_of}
     if not trainable:
         raise CaptureError("nothing is trained: no parameter of the optimizer requires a gradient")
@@ -348,7 +350,9 @@ def _schedule(groups: list[Update], steps: int) -> tuple[tuple[str, ...], torch.
     rows = [[float(column(step)) for column in columns.values()] for step in range(steps)]
     table = torch.tensor(rows, dtype=torch.float64).to(torch.float32).reshape(steps, -1)
     if not bool(table.isfinite().all()):
-        raise CaptureError("the learning rate schedule gives a value that is not finite")
+        raise CaptureError(
+            "the learning rate schedule gives a value that is not finite: let it give a finite number at every step"
+        )
     return tuple(columns), table
 
 
