@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roundlog.adjudication.adjudicate import Outcome
+from roundlog.adjudication.adjudicate import NoAnswer
 from roundlog.training.stops import noted_stop
 
 from tiebreak.roles.evidence import Evidence
@@ -32,9 +32,9 @@ def confirm_stop(evidence: Evidence) -> str | None:
         again = "goes through" if found is None else f"stops at operator {found.operator}, element {found.element}"
         return f"{where} stopped at element {stop.element}, and {again} when it is executed again: check this machine"
     answer = evidence.output(step, stop.operator).answer(stop.element)
-    if answer is Outcome.NO_VALUE:
+    if answer is NoAnswer.NO_VALUE:
         return None
-    value = "leaves it to the referee" if isinstance(answer, Outcome) else f"has {answer:#x} there"
+    value = "leaves it to the referee" if isinstance(answer, NoAnswer) else f"has {answer:#x} there"
     return (
         f"{where} stops here at element {stop.element}, but the contract {value}: this machine or this release is "
         "wrong, so report it, and audit with another"

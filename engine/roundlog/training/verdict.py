@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roundlog.execution import StoppedError
-from roundlog.rounding import Finding
+from roundlog.rounding import LogFinding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import write_record
 from roundlog.training.auditor import Auditor, AuditResult
@@ -54,7 +54,7 @@ class Verdict:
     log: LogStanding
     run_dir: Path
     """Directory of the run that these roots are from."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogFinding] = field(default_factory=list)
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
     """Logs that could not be used, one sentence each, as in `AuditResult`."""

@@ -12,7 +12,7 @@ from roundlog.execution import NonFiniteError
 from roundlog.execution.microbatch import peak_bytes
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.program import ProgramError
-from roundlog.rounding import FindingKind
+from roundlog.rounding import LogFindingKind
 from roundlog.training.auditor import Auditor, AuditResult
 from roundlog.training.job import Job, JobError, Limits
 from roundlog.training.options import RunOptions
@@ -107,7 +107,7 @@ def forge(entries: Changed) -> Changed:
     return {**entries, **forged}
 
 
-def found(audit: AuditResult) -> list[tuple[int, int, int, FindingKind, str]]:
+def found(audit: AuditResult) -> list[tuple[int, int, int, LogFindingKind, str]]:
     return sorted((f.step, f.operator, f.element, f.kind, f.message) for f in audit.findings)
 
 
@@ -119,7 +119,7 @@ def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
     invented = {index: Entries(np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(0, np.uint32)) for index in sums}
     changed_log(job, result.log_dir, tmp_path / "log", lambda entries: {**invented, **forge(entries)})
     whole = Auditor(job, tmp_path / "whole", log_dir=tmp_path / "log", verify_log=1.0).run()
-    assert any(f.kind == FindingKind.FORGED for f in whole.findings)
+    assert any(f.kind == LogFindingKind.FORGED for f in whole.findings)
     for count in (2, samples):
         parts = Auditor(
             job, tmp_path / f"{count}", RunOptions(micro_batches=count), log_dir=tmp_path / "log", verify_log=1.0

@@ -10,7 +10,7 @@ from roundlog.capture import Task
 from roundlog.execution import Batches, Executor, NonFiniteError
 from roundlog.execution.batches import CPU
 from roundlog.log import Decision, Entries, LogReader, LogWriter
-from roundlog.rounding import FindingKind, follow
+from roundlog.rounding import LogFindingKind, follow
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, Limits
 from roundlog.training.options import Execution, RunOptions
@@ -59,7 +59,7 @@ def test_a_bent_decision_in_a_log_file_is_named_by_step_operator_and_element(hon
     audit = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log", verify_log=1.0).run()
     assert audit.checkpoint_root == result.checkpoint_root
     assert [(f.step, f.operator, f.element, f.kind) for f in audit.findings] == [
-        (bent["step"], bent["operator"], bent["element"], FindingKind.FORGED)
+        (bent["step"], bent["operator"], bent["element"], LogFindingKind.FORGED)
     ]
     # What was found survives a restart of the auditor.
     again = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log", verify_log=1.0).run()
@@ -83,8 +83,8 @@ def test_an_entry_that_no_honest_trainer_writes_is_found_without_a_sample(honest
     audit = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log", verify_log=0.0).run()
     assert audit.checkpoint_root == result.checkpoint_root
     assert [(f.step, f.operator, f.kind) for f in audit.findings] == [
-        (0, operator, FindingKind.FORGED),
-        (1, operator, FindingKind.FORGED),
+        (0, operator, LogFindingKind.FORGED),
+        (1, operator, LogFindingKind.FORGED),
     ]
 
 
