@@ -1,4 +1,4 @@
-"""A party that breaks the rules, as a process: KIND JOB STEP, then --dir, --poll and --json as for `tiebreak ... run`.
+"""A dishonest party as a process: KIND JOB STEP, then --dir, --poll and --json as for `tiebreak ... run`.
 
 Chain, contract, store and key are in the environment.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 class Kind(StrEnum):
     POISON = "poison"
-    """A trainer who trains one step on wrong labels."""
+    """A trainer that trains one step on wrong labels."""
     LIE = "lie"
-    """An auditor who makes up all states from one step on."""
+    """An auditor with fabricated states from one step on."""
     VANISH = "vanish"
-    """The same, who falls silent after one move."""
+    """An auditor as `LIE`, which falls silent after one move."""
 
 
 def play(
