@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from roundlog.spec import TrainingSpec
     from roundlog.training.auditor import Auditor
     from roundlog.training.job import Job, JobError
+    from roundlog.training.options import RunOptions
     from roundlog.training.trainer import Trainer
     from roundlog.training.verdict import Verdict, audit
 
@@ -30,6 +31,7 @@ _ROOMS = {
     "Job": "roundlog.training.job",
     "JobError": "roundlog.training.job",
     "Program": "roundlog.program",
+    "RunOptions": "roundlog.training.options",
     "Task": "roundlog.capture",
     "Trainer": "roundlog.training.trainer",
     "TrainingSpec": "roundlog.spec",
@@ -43,6 +45,7 @@ __all__ = [
     "Job",
     "JobError",
     "Program",
+    "RunOptions",
     "Task",
     "Trainer",
     "TrainingSpec",

@@ -12,8 +12,7 @@ from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
-from roundlog.training.options import StepEvent
+from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer, TrainingResult
 from torch import nn
 

@@ -23,8 +23,7 @@ from roundlog.kernels.threads import in_parts
 from roundlog.operators import REGISTRY
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
-from roundlog.training.options import StepEvent
+from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer
 from torch import nn
 
