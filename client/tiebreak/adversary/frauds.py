@@ -26,7 +26,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer import TrainerRole
 
 
-class Kind(StrEnum):
+class FraudKind(StrEnum):
     """The kind of a fraud, by its subject."""
 
     GRADIENT = "one element of a gradient, by one ulp"
@@ -47,7 +47,7 @@ class Fraud:
     the operator that stores it and the element of the slot. right, claimed: the bits of that element, right and
     claimed."""
 
-    kind: Kind
+    kind: FraudKind
     step: int
     operator: int
     element: int
@@ -77,8 +77,8 @@ class BentElement(Fraud):
             operator=self.operator,
             element=self.element,
             claimed=self.claimed,
-            only_stored=self.kind is Kind.STORED,
-            logged=self.kind is Kind.ROUNDING,
+            only_stored=self.kind is FraudKind.STORED,
+            logged=self.kind is FraudKind.ROUNDING,
         )
         return tampered(job.program, job.spec.rounding_bits, [lie])
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tiebreak.roles.role import Role
 
 
-class Kind(StrEnum):
+class Misbehaviour(StrEnum):
     POISON = "poison"
     """A trainer that trains one step on wrong labels."""
     LIE = "lie"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 def play(
-    kind: Kind,
+    kind: Misbehaviour,
     job: int,
     step: Annotated[int, typer.Argument(help="Where the rules are broken, counted from 0.")],
     directory: roles.Directory = None,
@@ -41,16 +41,16 @@ def play(
         from tiebreak.adversary.desks import silenced
         from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 
-        if kind is Kind.POISON:
+        if kind is Misbehaviour.POISON:
             return poisoning_trainer(context, job, poisoned_step=step)
-        if kind is Kind.VANISH:
+        if kind is Misbehaviour.VANISH:
             context = silenced(context, moves=1)
         return lying_auditor(context, job, first_wrong_step=step)
 
     names = ("TIEBREAK_CHAIN", "TIEBREAK_CONTRACT", "TIEBREAK_STORE")
     chain, contract, store = (os.environ[name] for name in names)
     place = roles.Place(None, chain, contract, store, 0, directory, quantities.memory(options.DEFAULT_MEMORY))
-    roles.play("trainer" if kind is Kind.POISON else "auditor", place, make, poll, json)
+    roles.play("trainer" if kind is Misbehaviour.POISON else "auditor", place, make, poll, json)
 
 
 if __name__ == "__main__":

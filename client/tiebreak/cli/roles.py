@@ -217,7 +217,7 @@ class Place:
         """Everything that a role is given. Raises CommandError, ChainError, StoreError, OSError."""
         from tiebreak.chain.sender import Sender
         from tiebreak.memory import usable_memory
-        from tiebreak.roles.context import Limits, RoleContext
+        from tiebreak.roles.context import RoleContext, RoleLimits
         from tiebreak.roles.notices import ignore
         from tiebreak.roles.policy import Policy
 
@@ -234,7 +234,7 @@ class Place:
             sender=sender,
             store=network.open_content(self._store, stop=self.stop),
             directory=directory,
-            limits=Limits(memory_bytes=min(self._max_memory, usable_memory())),
+            limits=RoleLimits(memory_bytes=min(self._max_memory, usable_memory())),
             policy=self._policy or Policy(),
             notify=teller.tell if teller is not None else ignore,
         )

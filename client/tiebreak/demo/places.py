@@ -21,14 +21,14 @@ from roundlog.training.policies import alone
 from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
 
-from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, Kind
+from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
 from tiebreak.demo.trainings import Training
 
 _POSITION = 2
 """In the batch, of the sample that is swapped."""
 
 
-def all_frauds(run: Run, step: int, training: Training) -> dict[Kind, Fraud]:
+def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud]:
     """One fraud of every kind about a step. run: an honest one of that training.
 
     Of the elements that could be lied about each takes the first that changes the next checkpoint: one ulp often
@@ -40,14 +40,14 @@ def all_frauds(run: Run, step: int, training: Training) -> dict[Kind, Fraud]:
     loaded = find.first("state", lambda node: node.attributes["slot"] == slot)
     rates = find.first("schedule", lambda node: node.attributes["slot"] == column)
     found: list[Fraud] = [
-        find.element(Kind.GRADIENT, gradient(program, slot), _largest_first, _one_ulp),
-        find.element(Kind.STORED, first_store(program) + slot, _from_the_middle, _one_ulp),
-        find.element(Kind.LOADED, loaded, _largest_first, _one_ulp),
+        find.element(FraudKind.GRADIENT, gradient(program, slot), _largest_first, _one_ulp),
+        find.element(FraudKind.STORED, first_store(program) + slot, _from_the_middle, _one_ulp),
+        find.element(FraudKind.LOADED, loaded, _largest_first, _one_ulp),
         find.row(),
-        find.element(Kind.RATE, rates, _from_the_middle, lambda x: 2 * x),
+        find.element(FraudKind.RATE, rates, _from_the_middle, lambda x: 2 * x),
         find.rounding(),
-        find.element(Kind.MASK, find.first("uniform"), _from_the_middle, _the_other_side),
-        find.element(Kind.FUNCTION, find.first("exp"), _from_the_middle, _one_ulp),
+        find.element(FraudKind.MASK, find.first("uniform"), _from_the_middle, _the_other_side),
+        find.element(FraudKind.FUNCTION, find.first("exp"), _from_the_middle, _one_ulp),
         find.program(),
     ]
     return {fraud.kind: fraud for fraud in found}
@@ -102,7 +102,7 @@ class _Places:
 
     def element(
         self,
-        kind: Kind,
+        kind: FraudKind,
         operator: int,
         order: Callable[[torch.Tensor], Iterable[int]],
         change: Callable[[torch.Tensor], torch.Tensor],
@@ -123,7 +123,7 @@ class _Places:
     def rounding(self) -> Fraud:
         return self._first_that_matters(
             BentElement(
-                kind=Kind.ROUNDING, step=self._step, operator=operator, element=element, right=right, claimed=other
+                kind=FraudKind.ROUNDING, step=self._step, operator=operator, element=element, right=right, claimed=other
             )
             for operator, element, right, other in self._doubtful.found
         )
@@ -138,7 +138,7 @@ class _Places:
             if len(differs):
                 item = int(differs[0])
                 fraud = AnotherRow(
-                    kind=Kind.ROW,
+                    kind=FraudKind.ROW,
                     step=step,
                     operator=self.first("data", lambda node, field=field: node.attributes["slot"] == field),  # type: ignore[misc]
                     element=_POSITION * rows[row].numel() + item,
@@ -168,7 +168,7 @@ class _Places:
         right, told = (found[operator].reshape(-1) for found in (self._outputs, outputs))
         element = int((right != told).nonzero()[0])
         fraud = AnotherProgram(
-            kind=Kind.PROGRAM,
+            kind=FraudKind.PROGRAM,
             step=self._step,
             operator=operator,
             element=element,

@@ -73,7 +73,7 @@ def fetch_job(context: RoleContext, posted: Job, room: Path, *, within: float | 
 
 def _read_job(context: RoleContext, posted: Job, directory: Path) -> engine.Job:
     try:
-        limits = engine.Limits(
+        limits = engine.JobLimits(
             memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
         )
         job = engine.Job.read(directory, limits)

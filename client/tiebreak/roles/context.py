@@ -22,7 +22,7 @@ from tiebreak.store import ContentStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class RoleLimits:
     """Most resources that a role spends on jobs of others. Bytes, except `steps`."""
 
     steps: int = 10_000_000
@@ -47,7 +47,7 @@ class RoleContext:
     store: ContentStore
     directory: Path
     engine: Engine = field(default_factory=Engine)
-    limits: Limits = field(default_factory=Limits)
+    limits: RoleLimits = field(default_factory=RoleLimits)
     policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
     workshop: Workshop = field(default_factory=Threads)

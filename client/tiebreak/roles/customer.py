@@ -33,7 +33,7 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
     has returned, another call posts another job. Raises JobError if the files are not a valid job, if disputes about it
     could not be decided, if only the referee could decide them (unless the context's policy accepts that), or if its
     clocks are too short for this machine; StoreError; ChainError."""
-    job = engine.Job.read(job_dir, engine.Limits(memory_bytes=context.limits.memory_bytes))
+    job = engine.Job.read(job_dir, engine.JobLimits(memory_bytes=context.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
         raise engine.JobError(why)
     if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
