@@ -162,8 +162,8 @@ class AuditorRole(JobRole):
         return Progress(state="challenges")
 
     def _too_large(self, job: engine.Job) -> str | None:
-        """Why a disputed step could not be executed here; None if it can be. Audits cut batches, but a disputed step is
-        executed whole."""
+        """The reason why a disputed step could not be executed here; None if it could. Audits cut batches, but a
+        disputed step is executed whole."""
         need, most = engine.run_bytes(job.program, job.spec), self.context.limits.memory_bytes
         if need <= most:
             return None
@@ -211,23 +211,13 @@ class AuditorRole(JobRole):
         """The evidence that games are played with; None until it is ready."""
         if not self.files_are_here(posted, duty):
             return None
-        recalled = self._recalled(posted, duty, challenged)
-        if recalled is None:
-            return None
-        return recalled[0] if recalled else self._audited(posted, duty)
-
-    def _recalled(self, posted: Job, duty: Duty, challenged: bytes) -> list[Evidence] | None:
-        """The audit behind a running game, read from its directory without executing anything, as a list of one. The
-        list is empty if it cannot be read; None until that is known."""
-        if self._is_audited():
-            return []
-
-        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
-            run_dir = self.context.room(self.job, posted) / "alone"
-            evidence = self.context.engine.recall(self.read_job(posted), run_dir)
-            return [evidence] if evidence is not None and evidence.claim.root == challenged else []
-
-        return self.work(Lane.GAMES, "recalling", recall, duty, "reading the audit again")
+        if not self._is_audited():
+            recalled = self.recalled(posted, duty, "alone", "reading the audit again", root=challenged)
+            if recalled is None:
+                return None
+            if recalled:
+                return recalled[0]
+        return self._audited(posted, duty)
 
     def _is_audited(self) -> bool:
         known = self._errands.get("audit")

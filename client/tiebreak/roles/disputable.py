@@ -13,7 +13,7 @@ MOST_PROOF_BYTES = 120_000
 
 
 def unanswerable_spec(spec: TrainingSpec) -> str | None:
-    """Why disputes under a spec could not be decided, in one clause; None if they can be."""
+    """The reason, in one clause, why disputes under a spec could not be decided; None if they could."""
     if spec.rounding_policy != POLICY_CERTIFIED:
         return (
             "the spec's rounding_policy is 1 (threshold), under which the trainer's log decides and nobody can tell "
@@ -28,7 +28,7 @@ def unanswerable_spec(spec: TrainingSpec) -> str | None:
 
 
 def unanswerable_program(job: engine.Job) -> str | None:
-    """Why a party that is right about a program could not show it, in one clause; None if it can."""
+    """The reason, in one clause, why a party that is right about a program could not show it; None if it could."""
     size, operator = largest_proof(job.program, job.spec)
     if size > MOST_PROOF_BYTES:
         return (
@@ -39,7 +39,8 @@ def unanswerable_program(job: engine.Job) -> str | None:
 
 
 def rows_for_the_referee(job: engine.Job) -> str | None:
-    """Why only the referee could decide about loaded rows of data, in one clause; None if the contract can."""
+    """The reason, in one clause, why only the referee could decide about loaded rows of data; None if the contract can,
+    too."""
     size = row_bytes(job.program)
     if size > MAX_ROW:
         return (

@@ -16,6 +16,7 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.ending import Ending
+from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.role import OUTAGES, Role, sentence
@@ -230,6 +231,19 @@ class JobRole(Role):
         """The job, read from the files in its room; for work that runs apart from the games. Raises Refused,
         StoreError."""
         return fetch_job(self.context, posted, self.context.room(self.job, posted))
+
+    def recalled(
+        self, posted: Job, duty: Duty, run: str, doing: str, *, root: bytes | None = None
+    ) -> list[Evidence] | None:
+        """The evidence of a finished run, read without executing anything, as a list of one. The list is empty if there
+        is no such run, or it came to another checkpoint root than `root`; None until that is known. run: the run's
+        directory in the job's room."""
+
+        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
+            found = self.context.engine.recall(self.read_job(posted), self.context.room(self.job, posted) / run)
+            return [found] if found is not None and root in (None, found.claim.root) else []
+
+        return self.work(Lane.GAMES, "recalling", recall, duty, doing)
 
     def on_step(
         self, errand: Errand[T], posted: Job, job: engine.Job, doing: str, *, bonded: bool

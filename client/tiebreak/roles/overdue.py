@@ -27,7 +27,7 @@ def end_overdue(role: JobRole, games: Mapping[int, Game]) -> None:
             late = math.ceil(HEAD_START * role.context.desk.block_seconds())
             text = "end a game of others whose clock ran out"
         elif game.deadlines[side]:
-            continue  # nobody gains by hurrying the end of a game that it has lost
+            continue  # a party does not profit from the end of a game that it has lost
         else:
             late, text = 0, describe(game, ClaimTimeout())
         if timeout_is_due(game, now - late):

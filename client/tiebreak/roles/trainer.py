@@ -103,17 +103,6 @@ class TrainerRole(JobRole):
         self.notify_job(What.PUBLISHED, f"published the final state as {model_cid}")
         return Claimed(evidence, log_cid, model_cid)
 
-    def _recalled(self, posted: Job, duty: Duty) -> list[Evidence] | None:
-        """The evidence of a finished run, read without executing anything, as a list of one. The list is empty if there
-        is none; None until that is known."""
-
-        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
-            run_dir = self.context.room(self.job, posted) / "run"
-            found = self.context.engine.recall(self.read_job(posted), run_dir)
-            return [] if found is None else [found]
-
-        return self.work(Lane.GAMES, "recalling", recall, duty, "reading the run again")
-
     def _commit(self, posted: Job, done: Claimed) -> Progress:
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
@@ -163,7 +152,7 @@ class TrainerRole(JobRole):
         """The evidence that games are played with; None until it is ready."""
         if not self.files_are_here(posted, duty):
             return None
-        recalled = self._recalled(posted, duty)
+        recalled = self.recalled(posted, duty, "run", "reading the run again")
         if recalled is None:
             return None
         if recalled:

@@ -226,7 +226,7 @@ class Threads(Workshop):
         if lane is not Lane.RUNS or not self._waiting[lane] or not self._running[lane]:
             return
         running = self._running[lane][0]
-        both = {running.key: running, **self._waiting[lane]}  # that which runs goes on where nothing else decides
+        both = {running.key: running, **self._waiting[lane]}  # first, so that it continues if all else is equal
         if order({key: errand.measured() for key, errand in both.items()}, self._now())[0] != running.key:
             running.gives_way.set()
         else:
