@@ -9,12 +9,14 @@ WORKERS ?= 2
 FUZZ_SECONDS ?= 300
 MINUTES ?= 30
 PROGRAMS ?= 2000
+MARKS ?= not long
 # The versions that the tests were last passed with; empty for the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 INSTALL := $(PIP) install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: demo test test-slow test-matrix test-triton coverage docs fuzz fuzz-capture chaos lint test-python clean
+.PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-triton coverage docs fuzz fuzz-capture
+.PHONY: chaos lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -38,7 +40,11 @@ $(VENV)/.installed-triton: pyproject.toml $(VENV)/.installed-dev
 
 include contracts/contracts.mk
 
-test: lint test-python test-contracts slither prove-sample
+# What a change is tried with again and again: minutes. Every room has some of its tests here.
+test: lint test-python test-contracts-quick
+
+# What a change has to pass besides: tests/slow.toml says which tests those are.
+test-slow: test-slow-python test-contracts slither prove-sample
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -46,20 +52,27 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 # One thread a process: threads of several processes that wait for each other on few processors take fifty times as long.
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile
+
 test-python: $(VENV)/.installed-dev contracts-tools
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile
+	$(PYTEST) -m 'not slow and not long'
+
+test-slow-python: $(VENV)/.installed-dev contracts-tools
+	$(PYTEST) -m 'slow and not long'
 
 # The pages of docs/ as a site in build/site; a warning, or a link to nowhere, is an error.
 docs: $(VENV)/.installed
 	$(INSTALL) -e '.[docs]'
 	$(VENV)/bin/mkdocs build --quiet
 
-# As test-python, half as fast again; the last lines are a table of the lines and branches that no test reaches.
+# As test-python and test-slow-python, half as fast again; the last lines are a table of the lines and branches that no test
+# reaches. MARKS='not slow and not long' counts what `make test` alone reaches.
 coverage: $(VENV)/.installed-dev contracts-tools
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -m 'not slow' -n $(WORKERS) --dist loadfile --cov --cov-report=term
+	$(PYTEST) -m '$(MARKS)' --cov --cov-report=term
 
-test-slow: $(VENV)/.installed-dev contracts-tools
-	$(VENV)/bin/pytest -m 'slow and not matrix'
+# Many more cases of what the others sample.
+test-long: $(VENV)/.installed-dev contracts-tools
+	$(VENV)/bin/pytest -m 'long and not matrix'
 
 # Every example task on every hardware profile of this machine, and on its CUDA device if it has one.
 test-matrix: $(VENV)/.installed-dev

@@ -14,7 +14,7 @@ WITH_NODE = PATH="$(NODE_HOME)/bin:$$PATH"
 # remembers what a folder held before npm filled it.
 FORGE = $(shell ls node_modules/@foundry-rs/forge-*/bin/forge 2>/dev/null || echo forge)
 
-.PHONY: contracts-tools contracts-build test-contracts slither gas prove prove-sample
+.PHONY: contracts-tools contracts-build test-contracts test-contracts-quick slither gas prove prove-sample
 
 contracts-tools: node_modules/.installed
 
@@ -25,10 +25,16 @@ node_modules/.installed: package.json package-lock.json $(VENV)/.installed-dev
 contracts-build: contracts-tools
 	$(WITH_NODE) $(FORGE) build
 	$(VENV)/bin/python scripts/compile_contracts.py
+	$(VENV)/bin/python scripts/make_contract_records.py
 
 test-contracts: contracts-tools
 	$(WITH_NODE) $(FORGE) fmt --check contracts/src contracts/test contracts/proofs
 	$(WITH_NODE) $(FORGE) test
+
+# All tests of the contracts, those of random inputs and moves with fewer of them.
+test-contracts-quick: contracts-tools
+	$(WITH_NODE) $(FORGE) fmt --check contracts/src contracts/test contracts/proofs
+	$(WITH_NODE) FOUNDRY_FUZZ_RUNS=32 FOUNDRY_INVARIANT_RUNS=4 FOUNDRY_INVARIANT_DEPTH=100 $(FORGE) test
 
 # Measures again what contracts/.gas-snapshot holds; `make test-contracts` compares with it.
 gas: contracts-tools

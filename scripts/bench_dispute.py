@@ -1,4 +1,4 @@
-"""What a whole dispute costs: from a commitment to a training of 80,000 steps down to one number, in real transactions.
+"""The cost of a whole dispute: from a commitment to 80,000 training steps down to one number, in real transactions.
 
     .venv/bin/python scripts/bench_dispute.py [--chain anvil|embedded] [--layers 10] [--json FILE]
 
@@ -66,7 +66,7 @@ ORDER = ("claim", *(level.name for level in Level), "proof")
 
 @dataclass
 class Bill:
-    """What the transactions of one dispute cost, by level."""
+    """Costs of the transactions of one dispute, by level."""
 
     what: str
     operator: str
@@ -98,7 +98,7 @@ def room_before(job: Job, directory: Path) -> list[bytes]:
 
 
 def evidence(job: Job, directory: Path, name: str, options: RunOptions) -> Evidence:
-    """One interval as it is executed, between intervals that are made up."""
+    """The evidence of a run of which one interval is executed; the others are made up."""
     before = room_before(job, directory)
     steps = replay_interval(Run(job, directory, options), LIED_INTERVAL)
     after = [sha256(f"{name} {i}".encode()).digest() for i in range(LIED_INTERVAL + 1, STEPS // INTERVAL)]
@@ -144,7 +144,7 @@ def largest_bits(output: torch.Tensor) -> int:
 
 
 def kinds(job: Job) -> dict[str, list[int]]:
-    """What is lied about, and the operators that it is looked for in."""
+    """Subjects of lies, each with the operators in which it is looked for."""
     terms = {}
     for q in range(len(job.program.nodes)):
         descriptor = describe(job.program, q)
@@ -166,8 +166,9 @@ def evidence_of(job: Job, directory: Path, lie: Lie) -> Evidence:
 
 
 def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying: Evidence) -> None:
-    """One claim, one challenge, one game, played by both sides' own strategy. Raises AssertionError unless the contract
-    finds the lie."""
+    """Plays one claim, one challenge and one game by both sides' own strategy.
+
+    Raises AssertionError unless the contract finds the lie."""
     customer, trainer, auditor = (Sender(node, devnet_account(i)) for i in range(3))
     contract = VerificationGame.deploy(customer)
     spec = PostedSpec(job.spec, customer.address, contract.adjudicator())

@@ -1,4 +1,4 @@
-"""What certified training costs: steps of the trainer and the auditor against plain PyTorch steps, interleaved.
+"""The cost of certified training: steps of the trainer and the auditor against plain PyTorch steps, interleaved.
 
     .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|gpt2|...] [--device cuda] [--json FILE]
 
@@ -87,7 +87,7 @@ MODELS: dict[str, Callable[[int], Task]] = {
 
 
 class Certified:
-    """The same training by the engine."""
+    """The benchmark's training by the engine."""
 
     def __init__(self, job: Job, device: torch.device) -> None:
         self.job = job

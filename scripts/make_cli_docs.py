@@ -29,9 +29,17 @@ def _sections(command: Any, words: tuple[str, ...]) -> Iterator[str]:
         return
     said = " ".join((command.help or "").split("\f")[0].split())
     yield f"\n## {' '.join(words)}\n\n{said}\n"
-    rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
-    if rows:
-        yield "\n| option | meaning |\n| --- | --- |\n" + "".join(rows)
+    rows: dict[str, list[str]] = {}
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False):
+            panel = getattr(parameter, "rich_help_panel", None) or "Options"
+            rows.setdefault(panel, []).append(_row(parameter))
+    for panel in sorted(rows, key="Options".__ne__):
+        title = f"\n{panel}:\n" if len(rows) > 1 else ""
+        yield title + "\n| option | meaning |\n| --- | --- |\n" + "".join(rows[panel])
+    if command.epilog:
+        _, *lines = command.epilog.splitlines()
+        yield "\n```sh\n" + "".join(f"{line.strip()}\n" for line in lines) + "```\n"
 
 
 def _row(parameter: Any) -> str:

@@ -1,4 +1,4 @@
-"""One root on every machine: the example tasks, trained and audited under hardware profiles, each a fresh process.
+"""The matrix of tasks and machines: example tasks, trained and audited under hardware profiles in fresh processes.
 
     .venv/bin/python scripts/matrix.py [--full] [--task NAME] [--machine NAME] [--steps N] [--markdown FILE]
 
@@ -57,7 +57,7 @@ class Result:
         return [outcomes[task] for outcomes in self.outcomes.values()]
 
     def wrong(self) -> list[str]:
-        """What is not as it should be, a sentence each."""
+        """The differences from what is expected, a sentence each."""
         sentences = []
         for task in next(iter(self.outcomes.values()), {}):
             right = self.of_task(task)[0].trained

@@ -1,4 +1,4 @@
-"""What it costs to look at the floating-point environment of every thread in every step.
+"""The cost of looking at the floating-point environment of every thread in every step.
 
 A step reads it when it begins and ends, and every thread of the kernels does before and after each part of work that it
 takes. Prints what both take, and the share of a small step that this is: one number a line, from one run in which

@@ -54,7 +54,7 @@ def measured(profile: str, asks: list[Ask]) -> list[dict[str, Any]]:
 
 
 def captured(model: str, arguments: dict[str, Any], steps: int, room: Path) -> dict[str, Any]:
-    """What every worker is told of a task that is captured here, once."""
+    """A task that is captured here once, as every worker gets it."""
     path = room / f"job of {steps} steps"
     Job.from_task(make(model, arguments, steps)).write(path)
     return {"model": model, "arguments": arguments, "steps": steps, "job": path}
@@ -202,7 +202,7 @@ def times(model: str, arguments: dict[str, Any], rounds: int, policy: str) -> di
 
 
 def of_model(model: str, size: Size, room: Path) -> dict[str, Any]:
-    """Everything that is measured of one model."""
+    """All measurements of one model."""
     arguments = size.models[model]
     tau = thresholds(model, arguments, room)
     asks = correction_asks(captured(model, arguments, size.correction_steps, room), size.bits, tau, room)

@@ -1,4 +1,4 @@
-"""Where the processor time of a trainer's step goes, by kind of operator, on one thread.
+"""The processor time of a trainer's step, by kind of operator, on one thread.
 
     .venv/bin/python scripts/profile_engine.py [--model gpt12m|gpt2|resnet50|...] [--steps 5]
 

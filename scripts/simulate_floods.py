@@ -85,7 +85,7 @@ def _measured_before(paths: list[Path], setting: Setting) -> list[Flood]:
 
 
 def why(flood: Flood) -> str:
-    """What must not be, in one clause; empty if all is well."""
+    """The violation of a scene in one clause; empty if all is well."""
     if not flood.right:
         return "the verdict is wrong"
     if flood.honest_loss or flood.games_lost:

@@ -28,7 +28,7 @@ _ROWS = Path(__file__).resolve().parents[1] / "docs" / "models.jsonl"
 
 
 def work(order: dict[str, Any], told: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """What a machine does with an order."""
+    """The work of a machine on one order."""
     from models import trying
     from models.kinds import Kind
 

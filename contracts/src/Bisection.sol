@@ -15,7 +15,7 @@ struct Children {
     Node right;
 }
 
-/// @notice A search for the leftmost leaf in which two trees differ, as everybody may see it.
+/// @notice A view of the search for the leftmost leaf in which two trees differ.
 struct Bisection {
     /// The two sides' nodes at the place that the search has reached, by Side. They always differ.
     Node[2] nodes;
@@ -25,11 +25,11 @@ struct Bisection {
     uint64 index;
     /// Height of the place above the leaves.
     uint8 height;
-    /// Whose node is opened next. Meaningless once `height` is zero.
+    /// The side whose node is opened next. Meaningless once `height` is zero.
     Side turn;
 }
 
-/// @notice The same as it is kept: only what the next move needs, because every word of storage costs.
+/// @notice A search as it is stored: only what the next move needs, because every word of storage costs.
 struct Search {
     /// The node that is opened next, of the side `turn`.
     Node due;

@@ -3,14 +3,14 @@ pragma solidity 0.8.37;
 
 import {GameId, IVerificationGame} from "./IVerificationGame.sol";
 
-/// @notice What the contract owes to whom, outside of the escrows.
+/// @notice Amounts that the contract owes to accounts, outside of the escrows.
 struct Ledger {
     mapping(address account => uint256 amount) credits;
     /// Taken from losers and owed to nobody.
     uint256 burnt;
 }
 
-/// @notice A lost bond, divided. The four come to the bond, to the wei.
+/// @notice The four shares of a lost bond. Together they are the bond, to the wei.
 struct Shares {
     /// To the winner, for the gas of its moves.
     uint256 gas;
@@ -24,7 +24,7 @@ struct Shares {
 /// @title Bonds and pull payments
 /// @notice Nothing is ever sent on anybody's behalf: a verdict credits accounts, and each account withdraws for itself.
 library Bonds {
-    /// @notice How a lost bond is divided: the winner's measured gas, up to a quarter of the bond; of the rest half to the winning side, a
+    /// @notice The shares of a lost bond: the winner's measured gas, up to a quarter of the bond; of the rest half to the winning side, a
     ///         quarter to the customer, a quarter to nobody.
     /// @dev Half, because a winner who gets all of it could lose to itself for free. A quarter to nobody, because trainer, challenger and
     ///      customer may all be one: even they lose something by losing. `docs/economics.md` has the numbers.

@@ -18,8 +18,7 @@ type ClockPair is uint256;
 
 /// @title Chess clocks
 /// @notice Pure arithmetic: the instant is an argument. A clock belongs to one side, and nothing but that side's own delay uses it up.
-/// @dev The instant of the deadline itself belongs to the owner of the clock: a move at the deadline is in time, and a clock is out
-///      of time only strictly after it. A timeout claim reads the clock but never writes it, so it does not matter how late it comes.
+/// @dev Deadlines are inclusive: a move at the deadline is in time, and a clock is out of time only strictly after it. A timeout claim reads the clock but never writes it, so it does not matter how late it comes.
 library Clocks {
     uint256 private constant START_BITS = 40;
     /// @notice Bits of one clock in a pair.

@@ -8,7 +8,7 @@ import {Node} from "./Merkle.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
 import {Duration, Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
-import {GameView, JobView} from "./Views.sol";
+import {Answer, GameView, JobView} from "./Views.sol";
 
 /// @notice A posted training job. Counted from 1.
 type JobId is uint64;
@@ -16,7 +16,7 @@ type JobId is uint64;
 /// @notice One challenger's game against one claim. Counted from 1 over all jobs.
 type GameId is uint64;
 
-/// @notice What the customer offers and asks. Amounts in wei.
+/// @notice Terms of a job: the customer's offer and conditions. Amounts in wei.
 struct Terms {
     /// Escrowed with the job; the trainer's once the claim is final.
     uint128 reward;
@@ -38,6 +38,7 @@ struct Terms {
     address trainer;
 }
 
+/// @notice Status of a job.
 enum JobStatus {
     /// No such job.
     NONE,
@@ -53,6 +54,7 @@ enum JobStatus {
     EXPIRED
 }
 
+/// @notice Phase of a game.
 enum Phase {
     /// No such game.
     NONE,
@@ -73,14 +75,7 @@ enum Phase {
     OVER
 }
 
-/// @notice What came of one call in a `batch`.
-struct Answer {
-    bool success;
-    /// What the call returned, or its error.
-    bytes data;
-}
-
-/// @notice How a game ended.
+/// @notice Outcome of a game.
 enum Outcome {
     /// Still live.
     NONE,
@@ -97,7 +92,7 @@ enum Outcome {
     VOID
 }
 
-/// @notice Why a game ended.
+/// @notice Reason for which a game ended.
 enum Reason {
     NONE,
     /// The contract has computed what was disputed: an element, a segment, or what a store keeps.
@@ -131,10 +126,13 @@ enum Reason {
 interface IVerificationGame {
     // ------------------------------------------------------------------------------------------------------------------ events
 
+    /// @notice A customer has posted a job and escrowed its reward.
     event JobPosted(
         JobId indexed job, address indexed customer, bytes32 indexed specHash, TrainingSpec spec, Terms terms, string jobCid
     );
+    /// @notice Nobody has committed in time; the reward is the customer's again.
     event JobExpired(JobId indexed job);
+    /// @notice A trainer has claimed a result.
     event Committed(
         JobId indexed job,
         address indexed trainer,
@@ -144,9 +142,11 @@ interface IVerificationGame {
         string modelCid,
         Timestamp challengeDeadline
     );
+    /// @notice An auditor states that its audit gave the same root.
     event Attested(JobId indexed job, address indexed auditor);
+    /// @notice A claim is challenged with another root.
     event Challenged(JobId indexed job, GameId indexed game, address indexed challenger, Node checkpointRoot);
-    /// @notice The game's turn has come: its clocks run from now on.
+    /// @notice A game's turn has come: its clocks run from now on.
     event GameStarted(JobId indexed job, GameId indexed game);
 
     /// @notice A level's search begins.
@@ -154,9 +154,9 @@ interface IVerificationGame {
         GameId indexed game, Level indexed level, Node trainerRoot, Node challengerRoot, Children trainerChildren, uint64 leafCount
     );
     /// @notice A move: `mover` opened its node at (`index`, `height`) into `opened`, and its node below it into `next`.
-    /// @param index leftmost leaf below the place from which the move descends
-    /// @param height height of that place
-    /// @param wentLeft whether the search went left
+    /// @param index Leftmost leaf below the place from which the move descends.
+    /// @param height Height of that place above the leaves.
+    /// @param wentLeft True if the search went left.
     event Bisected(
         GameId indexed game,
         Level indexed level,
@@ -173,29 +173,36 @@ interface IVerificationGame {
     event LeafOpened(GameId indexed game, Level indexed level, Side indexed side, bytes32 payload, bytes32 agreed);
     /// @notice A side has opened its root for the next level.
     event RootOpened(GameId indexed game, Level indexed nextLevel, Side indexed side, Node root);
-    /// @notice What the descriptor of the disputed operator says; once, by whoever opens it first.
+    /// @notice The numbers in the disputed operator's descriptor; emitted once, when the first side opens it.
     event OperatorKnown(
         GameId indexed game, uint64 operator, bytes32 descriptorHash, uint8 width, uint64 elements, uint64 chunks, uint64 segments
     );
     /// @notice The trainer's chunk number `index` of the disputed operator's output.
     event ChunkPosted(GameId indexed game, uint64 index, bytes chunk);
-    /// @notice What the contract makes of an element, of which the trainer's bits are `claimed`. `bits` count with finding VALUE.
+    /// @notice The contract has computed an element, of which the trainer's bits are `claimed`. With finding VALUE, `bits` are those of the
+    ///         element, with UNDECIDED those of the function's argument.
     event ElementProven(GameId indexed game, uint64 element, uint64 claimed, Finding finding, uint64 bits);
     /// @notice The challenger disputes the sum that this element is, of which the trainer's bits are `claimed`.
     event ElementDisputed(GameId indexed game, uint64 element, uint64 claimed);
-    /// @notice What the contract makes of the running result after a segment.
+    /// @notice The contract has computed the running result after a segment.
     event SegmentProven(GameId indexed game, uint64 segment, Finding finding, Partial afterwards);
-    /// @notice What the store of a state slot has to keep: the tensor root `payload`.
+    /// @notice The store of a state slot has to keep the tensor root `payload`.
     event StoreProven(GameId indexed game, uint64 slot, bytes32 payload);
     /// @notice The referee's clock runs. It computes one element of the disputed operator, of which the trainer's bits are `claimed`.
     event RefereeCalled(GameId indexed game, address indexed referee, uint64 element, uint64 claimed, Timestamp deadline);
+    /// @notice The referee has given its verdict: the bits of the disputed element.
     event Adjudicated(GameId indexed game, uint64 bits);
+    /// @notice A game has ended.
     event GameOver(JobId indexed job, GameId indexed game, Outcome outcome, Reason reason);
+    /// @notice A lost game has rejected the claim; all other games of the job are void.
     event ClaimRejected(JobId indexed job, GameId indexed game);
+    /// @notice The claim stands; reward and bond are the trainer's.
     event ClaimFinal(JobId indexed job, address indexed trainer, bytes32 finalStateRoot);
+    /// @notice An account may withdraw so much more.
     event Credited(address indexed account, uint256 amount);
-    /// @notice A part of the bonds that were lost in this game is nobody's.
+    /// @notice A part of the bonds that were lost in this game stays in the contract for good.
     event Burnt(GameId indexed game, uint256 amount);
+    /// @notice An account has been paid everything that was credited to it.
     event Withdrawn(address indexed account, uint256 amount);
 
     // ------------------------------------------------------------------------------------------------------------------ errors
@@ -247,7 +254,7 @@ interface IVerificationGame {
     error WrongChunkLength(uint256 given, uint256 expected);
     /// @notice The disputed chunk has no such element.
     error PositionOutOfRange(uint256 position, uint256 count);
-    /// @notice As many tensor roots as the descriptor has inputs.
+    /// @notice There have to be as many tensor roots as the descriptor has inputs.
     error WrongNumberOfOperands(uint256 given, uint256 expected);
     /// @notice Only what an operator before the disputed one has computed is agreed.
     error OperandNotBefore(uint64 operand, uint64 operator);
@@ -305,7 +312,7 @@ interface IVerificationGame {
 
     // --------------------------------------------------------------------------------------------------------------- the game
 
-    /// @notice The next move of the search, on behalf of the side whose turn it is. Hashes force it, so anyone may send it.
+    /// @notice Makes the next move of the search, for the side whose turn it is. Hashes force it, so anyone may send it.
     /// @param opened children of that side's node at the present place
     /// @param next children of that side's node one level below, in the leftmost half that differs; zero when that is a leaf
     function bisect(GameId game, Children calldata opened, Children calldata next) external;
@@ -374,7 +381,7 @@ interface IVerificationGame {
     /// @notice The adjudicator that was deployed with this contract. A job names its own, which need not be this one.
     function adjudicator() external view returns (IAdjudicator);
 
-    /// @notice What `withdraw` would pay to the account.
+    /// @notice Wei that `withdraw` would pay to the account.
     function creditOf(address account) external view returns (uint256);
 
     /// @notice Wei of lost bonds that stay in the contract for good.

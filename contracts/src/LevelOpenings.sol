@@ -14,7 +14,7 @@ import {TrainingSpec} from "./TrainingSpec.sol";
 import {OperatorView} from "./Views.sol";
 
 /// @title The openings that lead from one level to the next
-/// @notice Phase OPENING: each side opens what it has to say below the leaf, and the second to do so starts the search there. A contract of its
+/// @notice In phase OPENING each side opens its tree below the leaf, and the second to do so starts the search there. A contract of its
 ///         own for the sake of the limit on code; it works on the storage of the game that calls it.
 library LevelOpenings {
     using Bisections for Search;
@@ -95,7 +95,7 @@ library LevelOpenings {
         return opened(job, game, gameId, side, root, opening.children);
     }
 
-    /// @dev The descriptor is forced by the program root, whoever brings it.
+    /// @dev The program root forces the descriptor, so anyone may bring it.
     function readDescriptor(TrainingSpec storage spec, Game storage game, GameId gameId, OperatorOpening calldata opening) private {
         uint64 index = game.search.index;
         Merkle.requireLeafOfBytes(

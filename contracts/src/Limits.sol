@@ -6,8 +6,8 @@ import {Merkle} from "./Merkle.sol";
 import {Duration} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 
-/// @title What a job may ask for
-/// @notice Checked once, when the job is posted; everything after relies on it.
+/// @title Limits of a job's spec and terms
+/// @notice They are checked once, when the job is posted; everything after relies on them.
 library Limits {
     /// @notice Longest content address, in bytes: a CIDv1 with a 64-byte digest in base32 has 111.
     uint256 internal constant MAX_CID_LENGTH = 128;
@@ -34,7 +34,7 @@ library Limits {
     uint256 internal constant MOVES_PER_BLOCK = 16;
     /// @notice Elements of an operator's output, and terms of an element, that a descriptor allows: 2^40 (`Decoding`).
     uint256 internal constant DEEPEST = 40;
-    /// @notice Openings of a side at four levels; and posting a chunk for the trainer, naming an element and proving for the challenger.
+    /// @notice Other moves of a side: openings at four levels; and for the trainer a chunk, for the challenger an element and its proof.
     uint256 internal constant SINGLE_MOVES = 4 + 2;
     /// @notice Bounds the depth of every tree, and thereby moves and proofs, to 40.
     uint256 internal constant MAX_LEAVES = 1 << 40;
@@ -101,7 +101,7 @@ library Limits {
         return moves * BLOCK_TIME * (BLOCKS_PER_MOVE * MOVES_PER_BLOCK + concurrentGames) / MOVES_PER_BLOCK;
     }
 
-    /// @dev Of a search as deep as this, one side makes every other move.
+    /// @dev Moves of one side in a search of this depth: every other one.
     function movesIn(uint256 depth) private pure returns (uint256) {
         return divideUp(depth, 2);
     }

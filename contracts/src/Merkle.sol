@@ -85,7 +85,7 @@ library Merkle {
         if (computed != root) revert WrongProof(Node.unwrap(computed), Node.unwrap(root));
     }
 
-    /// @notice The same for a payload of any length, such as a chunk of a tensor.
+    /// @notice Reverts unless `payload`, of any length (such as a chunk of a tensor), is leaf `index` of the tree under `root`.
     function requireLeafOfBytes(Node root, bytes memory payload, uint64 index, uint64 count, bytes32[] calldata siblings)
         internal
         pure

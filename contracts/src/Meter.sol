@@ -4,11 +4,11 @@ pragma solidity 0.8.37;
 import {Side} from "./Bisection.sol";
 import {ClockPair, Clocks} from "./Clock.sol";
 
-/// @title What a side's moves have cost in gas
+/// @title Gas meters of the two sides
 /// @notice Pure arithmetic: gas and prices are arguments. Each side's meter counts the wei of its moves, whoever sent them, and stands in the
 ///         word of the clocks, which a move writes anyway.
 /// @dev Only gas that was burnt while the contract ran is counted, because that is all that a contract can know: call data and a
-///      transaction's own 21,000 can be had for nothing by whoever calls from a contract. So the meter never shows more gas than
+///      transaction's own 21,000 cost nothing extra to a caller that is a contract. So the meter never shows more gas than
 ///      was paid for.
 library Meter {
     /// @notice A meter counts in units of a million wei, in 56 bits, and stays at its end (72,000 ether).

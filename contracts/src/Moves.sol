@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Opening} from "./adjudication/Openings.sol";
+import {ChunkOpening} from "./adjudication/Openings.sol";
 import {Partial} from "./adjudication/IAdjudicator.sol";
 import {Children} from "./Bisection.sol";
 import {Node} from "./Merkle.sol";
 
-/// @notice What a side says about the leaf that the search of level CHECKPOINT or STEP has found.
+/// @notice A side's opening of the leaf that the search of level CHECKPOINT or STEP has found.
 struct LeafOpening {
     /// The side's own payload of the disputed leaf (a state root).
     bytes32 payload;
@@ -16,7 +16,7 @@ struct LeafOpening {
     bytes32[] agreedProof;
 }
 
-/// @notice What a side opens below the leaf, tied to what it has claimed above.
+/// @notice A side's root of the tree below the leaf, tied to its claim above.
 struct NextRoot {
     /// At CHECKPOINT the root over the interval's steps. At STEP the node over the operators' half of the trace: the contract itself joins
     /// it with the state root that the side has claimed.
@@ -25,7 +25,7 @@ struct NextRoot {
     bytes32[] lastLeafProof;
 }
 
-/// @notice What a side says about the operator that the search of level OPERATOR has found.
+/// @notice A side's opening of the operator that the search of level OPERATOR has found.
 struct OperatorOpening {
     /// The operator's descriptor, a leaf under the program root. Only the side that opens first is asked for it.
     bytes descriptor;
@@ -44,15 +44,15 @@ struct OperandRoot {
     bytes32[] proof;
 }
 
-/// @notice All that decides one element of the disputed chunk.
+/// @notice A proof of one element of the disputed chunk.
 struct ElementProof {
     bytes descriptor;
     /// The trainer's chunk.
     bytes chunk;
-    /// Which element of the chunk, counted in elements.
+    /// Number of the element in the chunk.
     uint32 position;
     OperandRoot[] operands;
-    Opening[] openings;
+    ChunkOpening[] openings;
 }
 
 /// @notice A side's tree over the running results of the disputed element.
@@ -64,7 +64,7 @@ struct PartialsOpening {
     bytes32[] lastLeafProof;
 }
 
-/// @notice All that decides one segment of the disputed element's terms.
+/// @notice A proof of one segment of the disputed element's terms.
 struct SegmentProof {
     bytes descriptor;
     /// The agreed running result before the segment; all zero before segment 0.
@@ -72,5 +72,5 @@ struct SegmentProof {
     /// Into the challenger's tree of running results; empty before segment 0.
     bytes32[] beforeProof;
     OperandRoot[] operands;
-    Opening[] openings;
+    ChunkOpening[] openings;
 }

@@ -15,10 +15,10 @@ import {Trace} from "./Trace.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 import {ElementView, OperatorView} from "./Views.sol";
 
-/// @title What the challenger has to prove, and what the trainer has to post for it
+/// @title Proofs of the challenger, and the trainer's chunk for them
 /// @notice A contract of its own for the sake of the limit on code; it works on the storage of the game that calls it.
-/// @dev Whatever the adjudicator does, nothing is decided by a call that fails: that reverts the move. It is called as a view, so it
-///      changes nothing, and calls back into nothing that moves.
+/// @dev A call of the adjudicator that fails decides nothing: it reverts the move. The adjudicator is called as a view, so it changes
+///      nothing, and calls back into nothing that moves.
 library Proofs {
     using Bisections for Search;
     using Transitions for Game;

@@ -8,7 +8,7 @@ import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
 import {Game, Job} from "./Records.sol";
 
-/// @notice The earliest and the latest game that still counts of those with one root; zero: none.
+/// @notice The earliest and the latest game with one root that is not lost; zero: none.
 struct Ends {
     GameId first;
     GameId last;

@@ -30,7 +30,7 @@ struct Job {
     JobStatus status;
     Timestamp postedAt;
     uint64 liveGames;
-    /// How many of `games` have started: the first ones.
+    /// Number of `games` that have started: the first ones.
     uint64 started;
     uint64 attestations;
     bytes32 specHash;
@@ -40,7 +40,7 @@ struct Job {
     string jobCid;
     /// In the order of their challenges.
     GameId[] games;
-    /// Of the games with this root of the challenger's that are not lost. See `Queue`.
+    /// Ends of the list of games that have this root of the challenger's and are not lost. See `Queue`.
     mapping(Node root => Ends) withRoot;
     mapping(address auditor => bool) attested;
     /// The latest game of an account with this root.
@@ -59,7 +59,7 @@ struct Game {
     bool bondHeld;
     address challenger;
     ClockPair clocks;
-    /// Of the present level.
+    /// Search of the present level.
     Search search;
     /// The leaves found at the levels above the present one, by Level.
     uint64[4] path;
@@ -75,7 +75,7 @@ struct Game {
     GameId next;
 }
 
-/// @title What follows from the records
+/// @title Values that follow from the records
 library Records {
     function commitDeadline(Job storage job) internal view returns (Timestamp) {
         return job.postedAt.add(job.terms.commitWindow);

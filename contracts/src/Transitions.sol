@@ -11,8 +11,8 @@ import {Game, Job, Records} from "./Records.sol";
 import {Time, Timestamp} from "./Time.sol";
 import {Trace} from "./Trace.sol";
 
-/// @title How a game goes on
-/// @notice From one phase and level to the next, and which clocks run meanwhile.
+/// @title Transitions of a game
+/// @notice They lead from one phase and level to the next, and start and stop the clocks.
 library Transitions {
     using Bisections for Search;
     using Clocks for Clock;
@@ -47,7 +47,7 @@ library Transitions {
         return Outcome.NONE;
     }
 
-    /// @notice The search of a level is at a leaf.
+    /// @notice Goes on from the leaf that the search of a level has found.
     /// @return the outcome if the leaf lies in the padding, else NONE
     function leafFound(Job storage job, Game storage game, GameId gameId, Level level) internal returns (Outcome) {
         uint64 index = game.search.index;

@@ -9,7 +9,7 @@ import {Meter} from "./Meter.sol";
 import {Queue} from "./Queue.sol";
 import {Game, Job} from "./Records.sol";
 
-/// @title Who is paid what when a game is over
+/// @title Payments at the end of a game
 /// @notice A contract of its own for the sake of the limit on code; it works on the storage of the game that calls it.
 library Verdicts {
     using Bonds for Ledger;
@@ -49,8 +49,8 @@ library Verdicts {
         else payBack(job, ledger, game);
     }
 
-    /// @dev Half of the fine to whoever was the first to challenge with the root that has won: so a trainer that sees that it loses cannot
-    ///      take it back by beating itself with that root. The winner of the game gets its bond, and what its moves have cost.
+    /// @dev Half of the fine goes to the first challenger with the root that has won: so a trainer that sees that it loses cannot take it
+    ///      back by beating itself with that root. The winner of the game gets its bond, and what its moves have cost.
     function payChallengers(Job storage job, mapping(GameId => Game) storage games, Ledger storage ledger, GameId gameId) private {
         Game storage game = games[gameId];
         Shares memory lost = Bonds.split(job.terms.trainerBond, game.clocks.read(Side.CHALLENGER));

@@ -9,7 +9,7 @@ import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {Transitions} from "./Transitions.sol";
 import {LevelOpenings} from "./LevelOpenings.sol";
 import {Display} from "./Display.sol";
-import {Answer, GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
+import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
 import {Level} from "./Level.sol";
 import {Limits} from "./Limits.sol";
 import {Merkle, Node} from "./Merkle.sol";
@@ -19,10 +19,10 @@ import {Claim, Game, Job, Records} from "./Records.sol";
 import {Time, Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 import {Verdicts} from "./Verdicts.sol";
-import {GameView, JobView} from "./Views.sol";
+import {Answer, GameView, JobView} from "./Views.sol";
 
 /// @title Verification game
-/// @notice See `IVerificationGame` for what everything means and the order of calls.
+/// @notice `IVerificationGame` documents every function, and the order of calls; Solidity inherits its comments.
 contract VerificationGame is IVerificationGame {
     using Bisections for Search;
     using Bisections for Side;
@@ -38,11 +38,8 @@ contract VerificationGame is IVerificationGame {
     mapping(GameId id => Game) private _games;
     Ledger private _ledger;
 
-    /// @inheritdoc IVerificationGame
     uint64 public override jobCount;
-    /// @inheritdoc IVerificationGame
     uint64 public override gameCount;
-    /// @inheritdoc IVerificationGame
     IAdjudicator public immutable override adjudicator;
 
     constructor(IAdjudicator adjudicator_) {
@@ -52,7 +49,6 @@ contract VerificationGame is IVerificationGame {
 
     // --------------------------------------------------------------------------------------------------------------- the claim
 
-    /// @inheritdoc IVerificationGame
     function postJob(TrainingSpec calldata spec, Terms calldata terms, string calldata jobCid)
         external
         payable
@@ -64,7 +60,6 @@ contract VerificationGame is IVerificationGame {
         Claims.post(_jobs[id], id, spec, terms, jobCid);
     }
 
-    /// @inheritdoc IVerificationGame
     function reclaim(JobId id) external override {
         Job storage job = jobIn(id, JobStatus.OPEN);
         requireAfter(job.commitDeadline());
@@ -73,7 +68,6 @@ contract VerificationGame is IVerificationGame {
         _ledger.credit(job.customer, job.terms.reward);
     }
 
-    /// @inheritdoc IVerificationGame
     function commit(
         JobId id,
         bytes32 specHash,
@@ -104,7 +98,6 @@ contract VerificationGame is IVerificationGame {
         emit Committed(id, msg.sender, checkpointRoot, finalStateRoot, logCid, modelCid, job.challengeDeadline());
     }
 
-    /// @inheritdoc IVerificationGame
     function attest(JobId id, bytes32 specHash, Node checkpointRoot) external override {
         Job storage job = jobWith(id, JobStatus.CLAIMED, specHash);
         requireNotAfter(job.challengeDeadline());
@@ -115,7 +108,6 @@ contract VerificationGame is IVerificationGame {
         emit Attested(id, msg.sender);
     }
 
-    /// @inheritdoc IVerificationGame
     function challenge(JobId id, bytes32 specHash, Node claimedRoot, Node checkpointRoot)
         external
         payable
@@ -130,7 +122,6 @@ contract VerificationGame is IVerificationGame {
         Claims.challenge(job, _games, id, gameId, [claimedRoot, checkpointRoot]);
     }
 
-    /// @inheritdoc IVerificationGame
     function finalize(JobId id) external override {
         Job storage job = jobIn(id, JobStatus.CLAIMED);
         requireAfter(job.challengeDeadline());
@@ -144,7 +135,6 @@ contract VerificationGame is IVerificationGame {
 
     // ---------------------------------------------------------------------------------------------------------------- the game
 
-    /// @inheritdoc IVerificationGame
     function bisect(GameId gameId, Children calldata opened, Children calldata next) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.BISECTION);
@@ -167,7 +157,6 @@ contract VerificationGame is IVerificationGame {
         return height == 1;
     }
 
-    /// @inheritdoc IVerificationGame
     function openLevel(GameId gameId, Side side, LeafOpening calldata leaf, NextRoot calldata next) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
@@ -175,7 +164,6 @@ contract VerificationGame is IVerificationGame {
         settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 
-    /// @inheritdoc IVerificationGame
     function openOperator(GameId gameId, Side side, OperatorOpening calldata opening) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
@@ -183,7 +171,6 @@ contract VerificationGame is IVerificationGame {
         settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 
-    /// @inheritdoc IVerificationGame
     function proveStore(GameId gameId, bytes32 payload, bytes32[] calldata proof) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
@@ -191,7 +178,6 @@ contract VerificationGame is IVerificationGame {
         settle(game, gameId, Side.CHALLENGER, gas, outcome, Reason.PROOF);
     }
 
-    /// @inheritdoc IVerificationGame
     function postChunk(GameId gameId, bytes calldata chunk) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.POSTING);
@@ -199,7 +185,6 @@ contract VerificationGame is IVerificationGame {
         game.charge(Side.TRAINER, gas);
     }
 
-    /// @inheritdoc IVerificationGame
     function proveElement(GameId gameId, ElementProof calldata proof) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
@@ -207,7 +192,6 @@ contract VerificationGame is IVerificationGame {
         settle(game, gameId, Side.CHALLENGER, gas, outcome, Reason.PROOF);
     }
 
-    /// @inheritdoc IVerificationGame
     function disputeSum(GameId gameId, bytes calldata descriptor, bytes calldata chunk, uint32 position) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
@@ -215,7 +199,6 @@ contract VerificationGame is IVerificationGame {
         game.charge(Side.CHALLENGER, gas);
     }
 
-    /// @inheritdoc IVerificationGame
     function openPartials(GameId gameId, Side side, PartialsOpening calldata opening) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.OPENING);
@@ -223,7 +206,6 @@ contract VerificationGame is IVerificationGame {
         settle(game, gameId, side, gas, outcome, Reason.PADDING);
     }
 
-    /// @inheritdoc IVerificationGame
     function proveSegment(GameId gameId, SegmentProof calldata proof) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.PROVING);
@@ -231,7 +213,6 @@ contract VerificationGame is IVerificationGame {
         settle(game, gameId, Side.CHALLENGER, gas, outcome, Reason.PROOF);
     }
 
-    /// @inheritdoc IVerificationGame
     function adjudicate(GameId gameId, uint64 bits) external override {
         (Job storage job, Game storage game) = gameIn(gameId, Phase.REFEREE);
         address referee = job.spec.referee;
@@ -242,7 +223,6 @@ contract VerificationGame is IVerificationGame {
         end(job, gameId, outcome, Reason.VERDICT);
     }
 
-    /// @inheritdoc IVerificationGame
     function claimTimeout(GameId gameId) external override {
         Game storage game = _games[gameId];
         Phase phase = game.phase;
@@ -265,7 +245,6 @@ contract VerificationGame is IVerificationGame {
         end(job, gameId, outcome, Reason.TIMEOUT);
     }
 
-    /// @inheritdoc IVerificationGame
     function releaseBond(GameId gameId) external override {
         Game storage game = _games[gameId];
         if (!game.bondHeld) revert BondNotHeld(gameId);
@@ -276,12 +255,10 @@ contract VerificationGame is IVerificationGame {
         _ledger.credit(game.challenger, _jobs[game.job].terms.challengerBond);
     }
 
-    /// @inheritdoc IVerificationGame
     function withdraw() external override returns (uint256 amount) {
         return _ledger.payOut(msg.sender);
     }
 
-    /// @inheritdoc IVerificationGame
     function batch(bytes[] calldata calls) external override returns (Answer[] memory answers) {
         answers = new Answer[](calls.length);
         for (uint256 i = 0; i < calls.length; ++i) {
@@ -294,21 +271,18 @@ contract VerificationGame is IVerificationGame {
 
     // ------------------------------------------------------------------------------------------------------------------- views
 
-    /// @inheritdoc IVerificationGame
     function getJob(JobId id) external view override returns (JobView memory) {
         Job storage job = _jobs[id];
         if (job.status == JobStatus.NONE) revert WrongJobStatus(id, JobStatus.NONE, JobStatus.OPEN);
         answerWith(Display.jobView(job));
     }
 
-    /// @inheritdoc IVerificationGame
     function getGame(GameId gameId) external view override returns (GameView memory) {
         Game storage game = _games[gameId];
         if (game.phase == Phase.NONE) revert WrongPhase(gameId, Phase.NONE, Phase.BISECTION);
         answerWith(Display.gameView(game, _jobs[game.job]));
     }
 
-    /// @inheritdoc IVerificationGame
     function gamesOf(JobId id, uint256 offset, uint256 limit) external view override returns (GameId[] memory page) {
         GameId[] storage games = _jobs[id].games;
         uint256 left = offset < games.length ? games.length - offset : 0;
@@ -318,22 +292,18 @@ contract VerificationGame is IVerificationGame {
         }
     }
 
-    /// @inheritdoc IVerificationGame
     function creditOf(address account) external view override returns (uint256) {
         return _ledger.credits[account];
     }
 
-    /// @inheritdoc IVerificationGame
     function burnt() external view override returns (uint256) {
         return _ledger.burnt;
     }
 
-    /// @inheritdoc IVerificationGame
     function hasAttested(JobId id, address auditor) external view override returns (bool) {
         return _jobs[id].attested[auditor];
     }
 
-    /// @inheritdoc IVerificationGame
     function hashSpec(TrainingSpec calldata spec) public pure override returns (bytes32) {
         return keccak256(abi.encode(spec));
     }
@@ -365,7 +335,7 @@ contract VerificationGame is IVerificationGame {
         if (job.status != expected) revert WrongJobStatus(id, job.status, expected);
     }
 
-    /// @dev INVARIANT: whoever puts a bond on a job names its spec, so that a number which a reorganisation gives to another job does not count.
+    /// @dev INVARIANT: a bond on a job comes with the job's spec hash, so that a number which a reorganisation gives to another job does not count.
     function jobWith(JobId id, JobStatus expected, bytes32 specHash) private view returns (Job storage job) {
         job = jobIn(id, expected);
         if (specHash != job.specHash) revert WrongSpec(specHash, job.specHash);
@@ -388,7 +358,7 @@ contract VerificationGame is IVerificationGame {
         if (msg.value != expected) revert WrongPayment(msg.value, expected);
     }
 
-    /// @dev The instant of a deadline belongs to whoever it binds.
+    /// @dev Deadlines are inclusive.
     function requireNotAfter(Timestamp deadline) private view {
         Timestamp current = Time.now_();
         if (current > deadline) revert TooLate(current, deadline);

@@ -109,3 +109,10 @@ struct GameView {
     OperatorView operator;
     ElementView disputed;
 }
+
+/// @notice Result of one call in a `batch`.
+struct Answer {
+    bool success;
+    /// The value that the call returned, or its error.
+    bytes data;
+}

@@ -2,11 +2,11 @@
 pragma solidity ^0.8.30;
 
 import {Children, Side} from "../src/Bisection.sol";
-import {Answer, GameId, IVerificationGame, JobId, Phase, Terms} from "../src/IVerificationGame.sol";
+import {GameId, IVerificationGame, JobId, Phase, Terms} from "../src/IVerificationGame.sol";
 import {Level} from "../src/Level.sol";
 import {LeafOpening, NextRoot} from "../src/Moves.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
-import {GameView, JobView} from "../src/Views.sol";
+import {Answer, GameView, JobView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
 import {Run} from "./support/Runs.sol";
 

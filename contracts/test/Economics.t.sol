@@ -3,7 +3,8 @@ pragma solidity ^0.8.30;
 
 import {Finding} from "../src/adjudication/IAdjudicator.sol";
 import {Children, Side} from "../src/Bisection.sol";
-import {Answer, GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
+import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
+import {Answer} from "../src/Views.sol";
 import {Level} from "../src/Level.sol";
 import {Node} from "../src/Merkle.sol";
 import {ElementProof} from "../src/Moves.sol";

@@ -62,7 +62,7 @@ def _delays(panel: Any, floods: Sequence[Flood], setting: Setting) -> None:
 
 
 def _loss(panel: Any, floods: Sequence[Flood]) -> None:
-    """What the honest side lost, and the shortest time that one of its clocks had left."""
+    """Draws the loss of the honest side, and the shortest time that one of its clocks had left."""
     for number, (label, curve) in enumerate(_curves(floods).items()):
         puppets = [flood.puppets for flood in curve]
         left = [flood.closest / 3600 for flood in curve]

@@ -18,7 +18,7 @@ from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
-from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Side, Terms
+from tiebreak.chain.records import GameView, JobStatus, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import Watch
 from tiebreak.roles.auditor import AuditorRole
@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(kw_only=True)
 class Flood:
-    """What a scene came to. Times in seconds, the chain's but for `seconds`; amounts in wei.
+    """The outcome of a scene. Times in seconds, the chain's but for `seconds`; amounts in wei.
 
     delay: to the right verdict, from the end of the window for challenges, or from the honest challenge. closest: the
     least that an honest clock had left. worked: how long the honest machine has executed steps."""
@@ -144,7 +144,7 @@ class Scene:
         self.attacker = Attacker(self.chain, self.contract, ground.job, ground.run_dir, ground.roots, ground.lied)
         self.job = self._post()
         self.chain.by_hand()
-        self.games: dict[int, Game] = {}
+        self.games: dict[int, GameView] = {}
         """Those that are not over, the first in the queue in front."""
         self._next_game = 0
         self.lost = 0
@@ -174,7 +174,7 @@ class Scene:
         return post_job(context, self.ground.directory / "job", terms, devnet_account(3).address)
 
     def context(self, number: int) -> RoleContext:
-        """Of an honest role with the account of this number."""
+        """The context of an honest role with the account of this number."""
         directory = self.room / f"account-{number}"
         directory.mkdir()
         sender = Sender(
@@ -229,14 +229,14 @@ class Scene:
             now = self.chain.time()
             self.mine(min((instant for instant in instants if now < instant < float("inf")), default=now + 3600))
 
-    def _look(self, role: JobRole, honest: Side) -> dict[int, Game]:
+    def _look(self, role: JobRole, honest: Side) -> dict[int, GameView]:
         """The games that are played now, as the honest side's watch has just read them."""
         watch = role.context.desk.watch
         for number in watch.games_of(self.job):
             if number > self._next_game:
                 self.games[number] = watch.game(number)
         self._next_game = max(self.games, default=self._next_game)
-        live: dict[int, Game] = {}
+        live: dict[int, GameView] = {}
         for number in list(self.games):
             if len(live) == self.setting.concurrent:
                 break
@@ -254,7 +254,7 @@ class Scene:
         self.most_live = max(self.most_live, len(live))
         return live
 
-    def _count(self, number: int, game: Game, honest: Side) -> None:
+    def _count(self, number: int, game: GameView, honest: Side) -> None:
         wrong = Outcome.CHALLENGER_WON if honest is Side.TRAINER else Outcome.TRAINER_WON
         mine = honest is Side.TRAINER or number not in self.attacker.puppets
         self.lost += mine and game.outcome in (wrong, Outcome.BOTH_LOST, Outcome.UNDECIDED)

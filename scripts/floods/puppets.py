@@ -19,7 +19,7 @@ from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.posted import find_chunk
-from tiebreak.chain.records import Game, Phase, Side
+from tiebreak.chain.records import GameView, Phase, Side
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, Over, Wait, next_move
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.player import call_of
@@ -58,7 +58,7 @@ def puppet_evidence(job: Job, honest_run: Path, honest_roots: list[bytes], step:
 
 @dataclass(slots=True)
 class Puppet:
-    """One account of the attacker: a challenger, or its trainer. given_up: games in which no lie helps any more."""
+    """An account of the attacker: a challenger, or its trainer. given_up: games in which no lie helps any more."""
 
     account: ChecksumAddress
     manner: Manner
@@ -119,7 +119,7 @@ class Attacker:
         if len(self.puppets) < len(puppets):
             raise RuntimeError(f"only {len(self.puppets)} of {len(puppets)} challenges were taken")
 
-    def act(self, live: dict[int, Game]) -> float:
+    def act(self, live: dict[int, GameView]) -> float:
         """Makes the moves of this instant in the games that are live; returns when to look again at the latest."""
         again = float("inf")
         mine = {number: game for number, game in live.items() if number in self.puppets}
@@ -142,7 +142,7 @@ class Attacker:
                     self._move(puppet, side, number, game)
         return again
 
-    def _move(self, puppet: Puppet, side: Side, number: int, game: Game) -> None:
+    def _move(self, puppet: Puppet, side: Side, number: int, game: GameView) -> None:
         assert puppet.evidence is not None
         known = Known({(): puppet.evidence.claim})
         while isinstance(decision := next_move(game, side, known, int(self._chain.time())), Need | NeedChunk):

@@ -29,7 +29,7 @@ _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 
 
 class Time:
-    """How late it is: seconds since 1970. Starts at a full block."""
+    """The clock: seconds since 1970. Starts at a full block."""
 
     def __init__(self, now: int, block: int) -> None:
         self.now, self.block = float(now), block
@@ -80,7 +80,7 @@ class Chain:
         return answer.get("result")
 
     def by_hand(self) -> None:
-        """From now on blocks come by `mine` only."""
+        """Lets blocks come by `mine` only, from now on."""
         newest = int(self.rpc("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
         self.time.now = newest
         self.rpc("evm_setAutomine", False)

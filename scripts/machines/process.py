@@ -1,4 +1,4 @@
-"""What happens in the process that is a machine: every job trained, audited by a log, and audited without one."""
+"""The process that plays one machine: every job trained, audited by a log, and audited without one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VERIFIED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One task on one machine: roots and digests in hex."""
+    """Results of one task on one machine: roots and digests in hex."""
 
     trained: str
     audited: str

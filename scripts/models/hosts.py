@@ -28,7 +28,7 @@ class Host:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """What came of an order. Raises RuntimeError if the process has gone."""
+        """The result of an order. Raises RuntimeError if the process has gone."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 self._command,
@@ -83,7 +83,7 @@ def _in_a_fork(
 
 
 def _read(pipe: int, deadline: float) -> tuple[bytes, bool]:
-    """Everything up to the end of a pipe, and whether the deadline came first."""
+    """The bytes up to the end of a pipe, and True if the deadline came first."""
     received = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
@@ -97,7 +97,7 @@ def _read(pipe: int, deadline: float) -> tuple[bytes, bool]:
 
 
 def _work(order: dict[str, Any], work: Any, pipe: int) -> None:
-    """In the forked process: never returns."""
+    """Does the work of the forked process; never returns."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1):
         os.dup2(null, standard)

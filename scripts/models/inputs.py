@@ -1,4 +1,4 @@
-"""What a model is trained on: fields by the names of its arguments, and a loss."""
+"""Inputs of a model: fields by the names of its arguments, and a loss."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _gridded(
 
 
 def _decoded(names: set[str], fields: Fields) -> Fields:
-    """With the words of a decoder, which labels would have given."""
+    """The inputs with the words of a decoder, which labels would have given."""
     return fields | ({"decoder_input_ids": words()} if "decoder_input_ids" in names else {})
 
 
@@ -214,7 +214,7 @@ IMAGE_WORDS: dict[int, int] = {}
 
 
 def learn(model: nn.Module, message: str) -> bool:
-    """Whether a model's complaint says how many places an image takes: then it is remembered."""
+    """True if a model's complaint says how many places an image takes, which is then remembered."""
     numbers = re.search(r"tokens: (\d+).*features:? (\d+)", message)
     if not numbers or not int(numbers[1]):
         return False

@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
-    """One row a line, by name."""
+    """Writes the rows as lines, sorted by name."""
     path.write_text("".join(json.dumps(row) + "\n" for row in sorted(rows, key=lambda row: str(row["name"]))))
 
 

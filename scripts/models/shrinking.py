@@ -17,7 +17,7 @@ WORDS = 32
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """One set of sizes. A kind gets the first with which it can be built and run."""
+    """A set of sizes. A kind gets the first with which it can be built and run."""
 
     width: int
     heads: int
@@ -103,7 +103,7 @@ def _lists(name: str, value: list[Any], scale: Scale) -> list[Any] | None:
 
 
 def _settings(cls: type[PreTrainedConfig]) -> dict[str, Any]:
-    """What the config class is made with when nothing is said: its own defaults, without those of every config."""
+    """The default arguments of a config class: its own defaults, without those of every config."""
     common = set(inspect.signature(PreTrainedConfig).parameters)
     made = cls()
     fields = inspect.signature(cls.__init__).parameters
@@ -168,7 +168,7 @@ def shrunken(cls: type[PreTrainedConfig], scale: Scale, more: Mapping[str, Any] 
 
 
 def _key_value_heads(defaults: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int]:
-    """As many heads of keys as of queries, where the default has that."""
+    """Numbers of heads of keys, equal to those of queries where the default has that."""
     found = {}
     for name in ("num_key_value_heads", "num_kv_heads", "n_kv_heads"):
         for whole in ("num_attention_heads", "n_head", "n_heads", "num_heads"):

@@ -1,4 +1,4 @@
-"""One kind tried in a process of its own: built, trained by plain PyTorch, captured, and executed."""
+"""The trial of one kind in a process of its own: built, trained by plain PyTorch, captured, and executed."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _inputs(kind: Kind, model: nn.Module, config: Any) -> Inputs:
 
 
 def task_of(model: nn.Module, inputs: Inputs) -> Task:
-    """The same task each time: of a copy of the model."""
+    """A task of a copy of the model, equal each time."""
     model = copy.deepcopy(model)
     return Task(
         model=model,
@@ -172,7 +172,7 @@ def train(task: Task) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 
 def _same(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
-    """Whether two states agree to the bit."""
+    """True if two states agree to the bit."""
     return all(x.numpy().tobytes() == b[name].numpy().tobytes() for name, x in a.items())
 
 

@@ -1,4 +1,4 @@
-"""What others have published, with where it is said."""
+"""Published figures of others, with their sources."""
 
 from __future__ import annotations
 

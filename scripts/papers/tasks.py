@@ -36,7 +36,7 @@ PAPER: dict[str, dict[str, Any]] = {"resnet": {}, "gpt2": {}, "logistic": {}, "v
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured. Logistic regression and VGG-11 always have the steps of the papers, only fewer of them."""
+    """The amount of work of a measurement. Logistic regression and VGG-11 have the papers' steps, but fewer."""
 
     models: dict[str, dict[str, Any]]
     correction_steps: int

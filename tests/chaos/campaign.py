@@ -140,7 +140,7 @@ def _work(options: argparse.Namespace) -> int:
 
 
 def _keep(directory: Path, place: Path) -> None:
-    """What the parties printed."""
+    """Copies the output of the parties to a place that stays."""
     place.mkdir(parents=True, exist_ok=True)
     for path in directory.glob("*.out"):
         shutil.copy(path, place)

@@ -74,7 +74,7 @@ class Disk:
 
 
 def obey(directory: Path, sign: Path) -> None:
-    """In a role's process: makes every attempt to write below `directory` fail while `sign` says so."""
+    """Makes, in a role's process, every attempt to write below `directory` fail while `sign` says so."""
     below, errors = str(directory) + os.sep, {"full": errno.ENOSPC, "read-only": errno.EROFS}
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:

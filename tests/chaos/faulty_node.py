@@ -25,7 +25,7 @@ _REMEMBERED = 4000
 
 
 class Fault(StrEnum):
-    """What can happen to one request."""
+    """The faults of one request."""
 
     DROP_BEFORE = "dropped before it reached the node"
     DROP_AFTER = "the answer was dropped after the effect"
@@ -61,7 +61,7 @@ _EMPTY = {
 
 @dataclass(slots=True)
 class Weather:
-    """How a role's node behaves at the moment.
+    """The present behaviour of a role's node.
 
     rate: share of the requests with a fault. down: no request gets through. log_range: the most blocks in one question
     for logs; None for any number."""
@@ -73,7 +73,7 @@ class Weather:
 
 @dataclass(slots=True)
 class _Line:
-    """One role's way to the node. remembered: when an answer to a request was first given, and the answer."""
+    """A role's way to the node. remembered: the time of the first answer to a request, and the answer."""
 
     random: random.Random
     weather: Weather = field(default_factory=Weather)
@@ -116,7 +116,7 @@ class FaultyNode:
             return self._lines[name]
 
     def weather(self, name: str, weather: Weather) -> None:
-        """From now on."""
+        """Sets the behaviour from now on."""
         self.line(name).weather = weather
 
     def close(self) -> None:

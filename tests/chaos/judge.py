@@ -1,4 +1,4 @@
-"""What must hold at the end of a round, read from the chain and from what the parties printed."""
+"""The conditions at the end of a round, read from the chain and from what the parties printed."""
 
 from __future__ import annotations
 

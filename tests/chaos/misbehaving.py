@@ -10,13 +10,14 @@ from pathlib import Path
 from tiebreak.adversary.desks import cheating, silenced
 from tiebreak.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer
 from tiebreak.cli import options, quantities, roles
+from tiebreak.cli.network import PartyOptions
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import Role
 
 
 class Kind(StrEnum):
-    """How the rules are broken."""
+    """The ways of breaking the rules."""
 
     POISON = "poison"
     """A trainer with wrong labels in one step."""
@@ -29,9 +30,9 @@ class Kind(StrEnum):
     LIE = "lie"
     """An auditor with states that nobody has computed."""
     VANISH = "vanish"
-    """The same, which falls silent after one move."""
+    """A lying auditor that falls silent after one move."""
     CHEAT = "cheat"
-    """The same, which swaps the children of its nodes."""
+    """A lying auditor that swaps the children of its nodes."""
 
 
 TRAINERS = (Kind.POISON, Kind.FABRICATE, Kind.FORGE_LOG, Kind.FALL_SILENT)
@@ -58,7 +59,8 @@ def misbehave(words: Sequence[str]) -> None:
                 context = cheating(context)
         return lying_auditor(context, job, first_wrong_step=step)
 
-    where = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
+    chain, contract, store = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
+    party = PartyOptions(chain=chain, contract=contract, store=store, confirmations=0, directory=Path(words[3]))
     memory = quantities.memory(options.DEFAULT_MEMORY)
-    place = roles.Place(None, *where, 0, Path(words[3]), memory, Policy(large_rows=True))
+    place = roles.Place(party, memory, Policy(large_rows=True))
     roles.play("trainer" if kind in TRAINERS else "auditor", place, make, float(words[4]), True)

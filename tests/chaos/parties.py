@@ -30,7 +30,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 
 
 def slowness() -> float:
-    """How many times longer everything may take, because other programs want the processors as well."""
+    """The factor by which everything may take longer, because other programs use the processors as well."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
@@ -122,7 +122,7 @@ class Party:
         return lines[-1][-300:] if lines else "it said nothing"
 
     def complaints(self) -> list[str]:
-        """What no role may ever print."""
+        """Findings in the output that no role may ever print."""
         text = self.said()
         found = [f"printed {sign!r}: {_around(text, sign)}" for sign in _UNEXPECTED if sign in text]
         found += [f"met a mistake in the program: {one[0][:300]}" for one in [_PROGRAMMING.search(text)] if one]

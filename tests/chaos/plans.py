@@ -11,7 +11,7 @@ from misbehaving import AUDITORS, TRAINERS, Kind
 
 
 class Trouble(StrEnum):
-    """What can go wrong for everybody, or for one party."""
+    """The kinds of trouble, for everybody or for one party."""
 
     KILL = "kill"
     STOP = "stop"
@@ -43,7 +43,7 @@ _WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One trouble: `at` seconds after the trainer's start; `seconds` long, or so deep, or so high."""
+    """A trouble: `at` seconds after the trainer's start; `seconds` long, or so deep, or so high."""
 
     at: float
     trouble: Trouble
@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a seed decides.
+    """The plan of a round, which its seed decides.
 
     trainer: None for an honest one. challengers: dishonest ones. auditors: honest ones. twin: the honest party of which
     a second process runs with the same key. following: who looks for jobs by itself instead of being told one. rival:

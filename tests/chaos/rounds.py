@@ -1,4 +1,4 @@
-"""One round: the plan is carried out on a stage until the job is over, and what came of it is judged."""
+"""A round: its plan is carried out on a stage until the job is over, and the outcome is judged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from judge import judge
 from parties import Party, slowness
 from plans import Event, Plan, Trouble
 from stage import Stage
-from tiebreak.chain.records import Game, JobStatus, Phase, Side
+from tiebreak.chain.records import GameView, JobStatus, Phase, Side
 
 _LOOK = 0.1
 _MOST_SECONDS = 150.0
@@ -32,7 +32,7 @@ _POSTINGS = 12
 
 @dataclass
 class Result:
-    """What came of a round."""
+    """The outcome of a round."""
 
     seed: int
     violations: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Round:
         self._claimed_at = 0.0
 
     def post(self) -> int | None:
-        """Has the customer post the job, in bad weather, killed now and then; returns the job's number."""
+        """Lets the customer post the job, in bad weather, killed now and then; returns the job's number."""
         stage, customer = self.stage, self.stage.posting()
         if self.plan.rival:
             self._give_number_away()
@@ -126,7 +126,7 @@ class Round:
         self.result.counts["numbers given away"] += 1
 
     def carry_out(self, job: int) -> None:
-        """Everything from the trainer's start to the end."""
+        """Plays the round from the trainer's start to the end."""
         stage, plan = self.stage, self.plan
         stage.add_all(job)
         stage.set_weather(storm=True)
@@ -160,7 +160,7 @@ class Round:
         self._part(job)
 
     def _is_over(self, job: int) -> bool:
-        """Whether the job is over, and every honest party that ends by itself has ended."""
+        """True if the job is over, and every honest party that ends by itself has ended."""
         if self.stage.contract.job(job).status in (JobStatus.OPEN, JobStatus.CLAIMED):
             return False
         return all(p.ended_well for p in self._honest() if not p.lasting)
@@ -183,7 +183,7 @@ class Round:
     def _honest(self) -> list[Party]:
         return [p for p in self.stage.parties.values() if p.honest and p.name != "posting"]
 
-    def _games(self, job: int) -> list[Game]:
+    def _games(self, job: int) -> list[GameView]:
         return [self.stage.contract.game(number) for number in self.stage.contract.games_of(job)]
 
     # What goes wrong.
@@ -289,7 +289,7 @@ class Round:
             chain.jump(posted.claim.challenge_deadline - chain.now + 1)
 
     def _have_judged(self, job: int, calm_since: float) -> bool:
-        """Whether every honest auditor has attested or challenged; what they need is time in calm weather."""
+        """True if every honest auditor has attested or challenged; what they need is time in calm weather."""
         contract = self.stage.contract
         challengers = {game.challenger for game in self._games(job)}
         for i in range(self.plan.auditors):
@@ -302,7 +302,7 @@ class Round:
         # Dishonest challengers would come late, or not at all.
         return calm_since > 0 and time.monotonic() - max(calm_since, self._claimed_at) > 3 * slowness()
 
-    def _is_honest(self, game: Game, side: Side) -> bool:
+    def _is_honest(self, game: GameView, side: Side) -> bool:
         address = game.party(side)
         names = {str(self.stage.accounts[name].address) for name in self.plan.honest}
         return str(address) in names

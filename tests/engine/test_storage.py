@@ -2,11 +2,7 @@
 
 import json
 import os
-import signal
 import struct
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from deaths import Point, after_rename, before_rename, before_sync, die, killed_at
 from roundlog.program.model import DType, ProgramError, TensorType
 from roundlog.storage import (
     StorageError,
@@ -204,27 +201,40 @@ def test_a_block_that_raises_leaves_the_old_file_and_nothing_else(tmp_path: Path
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_reader_never_sees_half_a_file_of_a_writer_killed_at_any_instant(tmp_path: Path) -> None:
+def _write_many(path: Path) -> None:
+    for i in range(1, 9):
+        write_record(path, {"i": i, "body": [i] * 20000})
+
+
+def _write_half(path: Path) -> None:
+    with replace_file(path) as file:
+        file.write(b'{"i": 1, "body": [1, 1')
+        file.flush()
+        die()
+
+
+@pytest.mark.parametrize(
+    ("point", "writer", "whole"),
+    [
+        (before_sync(1), _write_many, 0),
+        (before_rename(1), _write_many, 0),
+        (after_rename(1), _write_many, 1),
+        (before_sync(2), _write_many, 1),
+        (before_rename(5), _write_many, 4),
+        (after_rename(5), _write_many, 5),
+        (before_rename(1), _write_half, 0),
+    ],
+)
+def test_a_reader_never_sees_half_a_file_of_a_writer_killed_at_any_point(
+    point: Point, writer: Callable[[Path], None], whole: int, tmp_path: Path
+) -> None:
     path = tmp_path / "record.json"
-    writer = (
-        "import sys; from pathlib import Path; from roundlog.storage import write_record\n"
-        "i = 0\n"
-        "while True:\n"
-        "    write_record(Path(sys.argv[1]), {'i': i, 'body': [i] * 20000}); i += 1\n"
-    )
-    for wait in (0.0, 0.017):
-        process = subprocess.Popen([sys.executable, "-c", writer, str(path)])
-        while not path.exists():
-            time.sleep(0.005)
-        time.sleep(wait)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        record = read_record(path)
-        assert record["body"] == [record["i"]] * 20000
-        partial_path(path).write_bytes(b"left behind")
-        write_record(path, {"i": -1, "body": []})
-        assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
-        path.unlink()
+    write_record(path, {"i": 0, "body": [0] * 20000})
+    killed_at(point, lambda: writer(path))
+    assert read_record(path) == {"i": whole, "body": [whole] * 20000}
+    partial_path(path).write_bytes(b"left behind")
+    write_record(path, {"i": -1, "body": []})
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
 @pytest.mark.parametrize(

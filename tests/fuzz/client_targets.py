@@ -20,7 +20,7 @@ from tiebreak.chain.node import Log, Node
 from tiebreak.chain.transport import HttpTransport
 from tiebreak.store.cid import DAG_PB, RAW, Cid
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, decode
-from tiebreak.store.dagpb import Node as Block
+from tiebreak.store.dagpb import UnixFsNode as Block
 from tiebreak.store.dagpb import encode as encode_block
 from tiebreak.store.errors import ContentMissing, InvalidCid, MalformedContent, StoreError, UnsafeName
 from tiebreak.store.reader import reachable, read_file, write_directory

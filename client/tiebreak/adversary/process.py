@@ -1,56 +1,95 @@
 """A dishonest party as a process: KIND JOB STEP, then --dir, --poll and --json as for `tiebreak ... run`.
 
-Chain, contract, store and key are in the environment.
+Chain, contract, store and key are in the environment. It is built without the command line, which plays the demo, which
+starts this process.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import sys
+import threading
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
 
 import typer
+from eth_utils.address import to_checksum_address
 
-from tiebreak.cli import options, quantities, roles
-
-if TYPE_CHECKING:
-    from tiebreak.roles.context import RoleContext
-    from tiebreak.roles.role import Role
+from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
+from tiebreak.chain.accounts import load_account
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import connect
+from tiebreak.chain.sender import Sender
+from tiebreak.memory import usable_memory
+from tiebreak.roles.context import RoleContext, RoleLimits
+from tiebreak.roles.notices import Notice, plain
+from tiebreak.roles.role import Role
+from tiebreak.store import open_store
 
 
 class Misbehaviour(StrEnum):
+    """The ways of breaking the rules."""
+
     POISON = "poison"
     """A trainer that trains one step on wrong labels."""
     LIE = "lie"
     """An auditor with fabricated states from one step on."""
     VANISH = "vanish"
-    """An auditor as `LIE`, which falls silent after one move."""
+    """A lying auditor that falls silent after one move."""
 
 
 def play(
     kind: Misbehaviour,
     job: int,
-    step: Annotated[int, typer.Argument(help="Where the rules are broken, counted from 0.")],
-    directory: roles.Directory = None,
-    poll: roles.Poll = 1.0,
-    json: options.Json = False,
+    step: Annotated[int, typer.Argument(help="The step at which the rules are broken, counted from 0.")],
+    directory: Annotated[Path, typer.Option("--dir")],
+    poll: float = 1.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Accepted as every command does; there is no other output.")
+    ] = True,
 ) -> None:
-    """Takes part in a job, dishonestly."""
+    """Takes part in a job, dishonestly, until the job is over or SIGTERM comes."""
+    stop = threading.Event()
 
-    def make(context: RoleContext) -> Role:
-        from tiebreak.adversary.desks import silenced
-        from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
+    def end(number: int, frame: FrameType | None) -> None:
+        stop.set()
 
-        if kind is Misbehaviour.POISON:
-            return poisoning_trainer(context, job, poisoned_step=step)
-        if kind is Misbehaviour.VANISH:
-            context = silenced(context, moves=1)
-        return lying_auditor(context, job, first_wrong_step=step)
+    signal.signal(signal.SIGTERM, end)
+    role = _role(kind, job, step, _context(directory, stop))
+    progress = role.run(poll=poll)
+    print(json.dumps({"what": "ended", "text": progress.state, "finished": progress.finished}), flush=True)
+    sys.exit(not progress.finished)
 
-    names = ("TIEBREAK_CHAIN", "TIEBREAK_CONTRACT", "TIEBREAK_STORE")
-    chain, contract, store = (os.environ[name] for name in names)
-    place = roles.Place(None, chain, contract, store, 0, directory, quantities.memory(options.DEFAULT_MEMORY))
-    roles.play("trainer" if kind is Misbehaviour.POISON else "auditor", place, make, poll, json)
+
+def _context(directory: Path, stop: threading.Event) -> RoleContext:
+    chain, contract, store = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
+    directory.mkdir(parents=True, exist_ok=True)
+    sender = Sender(connect(chain, stop=stop), load_account(None), directory=directory)
+    return RoleContext(
+        contract=VerificationGame.at(sender.node, to_checksum_address(contract), sender),
+        sender=sender,
+        store=open_store(store, stop=stop),
+        directory=directory,
+        limits=RoleLimits(memory_bytes=usable_memory()),
+        notify=_tell,
+    )
+
+
+def _tell(notice: Notice) -> None:
+    print(json.dumps(plain(notice)), flush=True)
+
+
+def _role(kind: Misbehaviour, job: int, step: int, context: RoleContext) -> Role:
+    if kind is Misbehaviour.POISON:
+        return poisoning_trainer(context, job, poisoned_step=step)
+    if kind is Misbehaviour.VANISH:
+        context = silenced(context, moves=1)
+    return lying_auditor(context, job, first_wrong_step=step)
 
 
 if __name__ == "__main__":

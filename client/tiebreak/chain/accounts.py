@@ -1,4 +1,4 @@
-"""Keys: from an encrypted keystore file or from an environment variable, never from a command line.
+"""Loads and creates keys: from an encrypted keystore file or an environment variable, never from a command line.
 
 Keystore files are the usual Ethereum ones (Web3 Secret Storage, version 3), readable by their owner only.
 """
@@ -146,7 +146,7 @@ def _unlock(path: Path, content: dict[str, object], password: str) -> LocalAccou
 
 
 def _is_affordable(keystore: dict[str, object]) -> bool:
-    """Whether the key derivation of a keystore, which a stranger may have written, stays within memory and time."""
+    """True if a keystore's key derivation, which a stranger may have chosen, stays within memory and time."""
     crypto = keystore.get("crypto", keystore.get("Crypto"))
     parameters = crypto.get("kdfparams") if isinstance(crypto, dict) else None
     if not isinstance(parameters, dict):

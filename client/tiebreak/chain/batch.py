@@ -1,4 +1,4 @@
-"""Many moves in few transactions.
+"""Packs many moves into few transactions.
 
 A batch is tried with a call before it is sent, so that what would fail now costs nothing and gets the contract's own
 error. What fails only in its block undoes only itself; the newest view of the game shows it.
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.outbox import GAS_MARGIN
 from tiebreak.chain.sender import Sender
+from tiebreak.chain.signer import GAS_MARGIN
 
 BATCH_GAS = 12_000_000
-"""Of one transaction at most; the protocol allows 16.78 million (EIP-7825)."""
+"""Largest gas limit of a batch; the protocol allows 16.78 million a transaction (EIP-7825)."""
 
 BATCH_BYTES = 120_000
-"""Of one transaction at most: a little less than the 128 KiB beyond which nodes do not pass it on."""
+"""Largest size of a batch: nodes do not pass on a transaction of more than 128 KiB."""
 
 _ALWAYS_ESTIMATED = frozenset(["proveElement", "proveSegment", "disputeSum", "postChunk", "openPartials"])
-"""What these cost depends on what they are about; all others cost much the same each time."""
+"""Calls whose cost depends on their arguments; all others cost much the same each time."""
 
 _OVERHEAD = 21_000 + 10_000
 _ITEM_BYTES = 64
@@ -38,7 +38,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What became of a move: it would fail now (`error`), or it is on its way (`sent`)."""
+    """A move that would fail now (`error`), or is on its way (`sent`)."""
 
     move: Move
     error: ChainError | None
@@ -46,7 +46,7 @@ class Submitted:
 
 
 class Batches:
-    """Packs moves of one account into transactions. Remembers what each kind of move costs."""
+    """Packs the moves of one account into transactions, and remembers the gas of each kind of move."""
 
     def __init__(self, contract: VerificationGame, sender: Sender) -> None:
         """contract: writes with `sender`."""
@@ -85,7 +85,7 @@ class Batches:
             yield pack
 
     def _gas(self, call: Call) -> int:
-        """A limit within which the move succeeds. Raises ContractError if it would fail now."""
+        """Gas limit within which the move succeeds. Raises ContractError if it would fail now."""
         known = self._cost.get(call.function)
         if known is not None and call.function not in _ALWAYS_ESTIMATED:
             return known

@@ -1,4 +1,4 @@
-"""The compiled contracts: putting them on a chain, and telling whether what stands at an address is one of them."""
+"""Compiled contracts: deploys them, and recognises them at an address by their code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PUSH_20 = 0x73
 """A deployed library begins with this instruction and its own address (Solidity, "Call Protection For Libraries")."""
 
 LIBRARIES = ("Claims", "LevelOpenings", "Proofs", "Verdicts", "Display")
-"""What the verification game is linked with."""
+"""Libraries that the verification game is linked with."""
 
 Places = Sequence[tuple[int, int]]
 """(offset, length) in bytes of a code."""
@@ -35,10 +35,10 @@ class Code:
     creation: bytes
     deployed: bytes
     links: Mapping[str, Places]
-    """Library -> where its address stands in `creation`."""
+    """Library -> places of its address in `creation`."""
     deployed_links: Mapping[str, Places]
     immutables: Places
-    """Where the deployed code has the one value of 32 bytes that the constructor sets."""
+    """Places in the deployed code of the one value (32 bytes) that the constructor sets."""
 
     @staticmethod
     @functools.cache
@@ -56,12 +56,12 @@ class Code:
                 immutables=_places(artifact["immutableReferences"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DeploymentError(f"the artifact of {name} is malformed: build the contracts again.") from error
+            raise damaged(name) from error
 
     def deploy(
         self, sender: Sender, *, links: Mapping[str, ChecksumAddress] | None = None, argument: bytes = b""
     ) -> Receipt:
-        """Puts it on the chain; its address is `receipt.contract`. argument: of the constructor, encoded."""
+        """Puts the contract on the chain; its address is `receipt.contract`. argument: the constructor's, encoded."""
         code = self.creation
         for library, places in self.links.items():
             code = _filled(code, places, to_canonical_address((links or {})[library]))
@@ -71,8 +71,10 @@ class Code:
         return receipt
 
     def at(self, node: Node, address: ChecksumAddress) -> Deployed | None:
-        """What stands at an address, if its code is this: byte by byte but for the places that were filled in, each of
-        which has to hold one value throughout."""
+        """The contract at an address, if its code is this one; None if it is another.
+
+        Codes are compared byte by byte, but for the places that were filled in: each value is the same at all of its
+        places."""
         found = node.code(address)
         if not found:
             raise NoCode(
@@ -98,7 +100,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """What was filled into a contract's code."""
+    """Values that a deployment has filled into a contract's code."""
 
     libraries: Mapping[str, ChecksumAddress]
     immutable: bytes
@@ -111,27 +113,34 @@ def load_artifact(name: str) -> Mapping[str, Any]:
         text = (resources.files("tiebreak.chain") / "artifacts" / f"{name}.json").read_text("utf-8")
         artifact = json.loads(text)
     except (OSError, ValueError) as error:
-        raise DeploymentError(f"the artifact of {name} is missing: build the contracts again.") from error
+        raise damaged(name) from error
     if not isinstance(artifact, dict):
-        raise DeploymentError(f"the artifact of {name} is malformed: build the contracts again.")
+        raise damaged(name)
     return artifact
 
 
+def damaged(name: str) -> DeploymentError:
+    """The error for an artifact that is missing or malformed."""
+    return DeploymentError(
+        f"the artifact of {name} is missing or damaged: install tiebreak again, or run `make contracts-build`."
+    )
+
+
 def deploy_adjudicator(sender: Sender) -> ChecksumAddress:
-    """An adjudicator of its own, with the functions that it needs."""
+    """Deploys an adjudicator with the functions that it needs, and returns its address."""
     functions = _address(Code.load("Functions").deploy(sender))
     return _address(Code.load("Adjudicator").deploy(sender, argument=_word(functions)))
 
 
 def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> Receipt:
-    """The verification game and the libraries that it needs; shows the adjudicator as the one to use."""
+    """Deploys the verification game with the libraries that it needs; `adjudicator` is the one that it shows."""
     game = Code.load("VerificationGame")
     libraries = {name: _address(Code.load(name).deploy(sender)) for name in game.links}
     return game.deploy(sender, links=libraries, argument=_word(adjudicator))
 
 
 def is_game(node: Node, address: ChecksumAddress) -> bool:
-    """Whether this version's verification game stands there, over this version's libraries."""
+    """True if this version's verification game stands there, linked with this version's libraries."""
     found = Code.load("VerificationGame").at(node, address)
     return found is not None and all(
         Code.load(name).at(node, library) is not None for name, library in found.libraries.items()
@@ -139,8 +148,9 @@ def is_game(node: Node, address: ChecksumAddress) -> bool:
 
 
 def is_adjudicator(node: Node, address: ChecksumAddress) -> bool:
-    """Whether this version's adjudicator stands there, over this version's functions: the only one of which it is
-    known what it computes."""
+    """True if this version's adjudicator stands there, with this version's functions.
+
+    Nothing is known of what another one computes."""
     found = Code.load("Adjudicator").at(node, address)
     if found is None or found.immutable[:12] != bytes(12):
         return False
@@ -159,7 +169,7 @@ def _word(address: ChecksumAddress) -> bytes:
 def _filled(code: bytes, places: Places, value: bytes) -> bytes:
     for start, length in places:
         if length != len(value):
-            raise DeploymentError("an artifact has a place of another length: build the contracts again.")
+            raise damaged("a contract")
         code = code[:start] + value + code[start + length :]
     return code
 

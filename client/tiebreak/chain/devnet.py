@@ -15,15 +15,15 @@ from types import TracebackType
 
 from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
 from tiebreak.chain.errors import DevnetError
-from tiebreak.chain.rpc_server import RpcServer
+from tiebreak.chain.rpc_server import RpcServer, port_taken
 
 ANVIL_VARIABLE = "TIEBREAK_ANVIL"
 """Environment variable that names anvil's binary, or is empty to do without it."""
 
 _START_SECONDS = 20.0
 _WATCHED = 'exec 3<&0; "$@" <&- 3<&- & child=$!; { read -r _ <&3; kill $child; } >&- 2>&- & exec 3<&-; wait $child'
-"""Runs a command that ends when nobody holds the other end of the shell's standard input any more: when its parent
-closes it, ends, or is killed. The command's own exit ends the shell."""
+"""Shell script that runs a command and ends it when the shell's standard input closes: when the parent closes it, ends,
+or is killed. The command's own exit ends the shell."""
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 
 
@@ -144,4 +144,4 @@ def _require_free(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise DevnetError(f"port {port} is taken: choose another, or stop what listens there.") from error
+            raise port_taken(port) from error

@@ -1,4 +1,4 @@
-"""A whole chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node.
+"""A chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node.
 
 Time runs with the wall clock, plus whatever `evm_increaseTime` has added; every transaction gets a block of its own at
 once. Nothing is kept when the process ends.
@@ -107,7 +107,7 @@ class EmbeddedChain:
         return _as_json(answer["result"])
 
     def _control(self, method: str, params: list[object]) -> object:
-        """The part of the usual test methods of development chains that concerns time, and taking blocks back."""
+        """Test methods of development chains that set the time and take blocks back."""
         value = params[0] if params else None
         if isinstance(value, str):
             try:
@@ -189,7 +189,7 @@ def _execute(state: StateAPI, transaction: SignedTransactionAPI, gas: int) -> Co
 
 
 def _revert_data(error: Exception) -> bytes | None:
-    """The bytes that a reverted call returned, which eth-tester hands over in four disguises."""
+    """The bytes that a reverted call returned, which eth-tester hands over in four forms."""
     if isinstance(error, ContractLogicError):
         return bytes.fromhex(error.data.removeprefix("0x")) if isinstance(error.data, str) else None
     # web3 replaces eth-tester's error by one with a shortened text; the original still has the bytes.

@@ -1,4 +1,4 @@
-"""The embedded chain's answer to eth_getLogs.
+"""Events of the embedded chain, for eth_getLogs.
 
 eth-tester walks back from the newest block for every receipt that it looks at, so that a question about a few hundred
 blocks takes it seconds. Here every block is read once.
@@ -21,7 +21,7 @@ class LogIndex:
         self._blocks: list[list[dict[str, Any]]] = []
 
     def select(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Those that fit the filter object of eth_getLogs. Raises ValueError, TypeError for a malformed one."""
+        """Events that fit the filter object of eth_getLogs. Raises ValueError, TypeError for a malformed one."""
         newest = self._read()
         first, last = (_number(wanted.get(name, "latest"), newest) for name in ("fromBlock", "toBlock"))
         addresses = {to_checksum_address(one) for one in _list(wanted.get("address"))}
@@ -34,7 +34,7 @@ class LogIndex:
         ]
 
     def forget(self) -> None:
-        """To be called when blocks were taken back."""
+        """Forgets all blocks; call it when some were taken back."""
         self._blocks = []
 
     def _read(self) -> int:
@@ -79,14 +79,14 @@ def _number(tag: Any, newest: int) -> int:
 
 
 def _list(value: Any) -> list[str]:
-    """One, several or none."""
+    """A parameter that may be one string, several or none, as a list."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
 
 
 def _fits(found: Sequence[str], wanted: Sequence[set[str]]) -> bool:
-    """Topic by topic; an empty set is content with any."""
+    """True if an event's topics fit, one by one; an empty set fits any."""
     if len(found) < len(wanted):
         return False
     return all(not any_of or topic in any_of for topic, any_of in zip(found, wanted, strict=False))

@@ -1,4 +1,4 @@
-"""Everything that can go wrong between this program and a chain, each failure with a type of its own.
+"""Errors between this program and a chain, one type for each way to fail.
 
 A message is one sentence that names the thing and says what to do about it.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+
+from tiebreak.chain.remedies import remedy
 
 
 class ChainError(Exception):
@@ -22,11 +24,15 @@ class Stopped(ChainError):
 
 
 class NotConfirmed(ChainError):
-    """What a bond would be put on does not lie deep enough in the chain yet, or is another thing there."""
+    """A job or claim does not lie deep enough in the chain for a bond, or another one is there."""
 
 
 class InvalidAnswer(ChainError):
     """A node answered with something that is not what the protocol promises."""
+
+
+REVERTED = 3
+"""Error code that nodes give to a reverted call."""
 
 
 class RpcRefused(ChainError):
@@ -47,7 +53,7 @@ class ContractError(ChainError):
         self.name = name
         self.values = dict(values)
         shown = ", ".join(f"{key}={_shown(value)}" for key, value in self.values.items())
-        super().__init__(f"the contract refused with {name}({shown}).")
+        super().__init__(f"the contract refused with {name}({shown}): {remedy(name)}.")
 
 
 class TransactionFailed(ChainError):

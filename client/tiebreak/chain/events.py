@@ -1,4 +1,4 @@
-"""The contract's events as typed records, each with its place in the chain."""
+"""Events of the contract. Made by scripts/make_contract_records.py, not by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiebreak.chain.spec import PostedSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """`index` counts the logs of a block, so (block, index) orders all events."""
+    """One event and its place in the chain. `index` counts the logs of a block, so (block, index) orders all events."""
 
     block: int
     index: int
@@ -20,22 +20,86 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobPosted(Event):
-    job: int
-    customer: ChecksumAddress
-    spec_hash: bytes
-    spec: PostedSpec
-    terms: Terms
-    job_cid: str
+class Adjudicated(Event):
+    """The referee has given its verdict: the bits of the disputed element."""
+
+    game: int
+    bits: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobExpired(Event):
+class Attested(Event):
+    """An auditor states that its audit gave the same root."""
+
     job: int
+    auditor: ChecksumAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bisected(Event):
+    """A move: `mover` opened its node at (`index`, `height`) into `opened`, and its node below it into `next`."""
+
+    game: int
+    level: Level
+    mover: Side
+    leaf_index: int
+    """Leftmost leaf below the place from which the move descends."""
+    height: int
+    """Height of that place above the leaves."""
+    went_left: bool
+    """True if the search went left."""
+    opened: Children
+    next: Children
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burnt(Event):
+    """A part of the bonds that were lost in this game stays in the contract for good."""
+
+    game: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenged(Event):
+    """A claim is challenged with another root."""
+
+    job: int
+    game: int
+    challenger: ChecksumAddress
+    checkpoint_root: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPosted(Event):
+    """The trainer's chunk number `index` of the disputed operator's output."""
+
+    game: int
+    leaf_index: int
+    chunk: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFinal(Event):
+    """The claim stands; reward and bond are the trainer's."""
+
+    job: int
+    trainer: ChecksumAddress
+    final_state_root: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRejected(Event):
+    """A lost game has rejected the claim; all other games of the job are void."""
+
+    job: int
+    game: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed(Event):
+    """A trainer has claimed a result."""
+
     job: int
     trainer: ChecksumAddress
     checkpoint_root: bytes
@@ -46,52 +110,75 @@ class Committed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attested(Event):
-    job: int
-    auditor: ChecksumAddress
+class Credited(Event):
+    """An account may withdraw so much more."""
+
+    account: ChecksumAddress
+    amount: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Challenged(Event):
+class ElementDisputed(Event):
+    """The challenger disputes the sum that this element is, of which the trainer's bits are `claimed`."""
+
+    game: int
+    element: int
+    claimed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementProven(Event):
+    """The contract has computed an element, of which the trainer's bits are `claimed`. With finding VALUE, `bits` are
+    those of the element, with UNDECIDED those of the function's argument."""
+
+    game: int
+    element: int
+    claimed: int
+    finding: Finding
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameOver(Event):
+    """A game has ended."""
+
     job: int
     game: int
-    challenger: ChecksumAddress
-    checkpoint_root: bytes
+    outcome: Outcome
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameStarted(Event):
-    """The game's turn has come: its clocks run from now on."""
+    """A game's turn has come: its clocks run from now on."""
 
     job: int
     game: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelStarted(Event):
-    game: int
-    level: Level
-    trainer_root: bytes
-    challenger_root: bytes
-    trainer_children: Children
-    leaf_count: int
+class JobExpired(Event):
+    """Nobody has committed in time; the reward is the customer's again."""
+
+    job: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bisected(Event):
-    game: int
-    level: Level
-    mover: Side
-    # `index` and `height` of the place from which the move descends; the first hides Event.index, hence its name here.
-    leaf_index: int
-    height: int
-    went_left: bool
-    opened: Children
-    next: Children
+class JobPosted(Event):
+    """A customer has posted a job and escrowed its reward."""
+
+    job: int
+    customer: ChecksumAddress
+    spec_hash: bytes
+    spec: PostedSpec
+    terms: Terms
+    job_cid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafFound(Event):
+    """The search of a level has ended at leaf `index`; each side's leaf hash."""
+
     game: int
     level: Level
     leaf_index: int
@@ -101,6 +188,8 @@ class LeafFound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafOpened(Event):
+    """A side has revealed its payload of the disputed leaf, and the agreed one before it."""
+
     game: int
     level: Level
     side: Side
@@ -109,15 +198,21 @@ class LeafOpened(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RootOpened(Event):
+class LevelStarted(Event):
+    """A level's search begins."""
+
     game: int
-    next_level: Level
-    side: Side
-    root: bytes
+    level: Level
+    trainer_root: bytes
+    challenger_root: bytes
+    trainer_children: Children
+    leaf_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorKnown(Event):
+    """The numbers in the disputed operator's descriptor; emitted once, when the first side opens it."""
+
     game: int
     operator: int
     descriptor_hash: bytes
@@ -128,47 +223,10 @@ class OperatorKnown(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkPosted(Event):
-    game: int
-    leaf_index: int
-    chunk: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementProven(Event):
-    """`bits`: with finding VALUE those of the element, with UNDECIDED those of the function's argument."""
-
-    game: int
-    element: int
-    claimed: int
-    finding: Finding
-    bits: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementDisputed(Event):
-    game: int
-    element: int
-    claimed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentProven(Event):
-    game: int
-    segment: int
-    finding: Finding
-    afterwards: Partial
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreProven(Event):
-    game: int
-    slot: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RefereeCalled(Event):
+    """The referee's clock runs. It computes one element of the disputed operator, of which the trainer's bits are
+    `claimed`."""
+
     game: int
     referee: ChecksumAddress
     element: int
@@ -177,66 +235,37 @@ class RefereeCalled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adjudicated(Event):
-    game: int
-    bits: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GameOver(Event):
-    job: int
-    game: int
-    outcome: Outcome
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRejected(Event):
-    job: int
-    game: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimFinal(Event):
-    job: int
-    trainer: ChecksumAddress
-    final_state_root: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credited(Event):
-    account: ChecksumAddress
-    amount: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Burnt(Event):
-    """A part of the bonds that were lost in this game is nobody's."""
+class RootOpened(Event):
+    """A side has opened its root for the next level."""
 
     game: int
-    amount: int
+    next_level: Level
+    side: Side
+    root: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentProven(Event):
+    """The contract has computed the running result after a segment."""
+
+    game: int
+    segment: int
+    finding: Finding
+    afterwards: Partial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreProven(Event):
+    """The store of a state slot has to keep the tensor root `payload`."""
+
+    game: int
+    slot: int
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn(Event):
+    """An account has been paid everything that was credited to it."""
+
     account: ChecksumAddress
     amount: int
-
-
-EVENTS: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (
-        *(JobPosted, JobExpired, Committed, Attested, Challenged, GameStarted, LevelStarted, Bisected, LeafFound),
-        *(
-            LeafOpened,
-            RootOpened,
-            OperatorKnown,
-            ChunkPosted,
-            ElementProven,
-            ElementDisputed,
-            SegmentProven,
-            StoreProven,
-        ),
-        *(RefereeCalled, Adjudicated, GameOver, ClaimRejected, ClaimFinal, Credited, Burnt, Withdrawn),
-    )
-}

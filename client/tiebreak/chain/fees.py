@@ -1,4 +1,4 @@
-"""What a transaction offers to pay (EIP-1559): at first, and where it replaces one that is stuck."""
+"""Fees of a transaction (EIP-1559): of a new one, and of one that replaces a stuck one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT_TIP = 100  # blocks for which a priority fee is taken as known
 
 
 class Offers:
-    """Offers of one account. `cap`: wei per gas that are offered at most."""
+    """Fees that one account offers. `cap`: wei per gas that are offered at most."""
 
     def __init__(self, node: Node, cap: int) -> None:
         self._node = node
@@ -21,13 +21,14 @@ class Offers:
         self._tip: tuple[int, int] | None = None
 
     def first(self, head: Block) -> Fees:
-        """For a new transaction, while `head` is the newest block: it fits until the base fee has doubled."""
+        """Fees of a new transaction while `head` is the newest block; they suffice until the base fee has doubled."""
         wanted = self._wanted(head)
         return replace(wanted, max_fee=min(wanted.max_fee, self._cap), priority_fee=min(wanted.priority_fee, self._cap))
 
     def raised(self, fees: Fees, head: Block | None) -> Fees | None:
-        """For a transaction that replaces one with `fees`: at least an eighth more of both (nodes ask for a tenth), and
-        no less than a new one offers; None if that is more than the cap."""
+        """Fees of a transaction that replaces one with `fees`; None if they would exceed the cap.
+
+        Both are at least an eighth higher (nodes ask for a tenth), and no lower than those of a new transaction."""
         wanted = self._wanted(head) if head is not None else Fees(0, 0)
         most = max(wanted.max_fee, fees.max_fee * 9 // 8 + 1)
         tip = max(wanted.priority_fee, fees.priority_fee * 9 // 8 + 1)

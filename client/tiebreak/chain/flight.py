@@ -1,4 +1,4 @@
-"""Transactions on their way: what the sender hands out for each, and whether one of them used a nonce."""
+"""Transactions on their way: one record for each intention, and the search for the transaction that used a nonce."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_SCANNED = 20_000
 """Blocks that are looked through for a hash, where a node does not know older states."""
 
 _REFUSALS = 8
-"""In a row, after which a node is taken for one without old states."""
+"""Refusals in a row after which a node is taken for one without old states."""
 
 
 @dataclass(eq=False, slots=True)
@@ -33,7 +33,7 @@ class Sent:
     offered_at: int | None = None
     """The newest block when the node took the transaction last; None: it is not known to have it."""
     former: bool = False
-    """Whether it comes from a former life of the process, in which nobody may have heard of its end."""
+    """True if it comes from a former life of the process, in which nobody may have heard of its end."""
     awaited: int = 0
     """Callers that wait for its end."""
     suspected: tuple[int, float] | None = None
@@ -41,7 +41,7 @@ class Sent:
     between: tuple[int, int] | None = None
     """Blocks between which the nonce was used, as far as a search has come."""
     taken: bytes | None = None
-    """Which of its transactions a block has, where a search has shown it before a receipt did."""
+    """Hash of the transaction that a block has, where a search has shown it before a receipt did."""
     refusals: int = 0
     """Requests of that search that the node has refused."""
 
@@ -51,7 +51,7 @@ class Sent:
 
     @property
     def named(self) -> bool:
-        """Whether the purpose was given a name, and is more than just a call."""
+        """True if the purpose has a name, and is more than just a call."""
         return not self.entry.purpose.startswith(_UNNAMED)
 
     @property
@@ -60,12 +60,12 @@ class Sent:
 
     @property
     def hashes(self) -> tuple[bytes, ...]:
-        """Of all transactions that were signed for this, the newest first."""
+        """Hashes of all transactions that were signed for this intention, the newest first."""
         return tuple(one.hash for one in reversed(self.entry.signed))
 
     @property
     def done(self) -> bool:
-        """Whether a block has it, or it has ended without one."""
+        """True if a block has it, or it has ended without one."""
         return self.receipt is not None or self.error is not None
 
 
@@ -78,7 +78,7 @@ def purpose_of(to: ChecksumAddress | None, data: bytes, value: int) -> str:
 
 
 class Use(Enum):
-    """Whose transaction has used a nonce."""
+    """Owner of the transaction that has used a nonce."""
 
     OURS = 0
     FOREIGN = 1
@@ -86,8 +86,9 @@ class Use(Enum):
 
 
 def who_used(node: Node, account: ChecksumAddress, sent: Sent, newest: int, depth: int) -> Use:
-    """Who used an intention's nonce, by the block that did it; UNKNOWN while the node does not show that block `depth`
-    deep.
+    """The owner of the transaction that used an intention's nonce, by the block that has it.
+
+    UNKNOWN while the node does not show that block `depth` deep.
 
     That a node has no receipt proves nothing: it may lag behind the one that counted the transactions. Raises the
     errors of Node, and goes on where it was at the next call.
@@ -131,7 +132,7 @@ def who_used(node: Node, account: ChecksumAddress, sent: Sent, newest: int, dept
 
 
 def _scanned(node: Node, ours: set[bytes], sent: Sent, newest: int, depth: int) -> Use:
-    """The same, where a node has no old states."""
+    """`who_used` for a node without old states: it looks through the blocks."""
     entry = sent.entry
     for number in range(max(0, entry.since - 1, newest - MOST_SCANNED), newest + 1):
         taken = node.transactions_of(number)

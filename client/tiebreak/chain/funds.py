@@ -1,4 +1,4 @@
-"""Whether an account can pay for a bond and for everything that may follow from it."""
+"""Funds that an account needs for a bond and for everything that may follow from it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from eth_typing import ChecksumAddress
 from tiebreak.chain.node import Node
 
 DISPUTE_GAS = 7_500_000
-"""Of a whole dispute, both sides' moves together: the longest one measured takes 6.8 million (docs/protocol.md)."""
+"""Gas of a whole dispute, both sides' moves together; the longest measured takes 6.8 million (docs/protocol.md)."""
 
 CLAIM_GAS = 1_000_000
-"""Of what surrounds it: commit, challenge, finalize, withdraw."""
+"""Gas of all other calls together: commit, challenge, finalize, withdraw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Funds:
-    """What an account has, and what it needs; in wei, `price` in wei per gas."""
+    """An account's balance and its needs, in wei; `price` in wei per gas."""
 
     account: ChecksumAddress
     balance: int
@@ -36,7 +36,7 @@ class Funds:
 
     @property
     def sentence(self) -> str:
-        """What to tell the account's owner before any work is done."""
+        """A sentence for the account's owner, to be told before any work is done."""
         games = "a whole dispute" if self.games == 1 else f"{self.games} whole disputes"
         need = f"{self.needed} wei for a bond of {self.bond} and the gas of {games} at {self.price} wei per gas"
         if self.missing:

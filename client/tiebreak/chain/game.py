@@ -1,4 +1,4 @@
-"""The verification game, one method a call of the contract; `IVerificationGame.sol` says when each of them is due.
+"""The verification game as Python methods; `IVerificationGame.sol` says when each call is due.
 
 All methods raise the errors of `Node`; those that send raise ContractError as well, with the name and the values of
 the contract's own error, before anything is spent.
@@ -15,6 +15,7 @@ from eth_typing import ChecksumAddress
 from tiebreak.chain.abi import ContractAbi
 from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
 from tiebreak.chain.errors import (
+    REVERTED,
     AccountError,
     ChainError,
     ContractError,
@@ -28,15 +29,14 @@ from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import Log, Node, Receipt, Topic
 from tiebreak.chain.records import (
     Answer,
-    Game,
-    Job,
+    GameView,
+    JobView,
     Terms,
 )
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 
 _PAGE = 256
-_REVERTED = 3  # the error code that nodes give to a reverted call
 
 E = TypeVar("E", bound=Event)
 
@@ -93,24 +93,23 @@ class VerificationGame:
         return cls.at(sender.node, receipt.contract, sender, first_block=receipt.block)
 
     def by(self, sender: Sender) -> VerificationGame:
-        """The same contract, written to by another account."""
+        """This contract, written to by another account."""
         return VerificationGame(self.node, self.address, sender, first_block=self.first_block)
 
     # views
 
-    def job(self, job: int, *, block: int | None = None) -> Job:
-        """As it stands now, or stood in block number `block`. Raises ContractError (WrongJobStatus) if there is no such
-        job."""
-        found: Job = self._view("getJob", job, block=block)
+    def job(self, job: int, *, block: int | None = None) -> JobView:
+        """The job now, or as of block number `block`. Raises ContractError (WrongJobStatus) if there is none."""
+        found: JobView = self._view("getJob", job, block=block)
         return found
 
-    def game(self, game: int, *, block: int | None = None) -> Game:
-        """The same for a game. Raises ContractError (WrongPhase) if there is no such game."""
-        found: Game = self._view("getGame", game, block=block)
+    def game(self, game: int, *, block: int | None = None) -> GameView:
+        """The game now, or as of block number `block`. Raises ContractError (WrongPhase) if there is none."""
+        found: GameView = self._view("getGame", game, block=block)
         return found
 
     def games_of(self, job: int) -> list[int]:
-        """The games of a job in the order in which they started."""
+        """The games of a job in the order of their challenges."""
         games: list[int] = []
         while page := self._view("gamesOf", job, len(games), _PAGE):
             games += page
@@ -144,8 +143,8 @@ class VerificationGame:
         return int(self._view("burnt"))
 
     def views(self, calls: Sequence[Call], *, block: int | None = None) -> list[Any]:
-        """Many views in one request, on the newest block or on number `block`: of each what it returned, or the
-        ContractError that it raised, in their order."""
+        """Results of many views in one request, as of the newest block or of number `block`. A view that failed has its
+        ContractError in place of a result."""
         answers = self._view("batch", [self.encode(call) for call in calls], block=block)
         return self.answers(calls, answers)
 
@@ -158,7 +157,7 @@ class VerificationGame:
         return self._abi.decode_error(revert)
 
     def answers(self, calls: Sequence[Call], answers: Sequence[Answer]) -> list[Any]:
-        """What came of each call of a batch: its result (None where it has none), or a ContractError. Raises
+        """Results of the calls of a batch: a value, None where a call returns nothing, or a ContractError. Raises
         InvalidAnswer when the node gave another number of answers."""
         if len(answers) != len(calls):
             raise InvalidAnswer(
@@ -237,7 +236,7 @@ class VerificationGame:
         return self.send("batch", [self.encode(call) for call in calls])
 
     def try_batch(self, calls: Sequence[Call]) -> list[Any]:
-        """What would come of each call of a batch of the sender's, now; as `answers`. Nothing is sent."""
+        """Results that a batch of the sender would have now, as `answers` gives them. Nothing is sent."""
         sender = None if self._sender is None else self._sender.address
         call = self._abi.encode_call("batch", [self.encode(call) for call in calls])
         try:
@@ -256,7 +255,7 @@ class VerificationGame:
         job: int | None = None,
         game: int | None = None,
     ) -> list[Event]:
-        """Everything that happened, in order, up to the newest confirmed block; of one job or one game if asked.
+        """All events in order, up to the newest confirmed block; of one job or one game if asked.
 
         From these a client can rebuild a game without any other source. The events of a job are those that carry its
         number: of its games only Challenged, GameOver and ClaimRejected.
@@ -294,8 +293,8 @@ class VerificationGame:
         return self._abi.decode_result(function, answer)
 
     def send(self, function: str, *arguments: object, value: int = 0, purpose: str | None = None) -> Receipt:
-        """Makes one call of the contract and waits for its receipt. `value`: wei; `purpose`: as of `Sender.send`. So
-        the moves of a game are made, which have no methods of their own here.
+        """Makes one call of the contract and waits for its receipt. `value`: wei; `purpose`: as of `Sender.send`.
+        The moves of a game have no methods of their own here, and are made with this one.
 
         Raises ContractError if the contract refuses, AccountError without an account, and the errors of Sender."""
         if self._sender is None:
@@ -314,12 +313,15 @@ class VerificationGame:
             raise
 
     def _typed(self, error: RpcRefused) -> ChainError:
-        if error.data or error.code == _REVERTED:
+        if error.data or error.code == REVERTED:
             return self._abi.decode_error(error.data or b"")
         return error
 
     def _one(self, receipt: Receipt, kind: type[E]) -> E:
         found = [event for event in self.decode(receipt.logs) if isinstance(event, kind)]
         if len(found) != 1:
-            raise InvalidAnswer(f"{self.node.name} gave a receipt with {len(found)} events {kind.__name__}, not one.")
+            raise InvalidAnswer(
+                f"{self.node.name} gave a receipt with {len(found)} events {kind.__name__} where one was due: "
+                "use another node."
+            )
         return found[0]

@@ -1,4 +1,4 @@
-"""Searching ranges of blocks for events, whatever a provider's limits are.
+"""Searches ranges of blocks for events, within limits of a provider that nobody has told us.
 
 Hosted nodes limit the range of blocks, or the size of the answer, each at another place and in its own words. So every
 refusal is taken for such a limit: the range is halved, down to one block, and the size that was accepted is remembered.
@@ -22,7 +22,7 @@ _BOLD_AFTER = 32
 
 
 class RangeLimit:
-    """The largest range that a provider accepts, as far as it is known. May be used from several threads."""
+    """Largest range of blocks that a provider accepts, as far as it is known. May be used from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,8 +58,8 @@ class RangeLimit:
 
 
 def forwards(limit: RangeLimit, first: int, last: int, ask: Callable[[int, int], list[T]]) -> Iterator[list[T]]:
-    """What `ask(start, until)` finds in the blocks from `first` to `last`, in order. Raises RpcRefused where not even
-    one block is answered."""
+    """Yields what `ask(start, until)` finds in the blocks from `first` to `last`, in order. Raises RpcRefused where not
+    even one block is answered."""
     while first <= last:
         until = min(first + limit.next_size() - 1, last)
         found = _asked(limit, first, until, ask)
@@ -69,7 +69,7 @@ def forwards(limit: RangeLimit, first: int, last: int, ask: Callable[[int, int],
 
 
 def backwards(limit: RangeLimit, first: int, last: int, ask: Callable[[int, int], list[T]]) -> Iterator[list[T]]:
-    """The same from the newest blocks to the oldest; each list is in order by itself."""
+    """Yields as `forwards`, but from the newest blocks to the oldest; each list is in order by itself."""
     while first <= last:
         start = max(last - limit.next_size() + 1, first)
         found = _asked(limit, start, last, ask)

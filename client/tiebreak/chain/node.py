@@ -1,4 +1,4 @@
-"""What the client asks a chain, typed, checked and named; everything above this file is free of JSON."""
+"""A node of a chain behind typed methods that check every answer; no other module above the transport sees JSON."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tiebreak.chain.transport import HttpTransport, Transport
 
 MAX_LOGS = 100_000
 MAX_BLOCKS = 1_000_000_000
-"""Searched for events; more is a number that a node has made up, and would keep the client busy for ever."""
+"""Most blocks that are searched for events; a node that names more has made the number up."""
 MAX_REORGANISATION = 64
 """Blocks that a chain may lose (two epochs of Ethereum, or a node behind the others of its address)."""
 _TRIES = 3
 
 
 Topic = bytes | tuple[bytes, ...] | None
-"""What an event's topic has to be: this one, one of these, or anything."""
+"""Condition on an event's topic: equal to this one, one of these, or anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`timestamp` in seconds since 1970; `base_fee` in wei per gas."""
+    """One block; `timestamp` in seconds since 1970, `base_fee` in wei per gas."""
 
     number: int
     hash: bytes
@@ -49,7 +49,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a transaction. `fee` in wei; `contract` is the address that it created, if it created one."""
+    """Result of a transaction. `fee` in wei; `contract`: the address of the contract that it created, if any."""
 
     transaction: bytes
     block: int
@@ -63,7 +63,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Fees:
-    """Of an EIP-1559 transaction, in wei per gas."""
+    """Fees of an EIP-1559 transaction, in wei per gas."""
 
     max_fee: int
     priority_fee: int
@@ -137,7 +137,7 @@ class Node:
         return frozenset(answers.data(one, "a transaction's hash", 32) for one in found)
 
     def balance(self, account: ChecksumAddress) -> int:
-        """In wei."""
+        """The balance of an account, in wei."""
         return answers.quantity(self._ask("eth_getBalance", account, "latest"), "a balance")
 
     def code(self, account: ChecksumAddress) -> bytes:
@@ -150,7 +150,7 @@ class Node:
         return answers.quantity(self._ask("eth_getTransactionCount", account, tag), "a nonce", 2**64 - 1)
 
     def priority_fee(self) -> int:
-        """What blocks' builders are paid at present for a transaction to be taken soon, in wei per gas."""
+        """Wei per gas that block builders are paid at present to take a transaction soon."""
         return answers.quantity(self._ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
 
     def fees(self) -> Fees:
@@ -179,7 +179,7 @@ class Node:
         return answers.data(self._ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
 
     def receipt(self, transaction: bytes) -> Receipt | None:
-        """None as long as no block has the transaction."""
+        """The receipt of a transaction; None as long as no block has it."""
         answer = self._ask("eth_getTransactionReceipt", "0x" + transaction.hex())
         return None if answer is None else _receipt(answer, transaction)
 
@@ -355,7 +355,7 @@ def _fits(found: tuple[bytes, ...], topic: Topic) -> bool:
 
 
 def _is_removed(item: object) -> bool:
-    """Whether a log belongs to a block that a reorganisation has dropped."""
+    """True if a log belongs to a block that a reorganisation has dropped."""
     return isinstance(item, dict) and item.get("removed") is True
 
 

@@ -11,17 +11,17 @@ from roundlog.descriptors import Descriptor
 from tiebreak.chain import records
 
 
-def opening_arguments(descriptor: Descriptor, openings: Sequence[Opening]) -> tuple[records.Opening, ...]:
+def opening_arguments(descriptor: Descriptor, openings: Sequence[Opening]) -> tuple[records.ChunkOpening, ...]:
     """The openings of one element (`roundlog.adjudication.openings.prove`), in the contract's order.
 
     An operand's chunk names the first input that is this value. The row of a data set stands at its own place in the
     data root; a state's chunk follows the opening of the slot's tensor root.
     """
     values = [item.value for item in descriptor.inputs]
-    arguments: list[records.Opening] = []
+    arguments: list[records.ChunkOpening] = []
 
     def add(place: int, chunk: int, data: bytes, proof: Sequence[bytes]) -> None:
-        arguments.append(records.Opening(input=place, chunk=chunk, data=data, proof=tuple(proof)))
+        arguments.append(records.ChunkOpening(input=place, chunk=chunk, data=data, proof=tuple(proof)))
 
     for opening in openings:
         chunk = opening.chunk

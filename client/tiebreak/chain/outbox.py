@@ -1,10 +1,10 @@
-"""The transactions of one account on their way: signed, remembered, offered, looked for, replaced.
+"""The transactions of one account that are on their way: looked for, replaced when stuck, and forgotten in the end.
 
 Every transaction is written into a journal before it is sent. All transactions for one intention have the same nonce,
 so a block takes one of them at most. So an answer that is lost, a receipt that is late, a restart and a repeated call
 all lead back to the same nonce. When a block proves that a foreign transaction (another process with the same key) has
 used this one, a call without value takes another nonce, and a payment ends: the other process may have paid the same,
-so that whoever ordered it has to look at the chain first.
+so that its caller has to look at the chain first.
 """
 
 from __future__ import annotations
@@ -14,46 +14,33 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from eth_typing import ChecksumAddress
+from typing import TYPE_CHECKING
 
 from tiebreak.chain.errors import (
-    ChainError,
+    REVERTED,
     ChainUnavailable,
     InsufficientFunds,
     InvalidAnswer,
-    JournalError,
     NonceTaken,
     RpcRefused,
 )
-from tiebreak.chain.fees import Offers
 from tiebreak.chain.flight import Sent, Use, who_used
-from tiebreak.chain.journal import Entry, Journal, Signed
-from tiebreak.chain.node import MAX_REORGANISATION, Block, Fees, Node
+from tiebreak.chain.journal import Entry, Journal
+from tiebreak.chain.node import MAX_REORGANISATION, Block, Node
 from tiebreak.chain.pace import Pace
+from tiebreak.chain.signer import Signer
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount  # takes half a second to load
 
-GAS_MARGIN = 2.0
-"""Gas limit over gas estimate: the state may change before the transaction is included. The second opening of a level
-costs nearly twice as much as the first, and both sides send theirs at the same time."""
-
-MOST_GAS = 16_777_216
-"""Of one transaction (EIP-7825)."""
-
-REVERTED = 3  # the error code that nodes give to a reverted call
-
-_TRIES = 8
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
 _GAP_SECONDS = 30.0
 _SECOND_LOOK = 5.0  # seconds
 _GAP_BLOCKS = 6
 
 
-class Outbox:
-    """What `Sender` does without waiting; its fields are described there. `_lock` guards everything else."""
+class Outbox(Signer):
+    """The part of `Sender` that does not wait; its arguments are described there. `_lock` guards everything else."""
 
     def __init__(
         self,
@@ -65,34 +52,21 @@ class Outbox:
         replace_after: int,
         clock: Callable[[], float],
     ) -> None:
-        self._node = node
-        self._account = account
+        super().__init__(node, account, max_fee)
         self._directory = directory
-        self._offers = Offers(node, max_fee)
         self._replace_after = replace_after
         self._clock = clock
         self._lock = threading.RLock()
-        self._journal: Journal | None = None
         self._flights: dict[int, Sent] = {}
         self._next = 0
         self._pace = Pace(clock)
-        self._head: Block | None = None
         self._head_at = 0.0
         self._gap: tuple[int, int, float] | None = None
-        """A nonce below ours that no block takes, with block and time since it was seen."""
-
-    @property
-    def node(self) -> Node:
-        return self._node
-
-    @property
-    def address(self) -> ChecksumAddress:
-        address: ChecksumAddress = self._account.address
-        return address
+        """A nonce below ours that no block takes, with the block and time since it was seen."""
 
     @property
     def in_flight(self) -> tuple[Sent, ...]:
-        """What no block has taken yet, in the order of the nonces."""
+        """Transactions that no block has taken yet, in the order of their nonces."""
         with self._lock:
             return tuple(sent for _, sent in sorted(self._flights.items()) if not sent.done)
 
@@ -107,7 +81,7 @@ class Outbox:
     # What is known of the chain.
 
     def _open(self) -> None:
-        """At the first use: the journal, and where the account stands."""
+        """Opens the journal and asks for the account's nonce, at the first use."""
         if self._journal is not None:
             return
         name = ""
@@ -175,86 +149,8 @@ class Outbox:
             self._head, self._head_at = head, self._clock()
             self._pace.observe(head)
 
-    def _gas(self, to: ChecksumAddress | None, data: bytes, value: int) -> int:
-        try:
-            gas = self._node.estimate_gas(to, data, sender=self.address, value=value)
-        except RpcRefused as error:
-            raise self._explained(error) from error
-        return max(gas, min(int(gas * GAS_MARGIN), MOST_GAS))
-
-    # One transaction.
-
-    def _sign(self, sent: Sent, fees: Fees) -> None:
-        """Signs a transaction for an intention and remembers it. Raises JournalError, and then nothing has changed."""
-        entry = sent.entry
-        transaction: dict[str, Any] = {
-            "type": 2,
-            "chainId": self._node.chain_id,
-            "nonce": entry.nonce,
-            "value": entry.value,
-            "data": entry.data,
-            "gas": entry.gas,
-            "maxFeePerGas": fees.max_fee,
-            "maxPriorityFeePerGas": fees.priority_fee,
-        }
-        if entry.to is not None:
-            transaction["to"] = entry.to
-        signed = self._account.sign_transaction(transaction)
-        entry.signed.append(Signed(bytes(signed.hash), bytes(signed.raw_transaction), fees.max_fee, fees.priority_fee))
-        try:
-            self._remember(sent)
-        except JournalError:
-            entry.signed.pop()
-            raise
-
-    def _remember(self, sent: Sent) -> None:
-        assert self._journal is not None
-        try:
-            self._journal.write(sent.entry)
-        except JournalError:
-            # A move without value is made once by the contract's own rules: a full disk must not lose a game.
-            if sent.entry.value:
-                raise
-
-    def _offer(self, sent: Sent) -> None:
-        """Hands the newest transaction of an intention to the node, and raises its fees where the node asks for it.
-
-        Raises ChainUnavailable where it is not known whether the node has it, and another ChainError where the node
-        will not take it at all."""
-        for _ in range(_TRIES):
-            newest = sent.entry.signed[-1]
-            try:
-                if self._node.send_raw(newest.raw) != newest.hash:
-                    raise InvalidAnswer(f"{self._node.name} gave a foreign transaction hash: use another node.")
-            except RpcRefused as error:
-                reason = error.reason.lower()
-                if "already known" in reason or "already imported" in reason or "already exists" in reason:
-                    pass
-                elif "nonce" in reason:
-                    # Ours, of which an answer was lost, or a foreign one: the next look tells them apart.
-                    sent.offered_at = None
-                    return
-                elif "underpriced" in reason or "fee too low" in reason or "base fee" in reason:
-                    # The transaction that holds the nonce may be ours as well, so it is outbid and never evaded.
-                    if not self._raise_offer(sent):
-                        return
-                    continue
-                else:
-                    raise self._explained(error) from error
-            sent.offered_at = self._head.number if self._head is not None else 0
-            return
-
-    def _raise_offer(self, sent: Sent) -> bool:
-        """Signs a transaction that pays more; False if the cap does not allow it."""
-        newest = sent.entry.signed[-1]
-        fees = self._offers.raised(Fees(newest.max_fee, newest.priority_fee), self._head)
-        if fees is None:
-            return False
-        self._sign(sent, fees)
-        return True
-
     def _withdraw(self, sent: Sent) -> None:
-        """The node has refused a new transaction for good: its nonce is free again."""
+        """Frees the nonce of a new transaction that the node has refused for good."""
         self._forget(sent.nonce)
         if self._next == sent.nonce + 1:
             self._next = sent.nonce
@@ -307,8 +203,9 @@ class Outbox:
                 self._offer_again(sent)
 
     def _is_foreign(self, sent: Sent) -> bool:
-        """Whether a foreign transaction has used the nonce, by two looks at different times: in the middle of a
-        reorganisation the servers behind one address may show two chains at once."""
+        """True if a foreign transaction has used the nonce, seen by two looks at different times.
+
+        In the middle of a reorganisation the servers behind one address may show two chains at once."""
         assert self._head is not None
         depth = self._node.confirmations if sent.entry.value else 0
         use = who_used(self._node, self.address, sent, self._head.number, depth)
@@ -372,7 +269,7 @@ class Outbox:
         self._offer_again(filler)
 
     def _evade(self, sent: Sent) -> None:
-        """A foreign transaction has used the nonce: the same call with another one, if it is still possible."""
+        """Sends a call again with a new nonce, after a foreign transaction has used its own."""
         old = sent.entry
         if old.value:
             sent.error = NonceTaken(
@@ -415,17 +312,3 @@ class Outbox:
                 kept = _KEPT_VALUE if remembered else MAX_REORGANISATION
                 if deep > max(kept, self._node.confirmations) and not sent.awaited:
                     self._forget(nonce)
-
-    def _remember_end(self, sent: Sent) -> None:
-        try:
-            self._remember(sent)
-        except JournalError:
-            return  # the end will be told again after a restart, which does no harm
-
-    def _explained(self, error: RpcRefused) -> ChainError:
-        reason = error.reason.lower()
-        if "insufficient funds" in reason or "insufficient balance" in reason:
-            return InsufficientFunds(
-                f"account {self.address} cannot pay for this on chain {self._node.chain_id}: send it some ether."
-            )
-        return error

@@ -1,4 +1,4 @@
-"""How fast a chain's blocks come, so that nobody asks for the next one before it can be there."""
+"""Pace of a chain's blocks, so that nobody asks for the next one before it can be there."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def block_time(node: Node, blocks: int = 50) -> float:
 
 
 class Pace:
-    """Expects the next block from those that were seen. `clock`: seconds, as `time.monotonic`."""
+    """Predicts the next block from those that were seen. `clock`: seconds, as `time.monotonic`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: deque[tuple[Block, float]] = deque(maxlen=_WINDOW)
 
     def observe(self, block: Block) -> None:
-        """A newest block as a node has just shown it."""
+        """Takes in the newest block as a node has just shown it."""
         if not self._seen or block.number > self._seen[-1][0].number:
             self._seen.append((block, self._clock()))
 

@@ -1,4 +1,4 @@
-"""Finding the chunk that a trainer has posted in a game, without searching the whole chain for it."""
+"""Finds the chunk that a trainer has posted in a game, without searching the whole chain."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from roundlog.commitments import leaf_hash
 from tiebreak.chain.events import ChunkPosted
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Node
-from tiebreak.chain.records import Game, Side
+from tiebreak.chain.records import GameView, Side
 
 _FIRST_STEP = 64
 
 
-def find_chunk(contract: VerificationGame, game_id: int, game: Game) -> bytes | None:
+def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> bytes | None:
     """The chunk that was posted in a game; None if the node does not show it.
 
     Searched from the newest block back to the block in which the game's clocks started. Its hash is known, so that it
@@ -28,7 +28,7 @@ def find_chunk(contract: VerificationGame, game_id: int, game: Game) -> bytes | 
 
 
 def last_block_before(node: Node, instant: int, newest: int) -> int:
-    """A block that is older than `instant` (seconds since 1970), less than twice as far back as need be."""
+    """Number of a block that is older than `instant` (seconds since 1970), less than twice as far back as need be."""
     step = _FIRST_STEP
     while step < newest:
         block = node.block(newest - step)

@@ -1,4 +1,4 @@
-"""The contract's enums and structs, field for field: see `IVerificationGame.sol` for what each of them means.
+"""Enums and structs of the contract. Made by scripts/make_contract_records.py, not by hand.
 
 Amounts are in wei, instants in seconds since 1970 (0: never), durations in seconds, roots and nodes 32 bytes. Pairs
 are indexed by `Side`.
@@ -8,149 +8,177 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import cast
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.chain.record_methods import ANYONE, GameMethods, SideMethods
 from tiebreak.chain.spec import PostedSpec
 
 
-class JobStatus(IntEnum):
-    NONE = 0
-    OPEN = 1
-    CLAIMED = 2
-    FINAL = 3
-    REJECTED = 4
-    EXPIRED = 5
+class Fault(IntEnum):
+    """Fault of a malformed descriptor."""
 
-
-class Phase(IntEnum):
-    NONE = 0
-    QUEUED = 1
-    BISECTION = 2
-    OPENING = 3
-    POSTING = 4
-    PROVING = 5
-    REFEREE = 6
-    OVER = 7
-
-
-class Outcome(IntEnum):
-    NONE = 0
-    TRAINER_WON = 1
-    CHALLENGER_WON = 2
-    BOTH_LOST = 3
-    UNDECIDED = 4
-    VOID = 5
-
-
-class Reason(IntEnum):
-    NONE = 0
-    PROOF = 1
-    VERDICT = 2
-    TIMEOUT = 3
-    PADDING = 4
-    CLAIM_REJECTED = 5
-
-
-class Side(IntEnum):
-    TRAINER = 0
-    CHALLENGER = 1
-
-    @property
-    def other(self) -> Side:
-        return Side(1 - self)
-
-
-class Level(IntEnum):
-    CHECKPOINT = 0
-    STEP = 1
-    OPERATOR = 2
-    CHUNK = 3
-    PARTIAL = 4
+    AXES = 0
+    """More than 16 iteration and reduction axes, or view axes."""
+    TOO_MANY_INPUTS = 1
+    """More than 64 inputs."""
+    PARAMETERS = 2
+    """Another number of parameters than the family has."""
+    NEGATIVE = 3
+    """A parameter that counts something is negative."""
+    INPUTS = 4
+    """Another number of inputs than the family or code has."""
+    DTYPE = 5
+    """An input of another dtype than the family or code has."""
+    SEGMENT = 6
+    """Segments of no terms, or of more than 4096."""
+    SIZE = 7
+    """More than 2^40 elements or terms."""
+    AFFINE = 8
+    """Not offset, divisor and a coefficient an axis, for every view axis."""
+    DIVISOR = 9
+    """A divisor below 1."""
+    REDUCTION = 10
+    """Reduction axes where the family has none."""
+    GATHER_AXIS = 11
+    """A gather along an axis that input 0 has not."""
+    CODE = 12
+    """The family has no such code."""
+    FAMILY = 13
+    """The family cannot do this."""
+    EMPTY = 14
+    """A batch of samples without items."""
+    LABEL = 15
+    """A label that is no int64."""
+    RANGE = 16
+    """A number beyond int64 or the dtype, a stream beyond 32 bits, a field outside of its row, a column outside of the
+    schedule."""
+    ALIAS = 17
+    """One value as two operands of different dtype or size."""
 
 
 class Finding(IntEnum):
+    """Finding of a computation."""
+
     VALUE = 0
+    """The bits are those of the element."""
     STOPS = 1
+    """An honest run stops here (an index out of range; NaN or an infinity as the loss or in the next state), so a claim
+    of any value is wrong."""
     UNDECIDED = 2
+    """The contract cannot tell, because its precision does not decide the rounding of a function (the bits are those of
+    the argument) or a row of data does not fit a transaction: the referee does."""
 
 
-class Fault(IntEnum):
-    AXES = 0
-    TOO_MANY_INPUTS = 1
-    PARAMETERS = 2
-    NEGATIVE = 3
-    INPUTS = 4
-    DTYPE = 5
-    SEGMENT = 6
-    SIZE = 7
-    AFFINE = 8
-    DIVISOR = 9
-    OUTSIDE = 10
-    REDUCTION = 11
-    GATHER_AXIS = 12
-    CODE = 13
-    FAMILY = 14
-    EMPTY = 15
-    LABEL = 16
-    RANGE = 17
+class JobStatus(IntEnum):
+    """Status of a job."""
+
+    NONE = 0
+    """No such job."""
+    OPEN = 1
+    """Posted; waits for a claim."""
+    CLAIMED = 2
+    """A trainer has committed; may be challenged, and becomes FINAL or REJECTED."""
+    FINAL = 3
+    """The claim stands; reward and bond are the trainer's."""
+    REJECTED = 4
+    """A game ended against the claim; the reward is the customer's again."""
+    EXPIRED = 5
+    """Nobody committed in time; the reward is the customer's again."""
 
 
-ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
+class Level(IntEnum):
+    """The levels of a dispute, from the coarsest tree to the finest. `Trace` and `Transitions` say how many leaves each
+    has."""
+
+    CHECKPOINT = 0
+    """Leaves are the state roots after steps k, 2k, ..., T. The roots are the claim itself and the challenge."""
+    STEP = 1
+    """Leaves are the k state roots inside the disputed interval."""
+    OPERATOR = 2
+    """Leaves are the tensor roots of all that the disputed step has computed, and of the state after it: `Trace`."""
+    CHUNK = 3
+    """Leaves are the chunks of the disputed operator's output."""
+    PARTIAL = 4
+    """Leaves are the running results of the disputed element, which is a sum of several segments of terms."""
+
+
+class Outcome(IntEnum):
+    """Outcome of a game."""
+
+    NONE = 0
+    """Still live."""
+    TRAINER_WON = 1
+    """The challenger lost its bond; the claim stands as far as this game goes."""
+    CHALLENGER_WON = 2
+    """The trainer lost its bond; the claim is rejected."""
+    BOTH_LOST = 3
+    """Both sides' padding was wrong, or both let their time run out; the claim is rejected, and of both bonds half is
+    the customer's and half is burnt."""
+    UNDECIDED = 4
+    """The referee fell silent; the claim is rejected, both bonds return."""
+    VOID = 5
+    """Another game rejected the claim first; the challenger's bond returns."""
+
+
+class Phase(IntEnum):
+    """Phase of a game."""
+
+    NONE = 0
+    """No such game."""
+    QUEUED = 1
+    """Waits until an earlier game of the job is over; no clock runs."""
+    BISECTION = 2
+    """One side's clock runs: `bisect` is due from `turn`."""
+    OPENING = 3
+    """The clock of each side that has not spoken yet runs: `openLevel` at levels CHECKPOINT and STEP, `openOperator` at
+    OPERATOR, `openPartials` at PARTIAL."""
+    POSTING = 4
+    """The trainer's clock runs: `postChunk`."""
+    PROVING = 5
+    """The challenger's clock runs: `proveStore` at OPERATOR, `proveElement` or `disputeSum` at CHUNK, `proveSegment` at
+    PARTIAL."""
+    REFEREE = 6
+    """The referee's clock runs: `adjudicate`."""
+    OVER = 7
+    """Over; see `outcome`."""
+
+
+class Reason(IntEnum):
+    """Reason for which a game ended."""
+
+    NONE = 0
+    PROOF = 1
+    """The contract has computed what was disputed: an element, a segment, or what a store keeps."""
+    VERDICT = 2
+    """The referee's verdict."""
+    TIMEOUT = 3
+    """A clock ran out."""
+    PADDING = 4
+    """The trees first differ in the padding, where only PAD is right."""
+    CLAIM_REJECTED = 5
+    """The claim was rejected in another game."""
+
+
+class Side(SideMethods):
+    """The two parties of a game. Also the index into every two-element array of the contract."""
+
+    TRAINER = 0
+    CHALLENGER = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What the customer offers and asks. `concurrent_games`: how many are played at a time, all others wait for their
-    turn; `trainer`: the only account that may commit."""
+class Answer:
+    """Result of one call in a `batch`."""
 
-    reward: int
-    trainer_bond: int
-    challenger_bond: int
-    commit_window: int
-    challenge_window: int
-    clock_allowance: int
-    referee_allowance: int
-    concurrent_games: int
-    trainer: ChecksumAddress = ANYONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """All zero while the job waits for one."""
-
-    trainer: ChecksumAddress
-    checkpoint_root: bytes
-    final_state_root: bytes
-    log_cid: str
-    model_cid: str
-    committed_at: int
-    challenge_deadline: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A job as `getJob` shows it."""
-
-    status: JobStatus
-    customer: ChecksumAddress
-    spec: PostedSpec
-    spec_hash: bytes
-    terms: Terms
-    job_cid: str
-    posted_at: int
-    commit_deadline: int
-    claim: Claim
-    live_games: int
-    queued_games: int
-    game_count: int
-    attestations: int
+    success: bool
+    data: bytes
+    """The value that the call returned, or its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Children:
-    """The children of an inner node; both zero where there is none to open."""
+    """The children of an inner node; both zero where there is no inner node to open."""
 
     left: bytes
     right: bytes
@@ -161,57 +189,71 @@ NO_CHILDREN = Children(left=bytes(32), right=bytes(32))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """`remaining` seconds when the clock last started or stopped; `started_at` is 0 while it stands."""
+    """One side's chess clock in one game."""
 
     remaining: int
+    """Time left at the instant when the clock last started or stopped."""
     started_at: int
+    """When it started to run; zero while it stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelState:
+class Bisection:
+    """A view of the search for the leftmost leaf in which two trees differ."""
+
+    nodes: tuple[bytes, bytes]
+    """The two sides' nodes at the place that the search has reached, by Side. They always differ."""
+    revealed: Children
+    """The children of the node of the side that waits, already revealed. Zero once a leaf is reached."""
+    index: int
+    """The leftmost leaf below the place; the disputed leaf once `height` is zero."""
+    height: int
+    """Height of the place above the leaves."""
+    turn: Side
+    """The side whose node is opened next. Meaningless once `height` is zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelView:
     """One level of a game, as far as it has come."""
 
     level: Level
     leaf_count: int
     roots: tuple[bytes, bytes]
+    """The two sides' roots, by Side. At level PARTIAL a root is zero until its side has opened it."""
     index: int
+    """The leaf that the search has found; of the present level, the leftmost leaf below the place reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """The search of the present level."""
-
-    nodes: tuple[bytes, bytes]
-    revealed: Children
-    index: int
-    height: int
-    turn: Side
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorState:
-    """The disputed operator; all zero until a side has opened it."""
+class OperatorView:
+    """The disputed operator, from its descriptor; all zero until a side has opened it."""
 
     descriptor_hash: bytes
+    """keccak256 of the descriptor's encoding."""
     width: int
+    """Bytes of an element."""
     elements: int
     chunks: int
+    """Leaves of a tree at level CHUNK."""
     segments: int
+    """Leaves of a tree at level PARTIAL if there is more than one; 0 for an operator without a sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElementState:
-    """The element that the challenger has named, and the trainer's bits of it."""
+class ElementView:
+    """The one element that the challenger has named: what level PARTIAL is about, or the referee's question."""
 
     known: bool
     element: int
+    """Flat index in the operator's output."""
     claimed: int
+    """The trainer's bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Game:
-    """A game as `getGame` shows it. `ahead`: in phase QUEUED, how many games start before it; `spent`: wei that the gas
-    of each side's moves has cost, as far as the contract counts it."""
+class GameView(GameMethods):
+    """A game as `getGame` shows it."""
 
     job: int
     trainer: ChecksumAddress
@@ -220,107 +262,139 @@ class Game:
     outcome: Outcome
     reason: Reason
     ahead: int
+    """In phase QUEUED, how many games start before this one."""
     trainer_bond: int
     challenger_bond: int
     bond_held: bool
+    """Whether the challenger's bond is still escrowed; once the outcome is VOID, `releaseBond` returns it."""
     clocks: tuple[Clock, Clock]
+    """By Side."""
     deadlines: tuple[int, int]
+    """Last instant for a move of each side whose clock runs, else zero; by Side. In phase OPENING: zero for a side that
+    has opened."""
     spent: tuple[int, int]
+    """Wei that the gas of each side's moves has cost, as far as it counts (`Meter`); by Side."""
     referee_deadline: int
+    """Last instant for the verdict; zero before the referee's clock has started."""
     started_at: int
+    """When the clocks started; zero in phase QUEUED."""
     agreed: bytes
-    search: Search
-    levels: tuple[LevelState, ...]
-    operator: OperatorState
-    disputed: ElementState
-
-    @property
-    def current(self) -> LevelState:
-        """The deepest level reached."""
-        return self.levels[-1]
-
-    def party(self, side: Side) -> ChecksumAddress:
-        return self.trainer if side is Side.TRAINER else self.challenger
+    """Agreed so far: the spec's initial state, then the state root before the disputed interval, and from level
+    OPERATOR on the one before the disputed step."""
+    search: Bisection
+    """The search of the present level: both sides' nodes at the place reached, and the children of the waiting side's
+    (zero at a leaf). All zero at level PARTIAL until both sides have opened their roots."""
+    levels: tuple[LevelView, ...]
+    """From CHECKPOINT down to the present level."""
+    operator: OperatorView
+    disputed: ElementView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came of one call in a `batch`; `data`: what it returned, or its error."""
+class Terms:
+    """Terms of a job: the customer's offer and conditions. Amounts in wei."""
 
-    success: bool
-    data: bytes
+    reward: int
+    """Escrowed with the job; the trainer's once the claim is final."""
+    trainer_bond: int
+    """Sent with the claim."""
+    challenger_bond: int
+    """Sent with every challenge."""
+    commit_window: int
+    """From the posting to the last instant at which a trainer may commit."""
+    challenge_window: int
+    """From the claim to the last instant at which an auditor may challenge."""
+    clock_allowance: int
+    """Each side's whole thinking time in one game."""
+    referee_allowance: int
+    """The referee's time for one verdict."""
+    concurrent_games: int
+    """Games that are played at a time; all others wait for their turn, and their clocks with them."""
+    trainer: ChecksumAddress = ANYONE
+    """The only account that may commit; zero for anyone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimView:
+    """The claim of a job; all zero while the job waits for one."""
+
+    trainer: ChecksumAddress
+    checkpoint_root: bytes
+    final_state_root: bytes
+    log_cid: str
+    model_cid: str
+    committed_at: int
+    challenge_deadline: int
+    """Last instant for `challenge`; `finalize` works strictly after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A job as `getJob` shows it."""
+
+    status: JobStatus
+    customer: ChecksumAddress
+    spec: PostedSpec
+    spec_hash: bytes
+    terms: Terms
+    job_cid: str
+    posted_at: int
+    commit_deadline: int
+    """Last instant for `commit`."""
+    claim: ClaimView
+    live_games: int
+    """Games still being played; has to be zero before `finalize`. Zero again once the claim is rejected."""
+    queued_games: int
+    """Games that wait for their turn; while there are any, `terms.concurrentGames` others are live. Zero again once the
+    claim is rejected."""
+    game_count: int
+    """All challenges ever made to the claim."""
+    attestations: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafOpening:
-    """What a side says about the disputed leaf of level CHECKPOINT or STEP."""
+    """A side's opening of the leaf that the search of level CHECKPOINT or STEP has found."""
 
     payload: bytes
+    """The side's own payload of the disputed leaf (a state root)."""
     agreed: bytes
+    """The payload of the leaf before it, on which both trees agree; before leaf 0, what the game agreed on above this
+    level."""
     agreed_proof: tuple[bytes, ...]
+    """Proof of `agreed` into the side's own root; empty before leaf 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRoot:
-    """What a side opens below: the root over the steps, with the proof that the payload above is its last leaf; or the
-    node over the operators' half of a trace."""
+    """A side's root of the tree below the leaf, tied to its claim above."""
 
     root: bytes
+    """At CHECKPOINT the root over the interval's steps. At STEP the node over the operators' half of the trace: the
+    contract itself joins it with the state root that the side has claimed."""
     last_leaf_proof: tuple[bytes, ...]
+    """At CHECKPOINT the proof that the side's payload above is the last leaf of `root`; at STEP empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorOpening:
-    """What a side says about the disputed operator."""
+    """A side's opening of the operator that the search of level OPERATOR has found."""
 
     descriptor: bytes
+    """The operator's descriptor, a leaf under the program root. Only the side that opens first is asked for it."""
     descriptor_proof: tuple[bytes, ...]
     tensor_root: bytes
+    """Payload of the side's leaf: the root of the output's chunks, and so this side's root of level CHUNK."""
     children: Children
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperandRoot:
-    """The tensor root of an operand, a leaf of the challenger's trace; zero where nothing of it is opened."""
-
-    root: bytes
-    proof: tuple[bytes, ...]
-
-
-NO_OPERAND = OperandRoot(root=bytes(32), proof=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """A chunk of operand number `input`, with its proof up to the tensor root."""
-
-    input: int
-    chunk: int
-    data: bytes
-    proof: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementProof:
-    """All that decides one element of the trainer's chunk."""
-
-    descriptor: bytes
-    chunk: bytes
-    position: int
-    operands: tuple[OperandRoot, ...]
-    openings: tuple[Opening, ...]
+    """Children of `tensorRoot`; both zero if the output is a single chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partial:
-    """A running result: three words of 32 bytes."""
+    """The exact partial result of a reduction after some of its terms, in its one canonical form: "Exact partial sums"
+    in docs/protocol.md. All zero before the first term."""
 
     words: tuple[bytes, bytes, bytes]
-
-    @staticmethod
-    def of(encoded: bytes) -> Partial:
-        """From the 96 bytes that are a leaf of level PARTIAL."""
-        return Partial(words=(encoded[:32], encoded[32:64], encoded[64:96]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,15 +404,57 @@ class PartialsOpening:
     descriptor: bytes
     root: bytes
     last: Partial
+    """The last leaf, which comes to the element."""
     last_leaf_proof: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperandRoot:
+    """The tensor root of an operand, in the order of the descriptor's inputs."""
+
+    root: bytes
+    """May be zero, with an empty proof, if nothing of this operand is opened."""
+    proof: tuple[bytes, ...]
+    """Into the challenger's trace; both are equal there."""
+
+
+NO_OPERAND = OperandRoot(root=bytes(32), proof=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkOpening:
+    """A chunk of an operand's tensor, with its proof into that tensor's root."""
+
+    input: int
+    """Number of the operand that it belongs to: the first that is this value."""
+    chunk: int
+    """Number of the chunk in the operand's bytes."""
+    data: bytes
+    proof: tuple[bytes, ...]
+    """From the leaf upwards, as many as the tree is deep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementProof:
+    """A proof of one element of the disputed chunk."""
+
+    descriptor: bytes
+    chunk: bytes
+    """The trainer's chunk."""
+    position: int
+    """Number of the element in the chunk."""
+    operands: tuple[OperandRoot, ...]
+    openings: tuple[ChunkOpening, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentProof:
-    """All that decides one segment of the disputed element's terms."""
+    """A proof of one segment of the disputed element's terms."""
 
     descriptor: bytes
     before: Partial
+    """The agreed running result before the segment; all zero before segment 0."""
     before_proof: tuple[bytes, ...]
+    """Into the challenger's tree of running results; empty before segment 0."""
     operands: tuple[OperandRoot, ...]
-    openings: tuple[Opening, ...]
+    openings: tuple[ChunkOpening, ...]

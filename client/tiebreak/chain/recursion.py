@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 _LIMIT = 1024 * 12
-"""What py-evm asks for. json, copy and repr stay within a C stack of 8 MiB with it."""
+"""Nested calls that py-evm asks for. json, copy and repr stay within a C stack of 8 MiB with it."""
 
 
 def restore_recursion_limit() -> None:

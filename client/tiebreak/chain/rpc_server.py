@@ -1,7 +1,7 @@
 """The embedded chain behind HTTP, on the loopback interface, so that several processes can share it.
 
-For development only: whoever can open a local connection may move its clock. Web pages may not: requests that a
-browser would send across sites (any Origin, other Content-Types, foreign Host names) are refused.
+For development only: every local program may move its clock. Web pages may not: requests that a browser would send
+across sites (any Origin, other Content-Types, foreign Host names) are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RpcServer:
             self._server = _Server(("127.0.0.1", port), handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise DevnetError(f"port {port} is taken: choose another, or stop what listens there.") from error
+                raise port_taken(port) from error
             raise DevnetError(f"port {port} cannot be used ({error.strerror}): choose another.") from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="devnet", daemon=True)
         self._thread.start()
@@ -46,6 +46,11 @@ class RpcServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def port_taken(port: int) -> DevnetError:
+    """The error for a port that another program has."""
+    return DevnetError(f"port {port} is taken: choose another, or stop what listens there.")
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,6 +1,6 @@
-"""Sends transactions of one account, so that every intention is carried out once, whatever happens on the way.
+"""Sends the transactions of one account, so that every intention is carried out once, whatever happens on the way.
 
-`outbox` says how.
+`signer` signs and hands over one transaction, `outbox` follows all of them, and `Sender` waits.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Sender(Outbox):
         self._stop = stop if stop is not None else node.stop
         self._sleep = sleep
         self._instant = True
-        """Whether blocks take transactions as soon as they are sent, as far as is known: then asking at once pays."""
+        """True while blocks take transactions as soon as they are sent, so that asking at once pays."""
 
     def send(
         self,
@@ -145,7 +145,7 @@ class Sender(Outbox):
         """One look at all that is on its way; replaces what is stuck. Returns what a block has taken, or what ended in
         another way, since the last call and for nobody who waits.
 
-        `head`: the newest block, from whoever has just asked for it. Two requests, and one for each transaction that
+        `head`: the newest block, if the caller has just asked for it. Two requests, and one for each transaction that
         was taken.
         """
         return self._poll(head)
@@ -199,7 +199,7 @@ class Sender(Outbox):
             return sent.done
 
     def _settled(self, sent: Sent, depth: int) -> bool:
-        """Whether the end of an intention lies deep enough, in the chain that the node has now."""
+        """True if the end of an intention lies deep enough in the chain that the node has now."""
         if sent.error is not None or depth == 0:
             return True
         with self._lock:
@@ -232,4 +232,7 @@ class Sender(Outbox):
         try:
             pause(seconds, self._stop)
         except Halted as error:
-            raise Stopped("stopped while a transaction waited for its block: the journal has it.") from error
+            raise Stopped(
+                "stopped while a transaction waited for its block (the journal has it): run the same command again to "
+                "carry on."
+            ) from error

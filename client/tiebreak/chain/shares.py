@@ -1,4 +1,4 @@
-"""How a lost bond is divided, as `contracts/src/Bonds.sol` does it; docs/economics.md says why."""
+"""Division of a lost bond, as `contracts/src/Bonds.sol` does it; docs/economics.md says why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Shares:
 
     @staticmethod
     def of(bond: int, spent: int) -> Shares:
-        """spent: wei on the winner's meter (`Game.spent`)."""
+        """spent: wei on the winner's meter (`GameView.spent`)."""
         gas = min(spent, bond // 4)
         rest = bond - gas
         half, quarter = rest // 2, rest // 4
@@ -27,5 +27,5 @@ class Shares:
 
     @property
     def winners(self) -> int:
-        """What a winner gets that is the earliest challenger as well, or the trainer."""
+        """Wei for a winner that is the trainer, or the earliest challenger as well."""
         return self.gas + self.half

@@ -1,8 +1,10 @@
-"""The training spec as the contract stores it: the engine's spec, and who decides disputes."""
+"""The training spec as the contract stores it: the engine's spec, and the accounts that decide disputes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
@@ -13,9 +15,8 @@ _TYPES = (
     *("uint64", "uint64", "bytes32", "uint64", "bytes32", "uint64", "bytes32", "uint64", "uint64", "bytes32"),
     *("uint64", "uint32", "uint8", "uint8", "uint8", "uint8", "address", "address"),
 )
-"""Solidity types of the struct TrainingSpec, in its order, which is the order of the engine's fields plus
-`referee` and `adjudicator`.
-"""
+"""Solidity types of the struct TrainingSpec. By hand, so that no artifact is loaded to hash a spec; a test holds them
+against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,13 @@ class PostedSpec:
     """The account that decides about an element where the adjudicator's precision does not."""
     adjudicator: ChecksumAddress
     """The contract that computes disputed elements."""
+
+    @staticmethod
+    def of(values: Sequence[Any]) -> PostedSpec:
+        """Builds a spec from the fields of the Solidity struct, in its order: the engine's, then the two addresses."""
+        *training, referee, adjudicator = values
+        names = (field.name for field in fields(TrainingSpec))
+        return PostedSpec(TrainingSpec(**dict(zip(names, training, strict=True))), referee, adjudicator)
 
     def as_tuple(self) -> tuple[object, ...]:
         """The fields in the order of the Solidity struct."""

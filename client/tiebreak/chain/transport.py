@@ -1,4 +1,4 @@
-"""How a JSON-RPC request reaches a node: over HTTP, or by a call into the chain inside this process."""
+"""Transports of JSON-RPC requests to a node: over HTTP, or by a call into the chain inside this process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MAX_ANSWER = 32 * 1024 * 1024
 
 
 class Transport(Protocol):
-    """One request, one answer. Methods may be called from several threads."""
+    """Carries one request to a node and brings back one answer. Methods may be called from several threads."""
 
     @property
     def name(self) -> str:
-        """What to call the node in messages; holds no secrets."""
+        """The node's name in messages, which holds no secrets."""
 
     def request(self, method: str, params: list[object]) -> object:
         """Returns the JSON value `result`. Raises RpcRefused, ChainUnavailable, InvalidAnswer."""
@@ -39,7 +39,7 @@ class HttpTransport:
     seconds for all attempts at one request together. `attempts`: how often a request is tried when the network, or a
     busy node (status 429 and 5xx, an answer that breaks off), fails. Every request may be repeated: reading is
     harmless, and a signed transaction counts once however often it is sent. `stop`: ends every request at once, with
-    Stopped. Raises ChainUnavailable if `url` is none.
+    Stopped. Raises ChainUnavailable if `url` is not an http(s) URL.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class HttpTransport:
             try:
                 return self._attempt(method, request_id, body, min(self._timeout, ends - time.monotonic()))
             except Halted as error:
-                raise Stopped(f"stopped while {self._name} was asked for {method}.") from error
+                raise self._stopped(method) from error
             except _Transient as error:
                 wait = max(error.after, min(5.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
                 if attempt >= self._attempts or time.monotonic() + wait >= ends:
@@ -88,7 +88,7 @@ class HttpTransport:
             try:
                 pause(wait, self._stop)
             except Halted as error:
-                raise Stopped(f"stopped while {self._name} was asked for {method}.") from error
+                raise self._stopped(method) from error
         raise AssertionError("an endless loop has ended")
 
     def _attempt(self, method: str, request_id: int, body: bytes, seconds: float) -> object:
@@ -97,6 +97,9 @@ class HttpTransport:
         except TooLate as error:
             raise _Transient(f"more than {self._timeout:g} seconds") from error
         return self._result(method, request_id, raw)
+
+    def _stopped(self, method: str) -> Stopped:
+        return Stopped(f"stopped while {self._name} was asked for {method}: run the same command again to carry on.")
 
     def _hopeless(self, method: str, error: Exception) -> ChainError:
         if isinstance(error, _Broken):
@@ -153,7 +156,7 @@ class HttpTransport:
 
 
 class _Transient(ChainError):
-    """Worth another try, `after` so many seconds at the earliest."""
+    """A failure that is worth another try, `after` so many seconds at the earliest."""
 
     def __init__(self, why: str, after: float = 0.0) -> None:
         self.after = after
@@ -161,7 +164,7 @@ class _Transient(ChainError):
 
 
 class _Broken(_Transient):
-    """An answer that is no JSON: mostly one that was cut off on its way."""
+    """An answer that is no JSON, mostly because it was cut off on its way."""
 
 
 def refusal(method: str, error: object) -> RpcRefused:

@@ -1,4 +1,4 @@
-"""One look at the chain for any number of jobs and games: two requests a block.
+"""View of any number of jobs and games, kept up to date by two requests a block.
 
 Every look asks for the newest block and for the contract's events of the last `MAX_REORGANISATION` blocks. So an event
 that a node had not seen yet, or that came back in another block, shows up at the next look. Jobs and games are read
@@ -21,7 +21,7 @@ from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION, Block
 from tiebreak.chain.pace import Pace
 from tiebreak.chain.posted import find_chunk
-from tiebreak.chain.records import Game, Job, Side
+from tiebreak.chain.records import GameView, JobView, Side
 
 PAGE = 100
 """Views of one request: a node gives a call some 50 million gas, and a game takes up to 0.2 million to show."""
@@ -32,7 +32,7 @@ _ALL_AFTER = 100
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a look has found. `taken_back`: events of blocks that are no longer part of the chain."""
+    """Findings of one look. `taken_back`: events of blocks that are no longer part of the chain."""
 
     block: Block
     events: tuple[Event, ...]
@@ -59,19 +59,19 @@ class Watch:
         self._lock = threading.RLock()
         self._head: Block | None = None
         self._events: dict[tuple[bytes, int], Event] = {}
-        """Of the last blocks, by block hash and place in the block."""
+        """Events of the last blocks, by block hash and place in the block."""
         self._hashes: dict[int, bytes] = {}
         self._followed: set[int] = set()
-        self._jobs: dict[int, Job] = {}
-        self._games: dict[int, Game] = {}
+        self._jobs: dict[int, JobView] = {}
+        self._games: dict[int, GameView] = {}
         self._games_of: dict[int, list[int]] = {}
         self._chunks: dict[int, tuple[bytes, ...]] = {}
-        self._confirmed: dict[int, tuple[int, Job]] = {}
+        self._confirmed: dict[int, tuple[int, JobView]] = {}
         self._stale_jobs: set[int] = set()
         self._stale_games: set[int] = set()
         self._all_read_at = 0
         self._untold: News | None = None
-        """What was taken in before a request failed."""
+        """News that was taken in before a request failed."""
 
     # What is followed.
 
@@ -122,8 +122,8 @@ class Watch:
 
     # The newest view.
 
-    def job(self, job: int) -> Job:
-        """Raises ContractError (WrongJobStatus) if there is no such job in the node's newest block."""
+    def job(self, job: int) -> JobView:
+        """The job now. Raises ContractError (WrongJobStatus) if the node's newest block has no such job."""
         with self._lock:
             found = self._jobs.get(job)
             if found is None or job in self._stale_jobs:
@@ -134,7 +134,7 @@ class Watch:
             return found
 
     def games_of(self, job: int) -> list[int]:
-        """A job's games in the order in which they were called for."""
+        """A job's games in the order of their challenges."""
         with self._lock:
             shown = self.job(job)
             known = self._games_of.get(job)
@@ -144,8 +144,8 @@ class Watch:
                     self._games_of[job] = known
             return list(known)
 
-    def game(self, game: int) -> Game:
-        """Raises ContractError (WrongPhase) if there is no such game in the node's newest block."""
+    def game(self, game: int) -> GameView:
+        """The game now. Raises ContractError (WrongPhase) if the node's newest block has no such game."""
         with self._lock:
             found = self._games.get(game)
             if found is None or game in self._stale_games:
@@ -156,15 +156,15 @@ class Watch:
             return found
 
     def read_games(self, games: Iterable[int]) -> None:
-        """Reads those that are not at hand, a page with one request, so that `game` need not ask for each."""
+        """Reads the games that are not at hand, a page with one request, so that `game` need not ask for each."""
         with self._lock:
             self._stale_games |= {game for game in games if game not in self._games}
             self._read_stale()
 
     # The deep view.
 
-    def confirmed_job(self, job: int) -> Job:
-        """The job as it stood `confirmations` blocks ago: for what a bond is put on.
+    def confirmed_job(self, job: int) -> JobView:
+        """The job as it stood `confirmations` blocks ago, which a bond may be put on.
 
         Raises NotConfirmed if it was not there yet, or if another job has its number now."""
         with self._lock:
@@ -184,7 +184,7 @@ class Watch:
             return known[1]
 
     def is_confirmed(self, game: int) -> bool:
-        """Whether a game stood as it does now `confirmations` blocks ago."""
+        """True if a game stood `confirmations` blocks ago as it does now."""
         with self._lock:
             if self.confirmations == 0:
                 return True
@@ -205,8 +205,8 @@ class Watch:
     def posted_chunk(self, game: int) -> bytes | None:
         """The chunk that the trainer has posted in a game; None if the node does not show it.
 
-        One that was seen costs nothing; otherwise events are searched from the newest block back to that in which the
-        game was called for. Its hash is known, so it need not lie under any number of blocks."""
+        A chunk that was seen costs nothing; otherwise events are searched from the newest block back to the
+        challenge. Its hash is known, so it need not lie under any number of blocks."""
         with self._lock:
             shown = self.game(game)
             wanted = shown.search.nodes[Side.TRAINER]
@@ -221,7 +221,7 @@ class Watch:
     # How a look is done.
 
     def _is_old(self, head: Block, before: Block) -> bool:
-        """Whether a node shows nothing that was not seen: the same block, or one that it had before (it lags)."""
+        """True if a node shows nothing new: the same block, or one that it had before (it lags)."""
         if head.hash == before.hash or self._hashes.get(head.number) == head.hash:
             return True
         # Lower than what was seen, and no other block at a number that was seen: that may as well be a node that lags.
@@ -255,7 +255,7 @@ class Watch:
             self._touch(event)
 
     def _taken_back(self, missing: dict[tuple[bytes, int], Event], head: Block) -> dict[tuple[bytes, int], Event]:
-        """Those of the missing events whose blocks are proved to be gone; the others a lagging node has left out."""
+        """The missing events whose blocks are proved to be gone; a lagging node has left out the others."""
         canonical: dict[int, bytes | None] = {head.number: head.hash}
         for number in sorted({event.block for event in missing.values()}):
             if number not in canonical:
@@ -294,7 +294,7 @@ class Watch:
         kept: dict[int, Any] = self._jobs if is_job else self._games
         (self._stale_jobs if is_job else self._stale_games).discard(number)
         if isinstance(shown, ContractError):
-            # Not there (any more, or for this node): whoever asks gets the contract's own answer.
+            # Not there (any more, or for this node): the next question goes to the contract itself.
             kept.pop(number, None)
         elif is_job or shown.job in self._followed:
             kept[number] = shown

@@ -1,4 +1,4 @@
-"""`tiebreak account ...`: a key of one's own, encrypted on disk."""
+"""`tiebreak account ...`: the user's key, encrypted on disk."""
 
 from __future__ import annotations
 

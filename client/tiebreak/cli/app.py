@@ -1,4 +1,4 @@
-"""`tiebreak`: all commands, and what becomes of errors."""
+"""`tiebreak`: the root command and its subcommands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tiebreak devnet`, `deploy`, `status` and `withdraw`: the chain, seen and used."""
+"""`tiebreak devnet`, `deploy`, `status` and `withdraw`: commands about the chain itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from tiebreak.cli import network, options
 from tiebreak.cli.failures import CommandError
+from tiebreak.cli.groups import takes_groups
 from tiebreak.cli.quantities import in_ether
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command()(status)
-    app.command()(withdraw)
+    app.command()(takes_groups(status))
+    app.command()(takes_groups(withdraw))
     app.command()(devnet)
-    app.command()(deploy)
+    app.command()(takes_groups(deploy))
 
 
 def devnet(
@@ -80,9 +81,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def deploy(
-    chain: network.Chain = network.DEFAULT_CHAIN,
     keystore: network.Keystore = None,
-    confirmations: network.Confirmations = None,
+    *,
+    node: network.ChainOptions,
     json: options.Json = False,
 ) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
@@ -92,7 +93,7 @@ def deploy(
     from tiebreak.cli import output
 
     signer = network.account(keystore)
-    game = VerificationGame.deploy(Sender(connect(chain, confirmations=confirmations or 0), signer))
+    game = VerificationGame.deploy(Sender(connect(node.chain, confirmations=node.confirmations or 0), signer))
     if json:
         output.show_json({"contract": game.address, "chain_id": game.node.chain_id})
     else:
@@ -104,9 +105,8 @@ def status(
     account: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Show the balance and the credit of an account.")
     ] = None,
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    confirmations: network.Confirmations = None,
+    *,
+    chain: network.ContractOptions,
     json: options.Json = False,
 ) -> None:
     """Show the state of the contract, or of one job and its games."""
@@ -116,7 +116,7 @@ def status(
     if job is not None and account is not None:
         raise CommandError("a job and an account are too much at once: ask for one of them.")
     who = network.address(account, "the account") if account is not None else None
-    game = network.open_game(chain, contract, confirmations, None)
+    game = chain.open_game()
     if job is not None:
         show_posted(game, job, with_games=True, as_json=json)
     else:
@@ -138,17 +138,15 @@ def status(
 
 
 def withdraw(
-    keystore: network.Keystore = None,
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    confirmations: network.Confirmations = None,
+    *,
+    chain: network.AccountOptions,
     json: options.Json = False,
 ) -> None:
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
     from tiebreak.cli import output
 
-    signer = network.account(keystore)
-    game = network.open_game(chain, contract, confirmations, signer)
+    signer = network.account(chain.keystore)
+    game = chain.open_game(signer)
     if game.credit_of(signer.address) == 0:
         raise CommandError(f"the contract owes nothing to {signer.address}: wait until a job or a game has ended.")
     amount, receipt = game.withdraw()

@@ -1,4 +1,4 @@
-"""What a person sees when something fails: one sentence that says what to do, and an exit code; no traceback.
+"""Errors as a person sees them: one sentence that says what to do, and an exit code; no traceback.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, and the answer is "no" (an audit that disagrees, a demo story that
 ended as it should not), 130 interrupted.
@@ -18,6 +18,14 @@ ANSWER_IS_NO = 3
 
 _OUR_PACKAGES = frozenset(["roundlog", "tiebreak"])
 
+_REMEDIES = {
+    "JobError": "copy the job again, or make it again with `tiebreak job create`",
+    "LogError": "copy the log again, or run `tiebreak train` in its run's directory, which mends it",
+    "StorageError": "check that file and its disk, and run the same command again",
+}
+"""What helps against errors that only say which file is damaged, by the names of their classes: importing those takes
+longer than most commands. Their subclasses say themselves what helps."""
+
 
 class CommandError(Exception):
     """Something that the user can put right; the message is one sentence that says how."""
@@ -26,13 +34,13 @@ class CommandError(Exception):
 
 
 class WrongUsage(CommandError):
-    """A command line that cannot be meant."""
+    """A command line that contradicts itself; exit code 2."""
 
     code = WRONG_USAGE
 
 
 class OneSentenceErrors(TyperGroup):
-    """The root command: turns whatever a command raises into a sentence on standard error."""
+    """The root command, which turns an error of any command into a sentence on standard error."""
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command. With --debug, errors pass as they are."""
@@ -52,8 +60,11 @@ def sentence(error: Exception) -> str:
     """An error as one sentence, on one line, without control characters."""
     from tiebreak.chain.errors import printable
 
-    if type(error).__module__.partition(".")[0] in _OUR_PACKAGES:
-        text = str(error)
+    if _is_disk_full(error) or _is_disk_full(error.__cause__):
+        text = "the disk is full: make room and run the same command again"
+    elif type(error).__module__.partition(".")[0] in _OUR_PACKAGES:
+        remedy = _REMEDIES.get(type(error).__name__)
+        text = f"{error}; {remedy}" if remedy is not None else str(error)
     elif isinstance(error, OSError):
         text = _of_system(error)
     elif isinstance(error, MemoryError):
@@ -69,11 +80,13 @@ def sentence(error: Exception) -> str:
 
 def _of_system(error: OSError) -> str:
     reason = error.strerror or str(error)
-    if error.errno == errno.ENOSPC:
-        return "the disk is full: make room and run the same command again"
     if error.filename is None:
         return f"the system refused ({reason}): check your files and connections"
     return f"{error.filename} cannot be used ({reason}): check the path"
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
 
 
 def _is_typers_own(error: Exception) -> bool:

@@ -1,17 +1,19 @@
-"""`tiebreak job ...`: what a customer makes, posts and collects, and what everyone else looks at."""
+"""`tiebreak job ...`: jobs, from capture to the collected model."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import network, options, quantities, roles
-from tiebreak.cli import terms as terms_of
+from tiebreak.cli import options, roles
 from tiebreak.cli.failures import CommandError
+from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.network import ContractOptions, PartyOptions
+from tiebreak.cli.terms import PostedTerms
 
 if TYPE_CHECKING:
     from roundlog.training.job import Job
@@ -23,51 +25,64 @@ app = typer.Typer(no_args_is_help=True, help="Training jobs: make one, post it, 
 
 
 class Policy(enum.StrEnum):
-    """`rounding_policy` of a spec, by name."""
+    """Names of a spec's `rounding_policy`."""
 
     CERTIFIED = "certified"
     THRESHOLD = "threshold"
 
 
-_TERMS = "Posting it on the chain"
+_CAPTURED = "The job"
 
 
-def _time(help: str) -> Any:
-    return typer.Option(parser=quantities.seconds, metavar="TIME", help=help, rich_help_panel=_TERMS)
-
-
-_EXAMPLES = (
-    "Examples: digits (scikit-learn's images); gpt (small, on the bytes of the text --data); gpt2 (124 million "
-    "parameters, on the text --data, whose tokens are its bytes or, with --set tokenizer=PATH, those of GPT-2's "
-    "tokenizer.json); logistic (2^18 generated rows); resnet50 and vgg11 (on --data, the folder of CIFAR-10's python "
-    "files). Without --data, gpt2, resnet50 and vgg11 train on generated data. Nothing is downloaded. Defaults are "
-    "changed by --set steps=20 --set batch_size=4 and the like; after a wrong name you are told all of them."
+@app.command(
+    epilog=examples(
+        "tiebreak job create my_task.py:task --out job",
+        "tiebreak job create digits --set steps=20 --out job",
+        "tiebreak job create gpt2 --data book.txt --set tokenizer=tokenizer.json --out job",
+        "tiebreak job create job --reward 0.5ether --referee 0x...",
+    )
 )
-
-
-@app.command(epilog=_EXAMPLES)
+@takes_groups
 def create(
     source: Annotated[
         str,
         typer.Argument(
             metavar="TASK",
-            help="my_task.py:function that returns a roundlog.capture.Task, an example (digits, gpt, gpt2, logistic, "
-            "resnet50, vgg11), or the directory of a job that is only to be posted.",
+            help="my_task.py:function that returns a roundlog.Task; an example (digits, gpt, gpt2, logistic, resnet50, "
+            "vgg11); or the directory of a job to be posted.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="Directory for the job's files; made, or empty.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Directory for the job's files; made, or empty.", rich_help_panel=_CAPTURED),
+    ] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the function; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A parameter of the function; a wrong NAME gets a list.",
+            rich_help_panel=_CAPTURED,
+        ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="PATH", help="What to train on: a file or folder; see below.")
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="A text for gpt and gpt2, a folder of CIFAR-10's python files for resnet50 and vgg11 (default: "
+            "generated data, but for gpt).",
+            rich_help_panel=_CAPTURED,
+        ),
     ] = None,
     policy: Annotated[
         Policy | None,
         typer.Option(
-            help="How inexact results are rounded: certified, to the one right answer, or threshold, as OVT has it, "
-            "by the trainer's log (without a chain). [default: certified]",
+            metavar="NAME",
+            help="Rounding: certified (default), to the one right answer, or threshold, by the trainer's log, as OVT "
+            "has it.",
             show_default=False,
+            rich_help_panel=_CAPTURED,
         ),
     ] = None,
     bits: Annotated[
@@ -75,78 +90,23 @@ def create(
         typer.Option(
             min=23,
             max=32,
-            help="b_r of OVT: bits of every result, 8 of them the exponent's. [default: 32]",
+            metavar="N",
+            help="Bits of every result, b_r of OVT (default: 32).",
             show_default=False,
+            rich_help_panel=_CAPTURED,
         ),
     ] = None,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
-    reward: Annotated[
-        int | None,
-        typer.Option(
-            parser=quantities.wei, metavar="AMOUNT", help="Post the job, for this reward.", rich_help_panel=_TERMS
-        ),
-    ] = None,
-    referee: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Who decides where the contract's precision does not.", rich_help_panel=_TERMS
-        ),
-    ] = None,
-    trainer_bond: Annotated[
-        int | None,
-        typer.Option(
-            parser=quantities.wei,
-            metavar="AMOUNT",
-            help="What a wrong trainer loses. [default: the reward]",
-            rich_help_panel=_TERMS,
-        ),
-    ] = None,
-    challenger_bond: Annotated[
-        int | None,
-        typer.Option(
-            parser=quantities.wei,
-            metavar="AMOUNT",
-            help="What a wrong challenger loses. [default: the trainer's bond]",
-            rich_help_panel=_TERMS,
-        ),
-    ] = None,
-    trainer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="The only one who may train it. [default: anyone]", rich_help_panel=_TERMS
-        ),
-    ] = None,
-    allow_large_rows: Annotated[
-        bool,
-        typer.Option(
-            "--allow-large-rows",
-            help="Post it although its rows of data are above 64 KiB, which no transaction can carry. What was loaded "
-            "of them is the referee's to decide: its silence costs the trainer its reward, its lie costs a bond, and "
-            "trainers and auditors leave such a job alone unless they say the same.",
-            rich_help_panel=_TERMS,
-        ),
-    ] = False,
-    commit_window: Annotated[int, _time("For trainers to claim it.")] = "7d",  # type: ignore[assignment]  # parsed by typer
-    challenge_window: Annotated[int, _time("For auditors to challenge the claim.")] = "7d",  # type: ignore[assignment]  # parsed by typer
-    clock: Annotated[int, _time("For each side's moves in one game.")] = "1d",  # type: ignore[assignment]  # parsed by typer
-    referee_clock: Annotated[int, _time("For one verdict.")] = "1d",  # type: ignore[assignment]  # parsed by typer
-    concurrent_games: Annotated[
-        int,
-        typer.Option(min=1, max=1024, metavar="N", help="Games played at a time; others wait.", rich_help_panel=_TERMS),
-    ] = 16,
-    directory: roles.Directory = None,
-    keystore: network.Keystore = None,
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    store: network.Store = None,
-    confirmations: network.Confirmations = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    *,
+    posted: PostedTerms,
+    party: PartyOptions,
     json: options.Json = False,
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
     from tiebreak.cli import output
+    from tiebreak.roles.policy import Policy as Accepted
 
-    if reward is None and (referee or trainer or trainer_bond or challenger_bond):
-        raise CommandError("these are terms of a posted job, but there is no --reward to post it with: add one.")
+    reward = posted.reward
     if reward is not None and policy == Policy.THRESHOLD:
         raise CommandError(
             "under threshold the trainer's log decides, which no contract can judge: leave --reward away."
@@ -155,12 +115,8 @@ def create(
         raise CommandError(
             f"the contract does not round exact operators to {bits} bits: leave --bits away, or --reward."
         )
-    if reward is not None and referee is None:
-        raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
-    judge = network.address(referee, "the referee") if referee is not None else None
-    only = network.address(trainer, "the trainer") if trainer is not None else None
-    accepted = terms_of.policy(None, None, None, large_rows=allow_large_rows)
-    place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
+    posted.check()
+    place = roles.Place(party, max_memory, Accepted(large_rows=posted.allow_large_rows))
     if reward is not None:
         place.contract()  # what cannot be posted is noticed before the work of capturing it
     job, where, sameness = _capture(source, out, setting or [], data, policy, bits, max_memory)
@@ -171,30 +127,26 @@ def create(
         output.show_facts(f"Job in {where}", _facts(job))
         if sameness is not None:
             output.show_line(f"{str(sameness)[0].upper()}{str(sameness)[1:]}.")
-    if reward is not None and judge is not None:
-        from tiebreak.chain.records import ANYONE, Terms
-        from tiebreak.cli.notices import Teller
-        from tiebreak.roles.customer import post_job
-
-        terms = Terms(
-            reward=reward,
-            trainer_bond=(bond := reward if trainer_bond is None else trainer_bond),
-            challenger_bond=bond if challenger_bond is None else challenger_bond,
-            commit_window=commit_window,
-            challenge_window=challenge_window,
-            clock_allowance=clock,
-            referee_allowance=referee_clock,
-            concurrent_games=concurrent_games,
-            trainer=only or ANYONE,
-        )
-        with Teller(as_json=False) as teller:
-            context = place.context("customer", None if json else teller)
-            number = post_job(context, where, terms, judge)
-        plain |= {"job": number, "contract": context.contract.address}
-        if not json:
-            output.show_line(f"This is job {number}.")
+    if reward is not None:
+        plain |= _post(posted, reward, place, where, quiet=json)
     if json:
         output.show_json(plain)
+
+
+def _post(posted: PostedTerms, reward: int, place: roles.Place, where: Path, *, quiet: bool) -> dict[str, object]:
+    """Posts the job of a directory; its number, and the contract that it is posted on."""
+    from tiebreak.cli import output
+    from tiebreak.cli.notices import Teller
+    from tiebreak.roles.customer import post_job
+
+    judge, _ = posted.addresses()
+    assert judge is not None, "PostedTerms.check asks for a referee"
+    with Teller(as_json=False) as teller:
+        context = place.context("customer", None if quiet else teller)
+        number = post_job(context, where, posted.record(reward), judge)
+    if not quiet:
+        output.show_line(f"This is job {number}.")
+    return {"job": number, "contract": context.contract.address}
 
 
 def _capture(
@@ -241,12 +193,12 @@ def _files_of_a_job() -> set[str]:
 
 
 @app.command()
+@takes_groups
 def show(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Directory of a job, or the number of a posted one.")],
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    confirmations: network.Confirmations = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    *,
+    chain: ContractOptions,
     json: options.Json = False,
 ) -> None:
     """Check a job and show what it asks for."""
@@ -255,8 +207,7 @@ def show(
     if not Path(job).exists() and job.isascii() and job.isdigit():
         from tiebreak.cli.views import show_posted
 
-        game = network.open_game(chain, contract, confirmations, None)
-        show_posted(game, int(job), with_games=False, as_json=json)
+        show_posted(chain.open_game(), int(job), with_games=False, as_json=json)
         return
     from tiebreak.cli.training import read_job
 
@@ -268,13 +219,13 @@ def show(
 
 
 @app.command("list")
+@takes_groups
 def list_jobs(
     status: Annotated[
         str | None, typer.Option(metavar="STATUS", help="Only those: open, claimed, final, rejected or expired.")
     ] = None,
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    confirmations: network.Confirmations = None,
+    *,
+    chain: ContractOptions,
     json: options.Json = False,
 ) -> None:
     """List the posted jobs."""
@@ -287,21 +238,18 @@ def list_jobs(
         if status.lower() not in names:
             raise typer.BadParameter(f"{status!r} is none of {', '.join(names)}.", param_hint="--status")
         wanted = JobStatus[status.upper()]
-    show_list(network.open_game(chain, contract, confirmations, None), wanted, json)
+    show_list(chain.open_game(), wanted, json)
 
 
 @app.command()
+@takes_groups
 def collect(
     job: Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number of a job of yours.")],
     model: Annotated[Path, typer.Option(metavar="FILE", help="Where to put the trained state (safetensors).")],
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
-    directory: roles.Directory = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,
     poll: roles.Poll = 2.0,
-    keystore: network.Keystore = None,
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    store: network.Store = None,
-    confirmations: network.Confirmations = None,
+    *,
+    party: PartyOptions,
     json: options.Json = False,
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""
@@ -313,8 +261,7 @@ def collect(
 
         return CustomerRole(context, job, model=model)
 
-    place = roles.Place(keystore, chain, contract, store, confirmations, directory, max_memory)
-    roles.play("customer", place, make, poll, json)
+    roles.play("customer", roles.Place(party, max_memory), make, poll, json)
 
 
 def _plain(job: Job) -> dict[str, object]:

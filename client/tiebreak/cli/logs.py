@@ -1,4 +1,4 @@
-"""`tiebreak log inspect`: what is in a rounding log, every byte checked."""
+"""`tiebreak log inspect`: the contents of a rounding log, every byte checked."""
 
 from __future__ import annotations
 

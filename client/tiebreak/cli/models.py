@@ -1,4 +1,4 @@
-"""`tiebreak verify-model`: whether a file is the model that somebody has committed to, without any chain."""
+"""`tiebreak verify-model`: a check of a model file against a state root, without any chain."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import typer
 
 from tiebreak.cli import options
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
+from tiebreak.cli.groups import examples
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("verify-model")(verify_model)
+    example = examples("tiebreak verify-model model.safetensors --job job --root 0x...")
+    app.command("verify-model", epilog=example)(verify_model)
 
 
 def verify_model(
@@ -34,7 +36,7 @@ def verify_model(
             "program.json and spec.json are read.",
         ),
     ],
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    max_memory: options.Memory = options.DEFAULT_MEMORY,
     json: options.Json = False,
 ) -> None:
     """Check that a file holds the state with this root, every bit of it. No chain is asked, and nothing is trained.

@@ -1,9 +1,10 @@
-"""Where the chain, the contract, the store and the key are, from options and environment variables."""
+"""Options for the chain, the contract, the store and the key, each with its environment variable."""
 
 from __future__ import annotations
 
 import re
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,57 +25,116 @@ DEFAULT_CONFIRMATIONS = 12
 DEFAULT_CHAIN = "http://127.0.0.1:8545"
 _PANEL = "Network"
 
-Chain = Annotated[
-    str, typer.Option("--chain", envvar="TIEBREAK_CHAIN", metavar="URL", help="JSON-RPC node.", rich_help_panel=_PANEL)
-]
-Contract = Annotated[
-    str | None,
-    typer.Option(
-        "--contract",
-        envvar="TIEBREAK_CONTRACT",
-        metavar="ADDRESS",
-        help="The verification game's contract.",
-        rich_help_panel=_PANEL,
-    ),
-]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="TIEBREAK_STORE",
-        metavar="DIR|KUBO",
-        help="Content store: a folder, or Kubo's RPC as multiaddr or URL. By default a folder of the user's.",
-        rich_help_panel=_PANEL,
-    ),
-]
 Keystore = Annotated[
     Path | None,
     typer.Option(
-        "--keystore",
         envvar="TIEBREAK_KEYSTORE",
         metavar="FILE",
-        help="Encrypted key file; its password is asked for, or read from TIEBREAK_KEYSTORE_PASSWORD. Without it the "
-        "key is read from TIEBREAK_PRIVATE_KEY.",
+        help="Encrypted key; its password is asked for, or in TIEBREAK_KEYSTORE_PASSWORD. Without it the key is in "
+        "TIEBREAK_PRIVATE_KEY.",
         rich_help_panel=_PANEL,
     ),
 ]
-Confirmations = Annotated[
-    int | None,
-    typer.Option(
-        "--confirmations",
-        envvar="TIEBREAK_CONFIRMATIONS",
-        min=0,
-        metavar="N",
-        help="Blocks after which something counts as final: what a bond is put on, and that a job is over. [default: "
-        "12; 0 on a development chain]",
-        show_default=False,
-        rich_help_panel=_PANEL,
-    ),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainOptions:
+    """A node of the chain, and when its blocks count as final."""
+
+    chain: Annotated[
+        str, typer.Option(envvar="TIEBREAK_CHAIN", metavar="URL", help="JSON-RPC node.", rich_help_panel=_PANEL)
+    ] = DEFAULT_CHAIN
+    confirmations: Annotated[
+        int | None,
+        typer.Option(
+            envvar="TIEBREAK_CONFIRMATIONS",
+            min=0,
+            metavar="N",
+            help="Blocks until something is final (default: 12; 0 on a devnet).",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContractOptions(ChainOptions):
+    """The contract on the chain, to read from."""
+
+    contract: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TIEBREAK_CONTRACT",
+            metavar="ADDRESS",
+            help="Address of the contract.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def open_game(self, signer: LocalAccount | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
+        """The contract, checked to be this version's; with a signer it can be written to.
+
+        Raises CommandError, ChainError."""
+        if self.contract is None:
+            raise CommandError(
+                "no contract is given: name it with --contract or TIEBREAK_CONTRACT (`tiebreak devnet` starts a chain "
+                "with one)."
+            )
+        where = address(self.contract, "the contract")
+        from tiebreak.chain.game import VerificationGame
+        from tiebreak.chain.node import connect
+        from tiebreak.chain.sender import Sender
+        from tiebreak.roles.desk import DEVELOPMENT_CHAINS
+
+        node = connect(self.chain, confirmations=self.confirmations or 0, stop=stop)
+        if self.confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
+            node.confirmations = DEFAULT_CONFIRMATIONS
+        return VerificationGame.at(node, where, Sender(node, signer) if signer is not None else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountOptions(ContractOptions):
+    """The contract, and the account that writes to it."""
+
+    keystore: Keystore = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyOptions(AccountOptions):
+    """Chain, account, content store and directory: where a role works."""
+
+    store: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TIEBREAK_STORE",
+            metavar="DIR|KUBO",
+            help="Content store: a folder, or Kubo's RPC (default: a folder of yours).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help="Where the role works (default: a folder of yours).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def open_content(self, *, stop: threading.Event | None = None) -> ContentStore:
+        """The content store. Raises StoreError."""
+        from tiebreak.store import open_store
+
+        if self.store is None:
+            from platformdirs import user_data_path
+
+            return open_store(user_data_path("tiebreak") / "store", stop=stop)
+        return open_store(self.store, stop=stop)
 
 
 def address(text: str, what: str) -> ChecksumAddress:
-    """An account or contract; the checksum (EIP-55) is checked where the letters' case carries one.
+    """An address as eth-typing has it, its checksum (EIP-55) verified where the letters' case carries one.
 
     Raises CommandError."""
     from eth_utils.address import is_checksum_address, to_checksum_address
@@ -96,42 +156,3 @@ def account(keystore: Path | None) -> LocalAccount:
         return password
 
     return load_account(keystore, prompt=ask)
-
-
-def open_game(
-    chain: str,
-    contract: str | None,
-    confirmations: int | None,
-    signer: LocalAccount | None,
-    *,
-    stop: threading.Event | None = None,
-) -> VerificationGame:
-    """The contract, checked to be this version's; with a signer it can be written to.
-
-    Raises CommandError, ChainError."""
-    if contract is None:
-        raise CommandError(
-            "no contract is given: name it with --contract or TIEBREAK_CONTRACT (`tiebreak devnet` starts a chain with "
-            "one)."
-        )
-    where = address(contract, "the contract")
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.node import connect
-    from tiebreak.chain.sender import Sender
-    from tiebreak.roles.desk import DEVELOPMENT_CHAINS
-
-    node = connect(chain, confirmations=confirmations or 0, stop=stop)
-    if confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
-        node.confirmations = DEFAULT_CONFIRMATIONS
-    return VerificationGame.at(node, where, Sender(node, signer) if signer is not None else None)
-
-
-def open_content(store: str | None, *, stop: threading.Event | None = None) -> ContentStore:
-    """The content store. Raises StoreError."""
-    from tiebreak.store import open_store
-
-    if store is None:
-        from platformdirs import user_data_path
-
-        return open_store(user_data_path("tiebreak") / "store", stop=stop)
-    return open_store(store, stop=stop)

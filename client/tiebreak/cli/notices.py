@@ -1,4 +1,4 @@
-"""Shows what a role tells: lines for people, JSON lines for programs, a progress bar for long work."""
+"""Notices of a role as output: lines for people, JSON lines for programs, a progress bar for long work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.HEARTBEAT: "dim"}
 
 
 class Teller:
-    """Give its `tell` to a context. Leave the `with` block to end the last progress bar."""
+    """Printer of notices. A context gets its `tell`; leaving the `with` block ends the last progress bar."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

@@ -1,13 +1,23 @@
-"""Options that several commands share."""
+"""Options that commands share, about a job's directory and about how this machine computes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tiebreak.cli import quantities
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roundlog.training.options import RunOptions, StepEvent
+
+COMPUTING = "This machine"
+DEFAULT_MEMORY: Any = "auto"
+"""A default as a user would write it, which typer parses as it does what a user writes."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -20,31 +30,7 @@ Memory = Annotated[
         parser=quantities.memory,
         metavar="SIZE",
         help="Refuse jobs that need more, e.g. 16GiB; auto: more than is free.",
-    ),
-]
-DEFAULT_MEMORY = "auto"
-
-KeepEvery = Annotated[
-    int, typer.Option("--keep-every", min=1, metavar="N", help="Keep every N-th checkpoint on disk, and the last one.")
-]
-
-Threads = Annotated[
-    int | None,
-    typer.Option("--threads", min=1, metavar="N", help="Threads for the kernels; the result is the same for any N."),
-]
-
-
-Device = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="PyTorch device; the result is the same on any.")
-]
-
-MicroBatches = Annotated[
-    int,
-    typer.Option(
-        "--micro-batches",
-        min=1,
-        metavar="N",
-        help="Cut every batch into N parts: the same roots and findings, in less memory and with some disk.",
+        rich_help_panel=COMPUTING,
     ),
 ]
 
@@ -54,17 +40,61 @@ VerifyLog = Annotated[
         "--verify-log",
         parser=quantities.share,
         metavar="SHARE|all",
-        help="Share of the log's decisions to verify, drawn in secret. With less than all, the others are "
-        "believed: a bent one goes unnoticed with the probability 1 - SHARE, and then a wrong claim passes for right. "
-        "Saves time only where resolving a decision exactly is slow.",
+        help="Share of the log's decisions to verify, drawn in secret. A bent one among the others goes unnoticed, and "
+        "then a wrong claim passes for right.",
     ),
 ]
-DEFAULT_VERIFY_LOG = "all"
+DEFAULT_VERIFY_LOG: Any = "all"
+
+MicroBatches = Annotated[
+    int,
+    typer.Option(
+        "--micro-batches",
+        min=1,
+        metavar="N",
+        help="Cut every batch into N parts: the same result, in less memory.",
+        rich_help_panel=COMPUTING,
+    ),
+]
 
 
-def use_threads(count: int | None) -> None:
-    """Lets the kernels of this process use so many threads; None leaves it to PyTorch."""
-    if count is not None:
-        import torch
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """Options of this machine's kernels, memory and disk; none of them changes a result."""
 
-        torch.set_num_threads(count)
+    keep_every: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Keep every N-th checkpoint, and the last one.",
+            rich_help_panel=COMPUTING,
+        ),
+    ] = 1
+    device: Annotated[
+        str,
+        typer.Option(metavar="DEVICE", help="PyTorch device; the same result on any.", rich_help_panel=COMPUTING),
+    ] = "cpu"
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Threads of the kernels; the same result for any N.",
+            rich_help_panel=COMPUTING,
+        ),
+    ] = None
+    max_memory: Memory = DEFAULT_MEMORY
+
+    def run_options(self, micro_batches: int = 1, on_step: Callable[[StepEvent], None] | None = None) -> RunOptions:
+        """The options of a run of the engine."""
+        from roundlog.training.options import RunOptions
+
+        return RunOptions(device=self.device, keep_every=self.keep_every, micro_batches=micro_batches, on_step=on_step)
+
+    def use_threads(self) -> None:
+        """Sets the number of threads of this process's kernels; without the option PyTorch's own number stays."""
+        if self.threads is not None:
+            import torch
+
+            torch.set_num_threads(self.threads)

@@ -18,7 +18,7 @@ from rich.text import Text
 from tiebreak.chain.errors import printable
 
 _SECONDS_BETWEEN_LINES = 10.0
-"""Of progress, where nobody watches: in a file, a pipe."""
+"""Time between lines of progress in a file or a pipe."""
 
 
 def results() -> Console:
@@ -34,13 +34,13 @@ def errors() -> Console:
 
 
 def show_json(content: object) -> None:
-    """For programs: indented JSON; bytes as 0x-hex, paths as text. Amounts in wei are strings, since they exceed what
-    many JSON readers keep exactly."""
+    """Prints indented JSON, for programs; bytes as 0x-hex, paths as text. Amounts in wei are strings, since they
+    exceed what many JSON readers keep exactly."""
     print(json.dumps(content, indent=2, default=_plain))
 
 
 def show_json_line(content: object) -> None:
-    """For programs that read while this one works: one object a line."""
+    """Prints one JSON object on a line, for programs that read while this one works."""
     print(json.dumps(content, default=_plain), flush=True)
 
 
@@ -49,7 +49,7 @@ def _plain(value: object) -> object:
 
 
 def show_facts(title: str, facts: Mapping[str, object]) -> None:
-    """For people: a title and aligned lines of name and value. Values are never cut or wrapped, to be copied."""
+    """Prints a title and aligned lines of name and value, for people. Values are never cut or wrapped, to be copied."""
     console = results()
     console.print(f"[bold]{escape(printable(title))}[/]", soft_wrap=True)
     width = max(map(len, facts), default=0)
@@ -59,7 +59,7 @@ def show_facts(title: str, facts: Mapping[str, object]) -> None:
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """For people: a table; columns whose values are all numbers are set flush right."""
+    """Prints a table, for people; columns whose values are all numbers are set flush right."""
     table = Table(
         title=escape(printable(title)),
         title_justify="left",
@@ -82,22 +82,22 @@ def plain_text(value: object) -> Text:
 
 
 def show_line(text: str) -> None:
-    """For people: one line, never wrapped."""
+    """Prints one line, never wrapped, for people."""
     results().print(escape(printable(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """For people, on standard error: one line, never wrapped."""
+    """Prints one line on standard error, never wrapped, for people."""
     errors().print(escape(printable(text)), soft_wrap=True)
 
 
 def show(renderable: RenderableType) -> None:
-    """Anything of rich, on standard output."""
+    """Prints anything of rich on standard output."""
     results().print(renderable)
 
 
 def flush() -> None:
-    """Lets a reader of standard output have everything that was shown, while this process goes on."""
+    """Flushes standard output, for a reader that works while this process goes on."""
     sys.stdout.flush()
 
 
@@ -112,7 +112,7 @@ class Steps:
         self._told = time.monotonic()
 
     def done(self, count: int, note: str = "") -> None:
-        """`count` of the total are done."""
+        """Shows that `count` of the total are done."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=count, note=escape(note))
         elif (now := time.monotonic()) - self._told >= _SECONDS_BETWEEN_LINES:

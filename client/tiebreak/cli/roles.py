@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import signal
 import threading
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import network, options, terms
+from tiebreak.cli import network, options
 from tiebreak.cli.failures import WrongUsage
+from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.network import PartyOptions
+from tiebreak.cli.terms import AcceptedTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eth_account.signers.local import LocalAccount
+    from roundlog.training.options import RunOptions
 
     from tiebreak.chain.game import VerificationGame
     from tiebreak.cli.notices import Teller
@@ -29,14 +32,32 @@ trainer = typer.Typer(no_args_is_help=True, help="Train jobs and claim their rew
 auditor = typer.Typer(no_args_is_help=True, help="Repeat claimed trainings, and challenge those that are wrong.")
 referee = typer.Typer(no_args_is_help=True, help="Decide disputes that the contract cannot.")
 
-Directory = Annotated[
-    Path | None,
-    typer.Option("--dir", metavar="DIR", help="Where this role keeps its work. By default a folder of the user's."),
+_TAKING_PART = "Taking part"
+
+Poll = Annotated[
+    float,
+    typer.Option(
+        min=0.05, metavar="SECONDS", help="Time between two looks at the chain.", rich_help_panel=_TAKING_PART
+    ),
 ]
-Poll = Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Time between two looks at the chain.")]
-Heartbeat = Annotated[
-    float, typer.Option(min=1.0, metavar="SECONDS", help="Time between two lines that say how things stand.")
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Intervals at which a role looks at the chain and says how things stand."""
+
+    poll: Poll = 2.0
+    heartbeat: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="Time between two lines that say how things stand.",
+            rich_help_panel=_TAKING_PART,
+        ),
+    ] = 60.0
+
+
 Job = Annotated[
     int | None, typer.Option("--job", min=1, metavar="JOB", help="Number of one job; ends when it is over.")
 ]
@@ -50,116 +71,101 @@ def _group() -> None:
 
 
 def _require_trust(job: int | None, referees: list[str] | None) -> None:
-    """Nobody bonds on strangers' jobs by the dozen without having said whose verdicts count."""
+    """Refuses to follow all jobs without a trusted referee. Raises WrongUsage."""
     if job is None and not referees:
         raise WrongUsage(
-            "a referee's word can take your bond, and whoever posts a job may name itself: name those whom you trust "
+            "a referee's word can take your bond, and a customer may name itself: name the referees that you trust "
             "with --trust-referee ADDRESS, or one job that you have looked at with --job NUMBER."
         )
 
 
-@trainer.command("run")
+@trainer.command(
+    "run",
+    epilog=examples(
+        "tiebreak trainer run --job 1",
+        "tiebreak trainer run --trust-referee 0x... --least-reward 0.05ether --keystore key.json",
+    ),
+)
+@takes_groups
 def run_trainer(
     job: Job = None,
-    trust_referee: terms.TrustReferee = None,
-    least_clock: terms.LeastClock = None,
-    most_bond: terms.MostBond = None,
-    least_reward: terms.LeastReward = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
-    least_bond: terms.LeastBond = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
-    allow_large_rows: terms.AllowLargeRows = False,
-    keep_every: options.KeepEvery = 1,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
-    directory: Directory = None,
-    poll: Poll = 2.0,
-    heartbeat: Heartbeat = 60.0,
-    keystore: network.Keystore = None,
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    store: network.Store = None,
-    confirmations: network.Confirmations = None,
+    *,
+    accepted: AcceptedTerms,
+    computing: options.Computing,
+    pace: Pace,
+    party: PartyOptions,
     json: options.Json = False,
 ) -> None:
     """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
     is paid. Killed at any moment, it carries on."""
-    _require_trust(job, trust_referee)
+    _require_trust(job, accepted.trust_referee)
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.follower import Follower
         from tiebreak.roles.trainer import TrainerRole
 
-        computing = _computing(context, device, keep_every)
-        if job is not None:
-            return TrainerRole(computing, job)
-        return Follower(computing, "trainer", lambda number, _: TrainerRole(computing, number))
+        def role(number: int) -> TrainerRole:
+            return TrainerRole(context, number)
 
-    options.use_threads(threads)
-    accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
-    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
-    play("trainer", place, make, poll, json, heartbeat)
+        return role(job) if job is not None else Follower(context, "trainer", lambda number, _: role(number))
+
+    computing.use_threads()
+    place = Place(party, computing.max_memory, accepted.policy(), computing.run_options())
+    play("trainer", place, make, pace.poll, json, pace.heartbeat)
 
 
-@auditor.command("run")
+@auditor.command(
+    "run",
+    epilog=examples(
+        "tiebreak auditor run --job 1 --keystore key.json",
+        "tiebreak auditor run --trust-referee 0x... --least-bond 0.5ether --most-bond 1ether",
+    ),
+)
+@takes_groups
 def run_auditor(
     job: Job = None,
-    verify_log: options.VerifyLog = options.DEFAULT_VERIFY_LOG,  # type: ignore[assignment]  # parsed by typer
+    verify_log: options.VerifyLog = options.DEFAULT_VERIFY_LOG,
     use_log: Annotated[
         bool, typer.Option("--use-log/--no-log", help="Follow the trainer's log, or do without.")
     ] = True,
-    trust_referee: terms.TrustReferee = None,
-    least_clock: terms.LeastClock = None,
-    most_bond: terms.MostBond = None,
-    least_reward: terms.LeastReward = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
-    least_bond: terms.LeastBond = terms.DEFAULT_FLOOR,  # type: ignore[assignment]  # parsed by typer
-    allow_large_rows: terms.AllowLargeRows = False,
-    keep_every: options.KeepEvery = 1,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
+    *,
+    accepted: AcceptedTerms,
     micro_batches: options.MicroBatches = 1,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
-    directory: Directory = None,
-    poll: Poll = 2.0,
-    heartbeat: Heartbeat = 60.0,
-    keystore: network.Keystore = None,
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    store: network.Store = None,
-    confirmations: network.Confirmations = None,
+    computing: options.Computing,
+    pace: Pace,
+    party: PartyOptions,
     json: options.Json = False,
 ) -> None:
     """Audit one job, or all of your trusted referees until interrupted; attest to what is right, challenge what is
     wrong."""
-    _require_trust(job, trust_referee)
+    _require_trust(job, accepted.trust_referee)
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.auditor import AuditorRole
         from tiebreak.roles.follower import Follower
 
-        computing = _computing(context, device, keep_every, micro_batches)
-
         def role(number: int) -> AuditorRole:
-            return AuditorRole(computing, number, verify_log=verify_log, use_log=use_log, only_with_bond=job is None)
+            return AuditorRole(context, number, verify_log=verify_log, use_log=use_log, only_with_bond=job is None)
 
-        return role(job) if job is not None else Follower(computing, "auditor", lambda number, _: role(number))
+        return role(job) if job is not None else Follower(context, "auditor", lambda number, _: role(number))
 
-    options.use_threads(threads)
-    accepted = terms.policy(trust_referee, least_clock, most_bond, least_reward, least_bond, allow_large_rows)
-    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory, accepted)
-    play("auditor", place, make, poll, json, heartbeat)
+    computing.use_threads()
+    place = Place(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches))
+    play("auditor", place, make, pace.poll, json, pace.heartbeat)
 
 
-@referee.command("run")
+@referee.command(
+    "run",
+    epilog=examples(
+        "tiebreak referee run --keystore key.json --json",
+    ),
+)
+@takes_groups
 def run_referee(
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
-    directory: Directory = None,
-    poll: Poll = 2.0,
-    heartbeat: Heartbeat = 60.0,
-    keystore: network.Keystore = None,
-    chain: network.Chain = network.DEFAULT_CHAIN,
-    contract: network.Contract = None,
-    store: network.Store = None,
-    confirmations: network.Confirmations = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    *,
+    pace: Pace,
+    party: PartyOptions,
     json: options.Json = False,
 ) -> None:
     """Answer every game that calls this account, until interrupted: about rows of data that do not fit a transaction,
@@ -170,38 +176,21 @@ def run_referee(
 
         return RefereeRole(context)
 
-    place = Place(keystore, chain, contract, store, confirmations, directory, max_memory)
-    play("referee", place, make, poll, json, heartbeat)
-
-
-def _computing(context: RoleContext, device: str, keep_every: int, micro_batches: int = 1) -> RoleContext:
-    """The context of a party that computes in this way."""
-    from roundlog.training.options import RunOptions
-
-    from tiebreak.roles.engine import Engine
-
-    options = RunOptions(device=device, keep_every=keep_every, micro_batches=micro_batches)
-    return replace(context, engine=Engine(options=options))
+    play("referee", Place(party, max_memory), make, pace.poll, json, pace.heartbeat)
 
 
 class Place:
-    """Where a role works, as its options say."""
+    """The chain, store and directory of a role, opened as its options say."""
 
     def __init__(
         self,
-        keystore: Path | None,
-        chain: str,
-        contract: str | None,
-        store: str | None,
-        confirmations: int | None,
-        directory: Path | None,
+        party: PartyOptions,
         max_memory: int,
         policy: Policy | None = None,
+        options: RunOptions | None = None,
     ) -> None:
-        self._network = (chain, contract, confirmations)
-        self._keystore, self._store = keystore, store
-        self._directory, self._policy = directory, policy
-        self._max_memory = max_memory
+        self._party, self._policy = party, policy
+        self._max_memory, self._options = max_memory, options
         self.stop = threading.Event()
         """Set it, and everything that waits here ends: for the chain, the store, the next look."""
         self._opened: tuple[VerificationGame, LocalAccount] | None = None
@@ -209,20 +198,21 @@ class Place:
     def contract(self) -> tuple[VerificationGame, LocalAccount]:
         """The contract, and the account that writes to it. Raises CommandError, ChainError."""
         if self._opened is None:
-            signer = network.account(self._keystore)
-            self._opened = network.open_game(*self._network, signer, stop=self.stop), signer
+            signer = network.account(self._party.keystore)
+            self._opened = self._party.open_game(signer, stop=self.stop), signer
         return self._opened
 
     def context(self, role: str, teller: Teller | None) -> RoleContext:
-        """Everything that a role is given. Raises CommandError, ChainError, StoreError, OSError."""
+        """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from tiebreak.chain.sender import Sender
         from tiebreak.memory import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
+        from tiebreak.roles.engine import Engine
         from tiebreak.roles.notices import ignore
         from tiebreak.roles.policy import Policy
 
         contract, signer = self.contract()
-        directory = self._directory
+        directory = self._party.directory
         if directory is None:
             from platformdirs import user_data_path
 
@@ -232,15 +222,16 @@ class Place:
         return RoleContext(
             contract=contract.by(sender),
             sender=sender,
-            store=network.open_content(self._store, stop=self.stop),
+            store=self._party.open_content(stop=self.stop),
             directory=directory,
+            engine=Engine() if self._options is None else Engine(options=self._options),
             limits=RoleLimits(memory_bytes=min(self._max_memory, usable_memory())),
             policy=self._policy or Policy(),
             notify=teller.tell if teller is not None else ignore,
         )
 
-    def station_in_time(self, role: str, teller: Teller) -> RoleContext | None:
-        """The same, once chain, store and disk can be reached; None if that was not to be before `stop`.
+    def context_in_time(self, role: str, teller: Teller) -> RoleContext | None:
+        """The context of a role, once chain, store and disk can be reached; None if `stop` was set before that.
 
         Raises CommandError and AccountError, and DeploymentError once the chain has said the same several times."""
         from tiebreak.chain.errors import AccountError, ChainError, DeploymentError
@@ -251,8 +242,8 @@ class Place:
         from tiebreak.store import StoreError
         from tiebreak.store.location import kubo_address
 
-        if self._store is not None:
-            kubo_address(self._store)  # a location that cannot be meant is no outage
+        if self._party.store is not None:
+            kubo_address(self._party.store)  # a location that cannot be meant is no outage
         pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
         while not self.stop.is_set():
             try:
@@ -293,7 +284,7 @@ def play(
     progress = Progress(state="not started")
     try:
         with Teller(as_json=as_json) as teller:
-            context = place.station_in_time(name, teller)
+            context = place.context_in_time(name, teller)
             if context is not None:
                 role = make(context)
                 progress = role.run(poll=poll, heartbeat=heartbeat)

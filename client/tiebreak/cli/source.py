@@ -1,6 +1,6 @@
-"""A customer's own task: a function in a Python file of theirs, or one of the examples.
+"""The task of `job create`: a function in the customer's Python file, or one of the examples.
 
-This is the one place where a user's Python runs, on that user's own machine; everybody else gets data.
+A user's Python runs only here, on that user's own machine; everybody else gets data.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def _failed(error: Exception, path: Path) -> CommandError:
-    """Says where in the user's file its code failed."""
+    """The error of a user's code, with the line of the user's file."""
     if isinstance(error, SyntaxError):
         line = error.lineno
     else:

@@ -1,98 +1,159 @@
-"""Options of those who put bonds on jobs: whose verdicts they trust, and which terms they accept."""
+"""Options about a job's terms: those that a customer posts, and those that trainers and auditors accept."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tiebreak.cli import network, quantities
+from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
+
+    from tiebreak.chain.records import Terms
     from tiebreak.roles.policy import Policy
 
-_PANEL = "What a bond is put on"
-
-TrustReferee = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trust-referee",
-        metavar="ADDRESS",
-        help="Put bonds only on jobs with this referee, whose word can take them; repeatable.",
-        rich_help_panel=_PANEL,
-    ),
-]
-LeastClock = Annotated[
-    int | None,
-    typer.Option(
-        "--least-clock",
-        parser=quantities.seconds,
-        metavar="TIME",
-        help="Leave jobs alone whose games give less time to move, e.g. 10m. [default: what the job's trees, the "
-        "chain's blocks and an interval executed here take]",
-        show_default=False,
-        rich_help_panel=_PANEL,
-    ),
-]
-LeastReward = Annotated[
-    int,
-    typer.Option(
-        "--least-reward",
-        parser=quantities.wei,
-        metavar="AMOUNT",
-        help="Leave jobs alone that pay less, e.g. 0.05ether.",
-        rich_help_panel=_PANEL,
-    ),
-]
-LeastBond = Annotated[
-    int,
-    typer.Option(
-        "--least-bond",
-        parser=quantities.wei,
-        metavar="AMOUNT",
-        help="Leave jobs alone whose trainers have less at stake, of which whoever catches one gets a part.",
-        rich_help_panel=_PANEL,
-    ),
-]
-AllowLargeRows = Annotated[
-    bool,
-    typer.Option(
-        "--allow-large-rows",
-        help="Accept jobs with rows of data above 64 KiB, which no transaction can carry. What was loaded of them is "
-        "the referee's to decide: its silence costs the trainer its reward, its lie costs a bond.",
-        rich_help_panel=_PANEL,
-    ),
-]
-DEFAULT_FLOOR = "0.001ether"
-MostBond = Annotated[
-    int | None,
-    typer.Option(
-        "--most-bond",
-        parser=quantities.wei,
-        metavar="AMOUNT",
-        help="Leave jobs alone that ask for a higher bond, e.g. 0.5ether.",
-        rich_help_panel=_PANEL,
-    ),
-]
+_POSTED = "Posting it on the chain"
+_ACCEPTED = "Jobs to put a bond on"
+DEFAULT_FLOOR: Any = "0.001ether"
+_WEEK: Any = "7d"
+_DAY: Any = "1d"
+"""Defaults as a user would write them, which typer parses as it does what a user writes."""
 
 
-def policy(
-    trusted: list[str] | None,
-    least_clock: int | None,
-    most_bond: int | None,
-    least_reward: int = 0,
-    least_bond: int = 0,
-    large_rows: bool = False,
-) -> Policy:
-    """What the options say. Raises CommandError for a referee that is no address."""
-    from tiebreak.roles.policy import Policy
+def _amount(help: str, panel: str) -> Any:
+    return typer.Option(parser=quantities.wei, metavar="AMOUNT", help=help, rich_help_panel=panel)
 
-    referees = frozenset(network.address(text, "the trusted referee") for text in trusted or [])
-    return Policy(
-        referees=referees or None,
-        least_clock=least_clock,
-        most_bond=most_bond,
-        least_reward=least_reward,
-        least_bond=least_bond,
-        large_rows=large_rows,
-    )
+
+def _time(help: str, panel: str = _POSTED) -> Any:
+    return typer.Option(parser=quantities.seconds, metavar="TIME", help=help, rich_help_panel=panel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostedTerms:
+    """Terms of a job that is to be posted; none of them count without a reward."""
+
+    reward: Annotated[int | None, _amount("Post the job, for this reward.", _POSTED)] = None
+    referee: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Who decides what the contract cannot.", rich_help_panel=_POSTED),
+    ] = None
+    trainer_bond: Annotated[int | None, _amount("What a wrong trainer loses (default: the reward).", _POSTED)] = None
+    challenger_bond: Annotated[
+        int | None, _amount("What a wrong challenger loses (default: the trainer's bond).", _POSTED)
+    ] = None
+    trainer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="The only one who may train it (default: anyone).", rich_help_panel=_POSTED
+        ),
+    ] = None
+    allow_large_rows: Annotated[
+        bool,
+        typer.Option(
+            "--allow-large-rows",
+            help="Post it with rows of data above 64 KiB, which the referee judges alone; others have to allow it too.",
+            rich_help_panel=_POSTED,
+        ),
+    ] = False
+    commit_window: Annotated[int, _time("For trainers to claim it.")] = _WEEK
+    challenge_window: Annotated[int, _time("For auditors to challenge the claim.")] = _WEEK
+    clock: Annotated[int, _time("For each side's moves in one game.")] = _DAY
+    referee_clock: Annotated[int, _time("For one verdict.")] = _DAY
+    concurrent_games: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1024, metavar="N", help="Games played at a time; others wait.", rich_help_panel=_POSTED
+        ),
+    ] = 16
+
+    def check(self) -> None:
+        """Refuses terms without a reward, and a reward without a referee. Raises CommandError."""
+        if self.reward is None and (self.referee or self.trainer or self.trainer_bond or self.challenger_bond):
+            raise CommandError("these are terms of a posted job, but there is no --reward to post it with: add one.")
+        if self.reward is not None and self.referee is None:
+            raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
+        self.addresses()
+
+    def addresses(self) -> tuple[ChecksumAddress | None, ChecksumAddress | None]:
+        """The referee, and the only trainer. Raises CommandError for what is no address."""
+        return (
+            network.address(self.referee, "the referee") if self.referee is not None else None,
+            network.address(self.trainer, "the trainer") if self.trainer is not None else None,
+        )
+
+    def record(self, reward: int) -> Terms:
+        """The terms as the contract takes them."""
+        from tiebreak.chain.record_methods import ANYONE
+        from tiebreak.chain.records import Terms
+
+        bond = reward if self.trainer_bond is None else self.trainer_bond
+        return Terms(
+            reward=reward,
+            trainer_bond=bond,
+            challenger_bond=bond if self.challenger_bond is None else self.challenger_bond,
+            commit_window=self.commit_window,
+            challenge_window=self.challenge_window,
+            clock_allowance=self.clock,
+            referee_allowance=self.referee_clock,
+            concurrent_games=self.concurrent_games,
+            trainer=self.addresses()[1] or ANYONE,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedTerms:
+    """Terms of strangers' jobs that a trainer or an auditor puts a bond on."""
+
+    trust_referee: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Put bonds only on jobs with this referee, whose word can take them; repeatable.",
+            rich_help_panel=_ACCEPTED,
+        ),
+    ] = None
+    least_clock: Annotated[
+        int | None,
+        _time(
+            "Leave jobs alone whose clocks give less, e.g. 10m (default: what the job and this machine need).",
+            _ACCEPTED,
+        ),
+    ] = None
+    most_bond: Annotated[
+        int | None, _amount("Leave jobs alone that ask for a higher bond, e.g. 0.5ether.", _ACCEPTED)
+    ] = None
+    least_reward: Annotated[int, _amount("Leave jobs alone that pay less, e.g. 0.05ether.", _ACCEPTED)] = DEFAULT_FLOOR
+    least_bond: Annotated[
+        int,
+        _amount(
+            "Leave jobs alone whose trainers have less at stake; an auditor that catches one gets a part of it.",
+            _ACCEPTED,
+        ),
+    ] = DEFAULT_FLOOR
+    allow_large_rows: Annotated[
+        bool,
+        typer.Option(
+            "--allow-large-rows",
+            help="Accept jobs with rows of data above 64 KiB, which no transaction can carry. What was loaded of them "
+            "is the referee's to decide: its silence costs the trainer its reward, its lie costs a bond.",
+            rich_help_panel=_ACCEPTED,
+        ),
+    ] = False
+
+    def policy(self) -> Policy:
+        """The policy that these options ask for. Raises CommandError for a referee that is no address."""
+        from tiebreak.roles.policy import Policy
+
+        referees = frozenset(network.address(text, "the trusted referee") for text in self.trust_referee or [])
+        return Policy(
+            referees=referees or None,
+            least_clock=self.least_clock,
+            most_bond=self.most_bond,
+            least_reward=self.least_reward,
+            least_bond=self.least_bond,
+            large_rows=self.allow_large_rows,
+        )

@@ -11,6 +11,7 @@ import typer
 
 from tiebreak.cli import options
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
+from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
 if TYPE_CHECKING:
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 
 _MEND = "let `tiebreak train` end in the same directory, which mends it"
 
+_TRAIN = examples("tiebreak train job --run trained", "tiebreak train job --run trained --keep-every 10 --threads 4")
+_AUDIT = examples(
+    "tiebreak audit job --run audited --claim 0x...",
+    "tiebreak audit job --run audited --claim trained --log trained/log",
+)
+
 
 def register(app: typer.Typer) -> None:
     """Adds the two commands."""
-    app.command()(train)
-    app.command()(audit)
+    app.command(epilog=_TRAIN)(takes_groups(train))
+    app.command(epilog=_AUDIT)(takes_groups(audit))
 
 
 def train(
@@ -40,30 +47,25 @@ def train(
             show_default=False,
         ),
     ] = None,
-    keep_every: options.KeepEvery = 1,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    *,
+    computing: options.Computing,
     json: options.Json = False,
 ) -> None:
     """Train a job, bit for bit as any other machine would, and write its rounding log.
 
     A directory that holds a run of the job already is looked over: what is damaged in it is computed again.
     """
-    from roundlog.training.options import RunOptions
     from roundlog.training.trainer import Trainer
 
     from tiebreak.cli import output
 
-    options.use_threads(threads)
-    job = read_job(job_directory, max_memory)
+    computing.use_threads()
+    job = read_job(job_directory, computing.max_memory)
     chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
     started = time.monotonic()
     with output.progress("training", job.spec.steps) as bar:
         last = _Last(bar)
-        result = Trainer(
-            job, run, RunOptions(keep_every=keep_every, device=device, on_step=last), thresholds=chosen
-        ).run(look_over=True)
+        result = Trainer(job, run, computing.run_options(on_step=last), thresholds=chosen).run(look_over=True)
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -115,7 +117,7 @@ def audit(
     log: Annotated[
         Path | None, typer.Option("--log", help="The trainer's log, to check it as well; the claim needs none.")
     ] = None,
-    verify_log: options.VerifyLog = options.DEFAULT_VERIFY_LOG,  # type: ignore[assignment]  # parsed by typer
+    verify_log: options.VerifyLog = options.DEFAULT_VERIFY_LOG,
     claim: Annotated[
         str | None,
         typer.Option(
@@ -124,11 +126,9 @@ def audit(
             "is named.",
         ),
     ] = None,
-    keep_every: options.KeepEvery = 1,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
     micro_batches: options.MicroBatches = 1,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,  # type: ignore[assignment]  # parsed by typer
+    *,
+    computing: options.Computing,
     json: options.Json = False,
 ) -> None:
     """Repeat a training and check what the trainer has written and claimed.
@@ -142,15 +142,14 @@ def audit(
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
     from roundlog.training import verdict as verdicts
-    from roundlog.training.options import RunOptions
 
     from tiebreak.cli import output
 
-    options.use_threads(threads)
+    computing.use_threads()
     claimed = read_claim(claim) if claim is not None else None
     if log is not None and not log.is_dir():
         raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
-    job = read_job(job_directory, max_memory, micro_batches)
+    job = read_job(job_directory, computing.max_memory, micro_batches)
     if claim is not None and isinstance(claimed, list):
         check_roots(Path(claim), claimed, job)
     started = time.monotonic()
@@ -158,7 +157,7 @@ def audit(
         verdict = verdicts.audit(
             job,
             run,
-            RunOptions(device=device, keep_every=keep_every, micro_batches=micro_batches, on_step=_Last(bar)),
+            computing.run_options(micro_batches, _Last(bar)),
             claim=claimed,
             log_dir=log,
             verify_log=verify_log,
@@ -174,7 +173,7 @@ def audit(
 
 
 def read_job(directory: Path, max_memory: int, micro_batches: int = 1) -> Job:
-    """A job directory, checked. Raises JobError, CommandError."""
+    """The job in a directory, checked. Raises JobError, CommandError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
     from roundlog.training.job import Job, JobLimits
@@ -198,8 +197,8 @@ def read_claim(text: str) -> bytes | list[bytes]:
 
 
 def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
-    """Whether these are the roots that the run in this directory wrote down for the whole of the job: a damaged file
-    accuses nobody. Raises CommandError."""
+    """Refuses roots that the run in this directory did not write down for this job, so that a damaged file accuses
+    nobody. Raises CommandError."""
     from roundlog.training.run import root_sum
 
     if len(roots) != job.spec.intervals:
@@ -219,7 +218,7 @@ def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
 
 
 class _Last:
-    """Hears of every step: moves the bar, keeps the loss."""
+    """Listener to every step, which moves the bar and keeps the loss."""
 
     def __init__(self, bar: _Bar) -> None:
         self.bar = bar

@@ -1,4 +1,4 @@
-"""What `tiebreak audit` says about a claim and a log."""
+"""The verdict of `tiebreak audit` on a claim and a log, for people and for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_FINDINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What a claimed run directory holds of the states that it claims."""
+    """The states in a claimed run directory, held against the claim."""
 
     has_final: bool
     wrong: list[str]
@@ -24,19 +24,19 @@ class States:
 
 
 def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
-    """Every state in a run directory, held against the state roots (one an interval) that it claims."""
+    """The check of every state in a run directory against the state roots that it claims, one an interval."""
     from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoints
 
     wrong = [
-        f"{path} is not the claimed state: {why} (copy the file again, or run `tiebreak train` in {directory}, which "
-        "mends it)"
+        f"{path} is not the claimed state: {why}; copy the file again, or run `tiebreak train` in {directory}, which "
+        "mends it"
         for path, why in wrong_checkpoints(directory, job.program, job.spec, roots)
     ]
     return States(checkpoint_path(directory, job.spec.steps).exists(), wrong)
 
 
 def is_no(verdict: Verdict, states: States | None) -> bool:
-    """Whether something that was given is not right."""
+    """True if something that was given is not right."""
     from roundlog.training.verdict import LogStanding
 
     if states is not None and states.wrong:
@@ -45,7 +45,7 @@ def is_no(verdict: Verdict, states: States | None) -> bool:
 
 
 def plain_verdict(job: Job, verdict: Verdict, states: States | None) -> dict[str, object]:
-    """For programs."""
+    """The verdict for programs."""
     return {
         "checkpoint_root": verdict.checkpoint_root,
         "final_state_root": verdict.state_roots[-1],
@@ -70,7 +70,7 @@ def plain_verdict(job: Job, verdict: Verdict, states: States | None) -> dict[str
 
 
 def show_verdict(job: Job, verdict: Verdict, states: States | None, *, has_claim: bool, share: float) -> None:
-    """For people. share: of the log's decisions that were to be verified."""
+    """Prints the verdict for people. share: of the log's decisions that were to be verified."""
     from tiebreak.cli import output
 
     facts: dict[str, object] = {
@@ -90,7 +90,10 @@ def show_verdict(job: Job, verdict: Verdict, states: States | None, *, has_claim
     if (log := _log(verdict, share)) is not None:
         facts["log"] = log
     if verdict.unreadable:
-        facts["logs not used"] = f"{len(verdict.unreadable)}, in whole or in part; audited without"
+        facts["logs not used"] = (
+            f"{len(verdict.unreadable)}, in whole or in part; audited without: to check them, copy them again and "
+            "audit in an empty directory"
+        )
     output.show_facts("Audited", facts)
     for text in [*(states.wrong if states is not None else []), *verdict.unreadable][:_SHOWN_FINDINGS]:
         output.show_line(text)
@@ -135,7 +138,7 @@ def _states(states: States) -> str:
 
 
 def _log(verdict: Verdict, share: float) -> str | None:
-    """What the log is worth, in one clause."""
+    """The worth of the log, in one clause; None if there was none."""
     from roundlog.training.verdict import LogStanding
 
     match verdict.log:

@@ -9,11 +9,11 @@ from tiebreak.cli.quantities import in_ether, in_time
 
 if TYPE_CHECKING:
     from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.records import Game, Job, JobStatus
+    from tiebreak.chain.records import GameView, JobStatus, JobView
 
 
 def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
-    """One job; with its games if asked. Raises CommandError if there is no such job."""
+    """Prints one job, with its games if asked. Raises CommandError if there is no such job."""
     from tiebreak.cli import output
 
     job = find_job(game, number)
@@ -26,7 +26,7 @@ def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_jso
 
 
 def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -> None:
-    """All jobs, or those of one status."""
+    """Prints all jobs, or those of one status."""
     from tiebreak.cli import output
 
     jobs = {number: game.job(number) for number in range(1, game.job_count() + 1)}
@@ -54,7 +54,7 @@ def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -
         )
 
 
-def find_job(game: VerificationGame, number: int) -> Job:
+def find_job(game: VerificationGame, number: int) -> JobView:
     """A job of the contract. Raises CommandError if there is none of that number."""
     count = game.job_count()
     if not 1 <= number <= count:
@@ -62,7 +62,7 @@ def find_job(game: VerificationGame, number: int) -> Job:
     return game.job(number)
 
 
-def _plain_job(number: int, job: Job) -> dict[str, object]:
+def _plain_job(number: int, job: JobView) -> dict[str, object]:
     terms = job.terms
     return {
         "job": number,
@@ -96,7 +96,7 @@ def _plain_job(number: int, job: Job) -> dict[str, object]:
     }
 
 
-def _plain_game(number: int, game: Game) -> dict[str, object]:
+def _plain_game(number: int, game: GameView) -> dict[str, object]:
     return {
         "game": number,
         "challenger": game.challenger,
@@ -109,7 +109,7 @@ def _plain_game(number: int, game: Game) -> dict[str, object]:
     }
 
 
-def _show_job(number: int, job: Job, games: dict[int, Game], now: int) -> None:
+def _show_job(number: int, job: JobView, games: dict[int, GameView], now: int) -> None:
     from tiebreak.cli import output
 
     terms, claim = job.terms, job.claim
@@ -155,7 +155,7 @@ def _show_job(number: int, job: Job, games: dict[int, Game], now: int) -> None:
         )
 
 
-def _next_move(game: Game, now: int) -> str:
+def _next_move(game: GameView, now: int) -> str:
     due = {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline}
     running = [f"{who}, {_deadline(deadline, now)}" for who, deadline in due.items() if deadline]
     return "; ".join(running) if not game.outcome else ""

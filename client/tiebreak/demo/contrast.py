@@ -1,4 +1,4 @@
-"""The problem, shown: the same training by plain PyTorch, in two fresh processes on two machines."""
+"""The problem that the demo begins with: one training by plain PyTorch gives two results on two machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The story `operator`: whatever can be lied about in one step, by a trainer and by a challenger, played to its end.
+"""The story `operator`: games about every kind of lie in one step, told by a trainer and by a challenger.
 
 Parties are roles in this process. Each training is trained and audited honestly once; every game posts the job anew
 and starts from copies of those runs.
@@ -21,16 +21,16 @@ from roundlog.training.trainer import Trainer
 
 from tiebreak.adversary.desks import RememberingDesk
 from tiebreak.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer
+from tiebreak.adversary.places import all_frauds
+from tiebreak.adversary.trainings import TRAININGS, Training
 from tiebreak.chain.events import ElementProven
-from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level, Outcome, Phase, Reason, Side
 from tiebreak.chain.shares import Shares
 from tiebreak.demo.ledger import gas_by_level
-from tiebreak.demo.places import all_frauds
 from tiebreak.demo.report import Dispute, Place, Report, StoryName
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Aside, Screen
 from tiebreak.demo.stage import TERMS, Stage
-from tiebreak.demo.trainings import TRAININGS, Training
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer import TrainerRole
@@ -46,7 +46,7 @@ _MEANS = {Reason.PROOF: "proof", Reason.TIMEOUT: "time"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """A training with all that its games have in common."""
+    """A training, its honest runs and its frauds, which all of its games share."""
 
     training: Training
     job: engine.Job
@@ -60,7 +60,7 @@ class Bench:
 
 
 def prepare(training: Training, directory: Path) -> Bench:
-    """Trains and audits honestly, and finds a place for every lie."""
+    """Trains and audits honestly, and finds a place for every kind of fraud."""
     job = engine.Job.from_task(training.task())
     job.write(directory / "job")
     trained, audited = directory / "trained", directory / "audited"
@@ -79,7 +79,7 @@ def prepare(training: Training, directory: Path) -> Bench:
 
 
 def play(scene: Scene, screen: Screen, report: Report) -> None:
-    """All games, one after the other."""
+    """Plays all games, one after the other."""
     screen.heading("Story: one wrong number, and nothing else")
     screen.text(
         f"Two small trainings. Somebody lies about one thing in step {LIE_AT}, and all that follows, follows from it: "
@@ -102,7 +102,7 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
 
 
 def play_one(scene: Scene, screen: Screen, bench: Bench, kind: FraudKind, liar: Side) -> Dispute:
-    """One game, from the posting of the job to the last withdrawal, with everything that is expected of it."""
+    """Plays one game, from the posting of the job to the last withdrawal, and holds it against what is expected."""
     fraud = bench.frauds[kind]
     dispute = _announced(bench, fraud, liar)
     parties = [scene.customer, scene.trainer, scene.auditor, scene.referee]
@@ -153,10 +153,10 @@ class _Played:
         _, game = self._game()
         return self._job().claim.challenge_deadline if game.phase is Phase.OVER else max(game.deadlines)
 
-    def _job(self) -> Job:
+    def _job(self) -> JobView:
         return self._scene.contract.job(self._stage.job)
 
-    def _game(self) -> tuple[int, Game]:
+    def _game(self) -> tuple[int, GameView]:
         found = self._stage.game_of(self._scene.auditor)
         assert found is not None, "the auditor has not challenged"
         return found
@@ -183,7 +183,7 @@ class _Played:
             self._remembering = desk
             return liar
         if self._fraud.kind is FraudKind.ROUNDING:
-            # Whoever follows the log without verifying it comes to the trainer's root.
+            # An auditor that follows the log without verifying it comes to the trainer's root.
             return AuditorRole(context, self._stage.job, verify_log=1.0)
         self._lay_out(self._bench.audited, room)
         return AuditorRole(context, self._stage.job, use_log=False)
@@ -204,7 +204,7 @@ class _Played:
     # What is expected.
 
     def judge(self, dispute: Dispute) -> None:
-        """Holds everything that is known beforehand against what the chain says."""
+        """Compares what is known beforehand with what the chain says."""
         self._tell(dispute)
         expect, bench, (_, game), job = self._stage.expect, self._bench, self._game(), self._job()
         honest = self._liar is not Side.TRAINER
@@ -226,8 +226,8 @@ class _Played:
 
     @property
     def _cannot_be_proven(self) -> bool:
-        """A wrong store and a wrong segment are shown by what the contract computes, whoever is wrong. An element that
-        is right is not: the contract refuses the proof, and the challenger's clock runs out."""
+        """True if the contract refuses the challenger's proof, whose clock then runs out: a right element cannot be
+        proven wrong, while a wrong store or segment is shown by what the contract computes, for either side."""
         return self._fraud.kind is not FraudKind.STORED and self._told_segment() is None
 
     def _told_segment(self) -> int | None:
@@ -235,8 +235,8 @@ class _Played:
         count = len(segments(descriptor)) if descriptor.segment else 1
         return count // 2 if count > 1 else None
 
-    def _expect_numbers(self, game: Game) -> None:
-        """What the trainer claims of the disputed element, and what the contract computes, to the bit."""
+    def _expect_numbers(self, game: GameView) -> None:
+        """Compares the trainer's bits of the disputed element, and the contract's, with the known ones."""
         fraud = self._fraud
         claimed = fraud.claimed if self._liar is Side.TRAINER else fraud.right
         if self._told_segment() is not None:

@@ -1,4 +1,4 @@
-"""What everybody has spent, read from the chain itself and not from what the parties say."""
+"""Transactions and gas of a story, read from the chain and not from what the parties say."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROOF = "PROOF"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """One transaction, whether it succeeded or not: who sent it, its gas, its fee in wei."""
+    """A transaction, successful or not: its sender, its gas, its fee in wei."""
 
     sender: ChecksumAddress
     gas: int
@@ -65,7 +65,7 @@ def gas_by_level(contract: VerificationGame, game: int) -> dict[str, int]:
 
 
 def _level(event: Event) -> str | None:
-    """Of the move that an event tells of; None where another event of the same transaction says it, or no move was."""
+    """The level of the move that an event reports; None if another event of the transaction tells it, or none does."""
     match event:
         case Bisected(level=level) | LeafOpened(level=level):
             return level.name

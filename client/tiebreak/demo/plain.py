@@ -1,4 +1,4 @@
-"""The same training without the engine: FP32 PyTorch as everybody writes it. It exists to show the problem.
+"""The demo's training in plain FP32 PyTorch, without the engine. It shows the problem.
 
 Run as a program, with the directory of the demo's job, in a fresh process on some machine: prints `initial HASH`,
 `step N` after every step, and `trained HASH`.

@@ -1,6 +1,6 @@
 """The whole demo: the problem, the stories, a table.
 
-What takes long to import is imported where it is used, so that the first words are on the screen at once.
+Slow imports are made where they are used, so that the first words are on the screen at once.
 """
 
 from __future__ import annotations

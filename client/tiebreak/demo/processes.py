@@ -1,4 +1,4 @@
-"""The demo's other processes: started with an environment of their own, heard line by line, ended by their ids."""
+"""Child processes of the demo: started with an environment of their own, read line by line, ended by their ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProcessFailed(Exception):
 
 
 class Child:
-    """One process. `name` is for people; `heard` gets every line that it prints."""
+    """A child process. `name` is for people; `heard` gets every line that it prints."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Child:
 
 
 class Children:
-    """All processes of one part of the demo. Leaving the `with` block ends whichever still run."""
+    """The child processes of one part of the demo. Leaving the `with` block ends those that still run."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -123,7 +123,7 @@ class Children:
             raise ProcessFailed(f"the {child.name} failed: {child.complaints()}")
 
     def ended(self, names: set[str]) -> bool:
-        """Whether the processes of these names have ended, and all that they printed was passed on."""
+        """True if the processes of these names have ended and all that they printed was passed on."""
         return all(child.ended for child in self._all if child.name in names)
 
     def __enter__(self) -> Children:

@@ -1,4 +1,4 @@
-"""What the demo found: each expectation beside what really was. The table and the JSON are two views of it."""
+"""The report of the demo: each expectation beside what was observed. The table and the JSON are two views of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class StoryName(StrEnum):
-    """What the demo can play."""
+    """The stories of the demo."""
 
     HONEST = "honest"
     POISONED = "poisoned"
@@ -22,7 +22,7 @@ USUAL = (StoryName.HONEST, StoryName.POISONED, StoryName.ALARMS)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One expectation, held against what was observed; equality is all that counts."""
+    """An expectation beside what was observed; it holds if both are equal."""
 
     text: str
     expected: Any
@@ -35,8 +35,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One party's money over a story, in wei. `fees`: what its transactions cost; `moved`: all that the contract took
-    from it and gave it."""
+    """A party's money over a story, in wei. `fees`: the price of its transactions; `moved`: the balance of what the
+    contract took and gave."""
 
     name: str
     before: int
@@ -50,7 +50,7 @@ class Account:
 
 @dataclass(kw_only=True, slots=True)
 class Story:
-    """How a story went. `rounds`: moves in all its games, from challenge to verdict; `gas` of all its transactions."""
+    """The course of a story. `rounds`: moves in all its games, challenge to verdict; `gas`: of all its transactions."""
 
     name: StoryName
     title: str
@@ -71,8 +71,8 @@ class Story:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a party has lied, or where a game has ended. `operator` and `element` count from 0; of a state slot that
-    holds something else than what was computed, `operator` is the one that stores it, and there is no element."""
+    """The place of a lie, or of a game's end. `operator` and `element` count from 0. If a state slot holds something
+    else than what was computed, `operator` is the one that stores it, and there is no element."""
 
     step: int
     operator: int
@@ -85,7 +85,7 @@ class Place:
 
 @dataclass(kw_only=True, slots=True)
 class Dispute(Story):
-    """One game of the story `operator`. `liar` and `winner`: the trainer or the challenger; `by`: proof or time.
+    """A game of the story `operator`. `liar` and `winner`: the trainer or the challenger; `by`: proof or time.
     `told` and `found`: where the lie is, and where the game has ended; `op`, `source`, `slot`: what that operator does,
     its line in the user's code, and the state slot that it stores; `segment`: of a sum in several segments, the one
     that was computed. `gas_by_level`: of the moves, by the level that they were made at."""
@@ -106,7 +106,7 @@ class Dispute(Story):
 
 @dataclass(kw_only=True, slots=True)
 class Contrast:
-    """The same training by plain PyTorch on two machines. Hashes as 64 hex digits."""
+    """One training by plain PyTorch on two machines, as hashes of 64 hex digits."""
 
     initial: dict[str, str] = field(default_factory=dict)
     trained: dict[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether everything was as expected, and nothing was left out."""
+        """True if everything was as expected and nothing was left out."""
         told = {story.name for story in (*self.stories, *self.disputes)}
         return (
             told == set(self.asked)

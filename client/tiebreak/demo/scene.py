@@ -1,4 +1,4 @@
-"""Where the stories play: a fresh chain with the contract, a content store, and the parties with their accounts."""
+"""The scene of the stories: a fresh chain with the contract, a content store, and the parties with their accounts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLL = "0.5"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Party:
-    """Somebody with an account, and the machine on which this party's process runs."""
+    """An account with a name, and the machine on which its process runs."""
 
     name: str
     account: LocalAccount
@@ -77,7 +77,7 @@ class Scene:
         return self.directory / party.name.replace(" ", "-")
 
     def context(self, party: Party, notify: Notify) -> RoleContext:
-        """For a party that is played in this process."""
+        """The context of a party that is played in this process."""
         sender = Sender(self.node, party.account)
         self.room(party).mkdir(parents=True, exist_ok=True)
         return RoleContext(

@@ -1,4 +1,4 @@
-"""What the demo shows while it plays: short lines that stay, and progress bars that go when their work is done."""
+"""The demo's screen: short lines that stay, and progress bars that go when their work is done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOW = "now/"
 
 
 class Screen:
-    """One console for everything, so that lines and bars never get in each other's way."""
+    """The one console of lines and bars, so that they never get in each other's way."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -38,13 +38,13 @@ class Screen:
         self.console.print(escape(text))
 
     def line(self, who: str, text: str, *, note: str = "", is_move: bool = False) -> None:
-        """One thing that somebody did; moves of games are many, and stand back."""
+        """Shows an act of a party; moves of games are many, and are dimmed."""
         style = "dim" if is_move else "default"
         tail = f"  [dim]{escape(note)}[/]" if note else ""
         self.console.print(f"  [cyan]{who:<{_WHO}}[/][{style}]{escape(shortened(text))}[/]{tail}", soft_wrap=True)
 
     def meanwhile(self, text: str) -> None:
-        """What nobody does."""
+        """Shows an event that no party causes, such as the passing of time."""
         self.console.print(f"  {'':<{_WHO}}[dim italic]{escape(text)}[/]", soft_wrap=True)
 
     def check(self, check: Check) -> None:
@@ -59,7 +59,7 @@ class Screen:
 
     @contextmanager
     def bars(self) -> Iterator[None]:
-        """Within it, `bar` shows progress. Where nobody watches (a file, a pipe) nothing is shown."""
+        """A block within which `bar` shows progress, on a terminal only."""
         columns = (
             TextColumn(f"  [cyan]{{task.fields[who]:<{_WHO}}}[/]{{task.description:<{_DOING}}} "),
             BarColumn(bar_width=30),
@@ -95,7 +95,7 @@ class Screen:
             self._tasks[f"{who}/"] = self._bars.add_task(doing, total=None, who=who, count="")
 
     def now(self, who: str, doing: str) -> None:
-        """One bar for everybody, with what was done last."""
+        """Shows the last act of any party in one common bar."""
         if self._bars is None:
             return
         if _NOW not in self._tasks:
@@ -103,14 +103,14 @@ class Screen:
         self._bars.update(self._tasks[_NOW], who=who, description=_fitting(doing))
 
     def end_bars(self, who: str) -> None:
-        """The speaker does something else now."""
+        """Removes the bars of a party, which does something else now."""
         for name in [name for name in self._tasks if name.startswith(f"{who}/")]:
             task = self._tasks.pop(name)
             if self._bars is not None:
                 self._bars.remove_task(task)
 
     def dispute(self, dispute: Dispute) -> None:
-        """One line for what was lied about and who has won, one for where the game has ended."""
+        """Shows a game in two lines: the lie and the winner, then the place where it ended."""
         mark = "[green]✓[/]" if dispute.ended_as_it_should else "[bold red]✗[/]"
         won = f"the {dispute.winner} wins by {dispute.by}, after {dispute.rounds} moves"
         self.console.print(f"  {mark} {escape(dispute.lie)}: {won}", soft_wrap=True)
@@ -131,7 +131,7 @@ class Screen:
             self.console.print("[bold red]Not everything went as it should[/]: see the lines marked with ✗.")
 
     def _stories(self, report: Report) -> None:
-        """One row a story, and below it who has gained and lost."""
+        """Shows the table: a row a story, with gains and losses below it."""
         self.console.print()
         self._row("story", "root", "rounds", "gas", "log, bytes", "verdict", style="dim")
         for story in report.stories:

@@ -1,4 +1,4 @@
-"""One story as it is played: its processes, what they say, what they spend, and what their balances were before."""
+"""A story as it is played: its processes, their output, their spending, and their balances before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from tiebreak.chain.events import Challenged
-from tiebreak.chain.records import Game, Job, Terms
+from tiebreak.chain.records import GameView, JobView, Terms
 from tiebreak.demo.processes import PATIENCE, Children
 from tiebreak.demo.report import Account, Check, Story
 from tiebreak.demo.scene import Party, Scene
@@ -58,7 +58,7 @@ class Stage:
         return progress.state
 
     def context(self, party: Party) -> RoleContext:
-        """For a party that is played in this process."""
+        """The context of a party that is played in this process."""
         return self.scene.context(party, lambda notice: self._told(party, plain(notice)))
 
     def start(self, party: Party, command: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class Stage:
         words = (kind, str(self.job), str(step))
         self.start(party, [sys.executable, "-m", "tiebreak.adversary.process", *words, *self.scene.manner(party)])
 
-    def until(self, done: Callable[[Job], bool]) -> None:
+    def until(self, done: Callable[[JobView], bool]) -> None:
         """Lets the processes work until the job on the chain is in the wanted state. Raises ProcessFailed."""
         contract = self.scene.contract
         self._children.listen(lambda: done(contract.job(self.job)), patience=PATIENCE)
@@ -80,7 +80,7 @@ class Stage:
         """Lets the processes work until those of the parties have ended by themselves. Raises ProcessFailed."""
         self._children.listen(lambda: self._children.ended({party.name for party in parties}), patience=PATIENCE)
 
-    def game_of(self, party: Party) -> tuple[int, Game] | None:
+    def game_of(self, party: Party) -> tuple[int, GameView] | None:
         """The party's game in this story, if it has challenged."""
         for number in self.scene.contract.games_of(self.job):
             game = self.scene.contract.game(number)

@@ -8,7 +8,7 @@ from roundlog.commitments import MerkleTree, state_root
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 
-from tiebreak.chain.records import Game, JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.chain.records import GameView, JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.chain.shares import Shares
 from tiebreak.demo.scene import Party
 from tiebreak.demo.stage import TERMS, Stage
@@ -112,7 +112,7 @@ def _roots(stage: Stage, party: Party, kind: str) -> list[bytes]:
     return [content[i : i + 32] for i in range(0, len(content), 32)]
 
 
-def _game(stage: Stage, challenger: Party) -> Game:
+def _game(stage: Stage, challenger: Party) -> GameView:
     found = stage.game_of(challenger)
     assert found is not None, f"the {challenger.name} has not challenged"
     return found[1]
@@ -123,13 +123,13 @@ def _is_over(stage: Stage, challenger: Party) -> bool:
     return found is not None and found[1].phase is Phase.OVER
 
 
-def _found(game: Game, interval: int) -> int:
+def _found(game: GameView, interval: int) -> int:
     """The step at which a game has arrived."""
     checkpoint, step = (level.index for level in game.levels[:2])
     return checkpoint * interval + step
 
 
-def _expect_end(stage: Stage, game: Game, outcome: Outcome, reason: Reason) -> None:
+def _expect_end(stage: Stage, game: GameView, outcome: Outcome, reason: Reason) -> None:
     winner = {Outcome.TRAINER_WON: "trainer", Outcome.CHALLENGER_WON: "auditor"}[outcome]
     how = {
         Reason.PROOF: "by what the contract has computed",

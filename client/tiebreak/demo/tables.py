@@ -13,7 +13,7 @@ from tiebreak.demo.report import Dispute
 
 
 def disputes_table(console: Console, disputes: Sequence[Dispute]) -> None:
-    """A row a game: what it was about, how it ended, and what it cost, in thousands of gas by level."""
+    """Prints a row a game: its subject, its end, and its gas by level, in thousands."""
     for (training, liar), games in groupby(disputes, key=lambda dispute: (dispute.training, dispute.liar)):
         console.print()
         table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="bold")

@@ -1,4 +1,4 @@
-"""The verification game as a party plays it: what it knows, and the one move that this forces. No chain, no files."""
+"""A party's strategy in the verification game: from its own trees to the one move that is due. No chain, no files."""
 
 from tiebreak.game.moves import (
     Bisect,

@@ -1,4 +1,4 @@
-"""What a party can decide to do about a game."""
+"""Decisions of a party about a game."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class ProveSegment:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTimeout:
-    """Whoever had to move has let its time run out."""
+    """Claim that a clock has run out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseBond:
-    """Another game rejected the claim first; fetch the bond back."""
+    """Fetch the bond back, because another game rejected the claim first."""
 
 
 PartysMove = OpenLevel | DisputeSum | OpenPartials
@@ -106,25 +106,26 @@ ForcedMove = Bisect | OpenOperator | ProveStore | PostChunk | ProveElement | Pro
 """Anyone may send these for a side: hashes leave no choice, or the contract computes what is right."""
 
 Move = PartysMove | ForcedMove | ClaimTimeout | ReleaseBond
-"""Something to be sent now."""
+"""A call that is to be sent now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The tree at `place` is needed before a move can be made; ask again with it."""
+    """Request for the tree at `place`, without which no move can be made."""
 
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class NeedChunk:
-    """The bytes that the trainer has posted are needed before a move can be made; ask again with them."""
+    """Request for the chunk that the trainer has posted, without which no move can be made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until somebody else moves, or until the instant `until` (seconds since 1970; None: no instant
-    changes anything) has come."""
+    """Nothing to do until somebody else moves, or until the instant `until`.
+
+    `until`: seconds since 1970; None where no instant changes anything."""
 
     what: str
     until: int | None

@@ -1,4 +1,4 @@
-"""The strategy of a party: from what the contract shows, and from the party's own trees, to the one move that is due.
+"""The strategy of a party: the move that is due, from the contract's view of a game and the party's own trees.
 
 No chain, no files. A tree that is not at hand is asked for by its place: nothing is computed before it is needed.
 """
@@ -15,7 +15,7 @@ from tiebreak.chain.records import (
     NO_CHILDREN,
     NO_OPERAND,
     ElementProof,
-    Game,
+    GameView,
     Level,
     OperandRoot,
     OperatorOpening,
@@ -55,7 +55,7 @@ RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 
 @dataclass(slots=True)
 class Known:
-    """What a party has at hand: trees of its own, and the chunk that the trainer has posted."""
+    """Evidence that a party has at hand: trees of its own, and the chunk that the trainer has posted."""
 
     trees: dict[Place, Tree] = field(default_factory=dict)
     chunk: bytes | None = None
@@ -70,8 +70,8 @@ class _Lost(Exception):
     pass
 
 
-def next_move(game: Game, side: Side, known: Known, now: int) -> Decision:
-    """What the party of `side` does at the instant `now` (seconds since 1970, of the next block).
+def next_move(game: GameView, side: Side, known: Known, now: int) -> Decision:
+    """The decision of the party of `side` at the instant `now` (seconds since 1970, of the next block).
 
     A party moves for itself as long as it has time, and claims a timeout only when every running clock is out and none
     of them is its own: the contract accepts no earlier claim, and no later one changes the outcome.
@@ -88,7 +88,7 @@ def next_move(game: Game, side: Side, known: Known, now: int) -> Decision:
             return ClaimTimeout()
         return Wait("the referee's verdict", game.referee_deadline + 1)
     if game.phase is Phase.NONE:
-        raise ValueError("there is no such game")
+        raise ValueError("there is no such game: check its number.")
 
     own = game.deadlines[side]
     if own and now <= own:
@@ -101,8 +101,8 @@ def next_move(game: Game, side: Side, known: Known, now: int) -> Decision:
     return Wait(f"the {side.other.name.lower()}'s move", max(game.deadlines) + 1)
 
 
-def timeout_is_due(game: Game, now: int) -> bool:
-    """Whether `claimTimeout` would be accepted in a block at `now`. The instant of a deadline is its owner's."""
+def timeout_is_due(game: GameView, now: int) -> bool:
+    """True if `claimTimeout` would be accepted in a block at `now`. Deadlines are inclusive."""
     if game.phase is Phase.REFEREE:
         return now > game.referee_deadline
     if game.phase in RUNNING:
@@ -110,8 +110,8 @@ def timeout_is_due(game: Game, now: int) -> bool:
     return False
 
 
-def forced_move(game: Game, side: Side, known: Known) -> PartysMove | ForcedMove | Need | NeedChunk | Helpless:
-    """The move that is due from `side`, for whoever holds that side's trees: the party, or somebody who helps it.
+def forced_move(game: GameView, side: Side, known: Known) -> PartysMove | ForcedMove | Need | NeedChunk | Helpless:
+    """The move that is due from `side`, computed from that side's trees by the party or by somebody who helps it.
 
     Call it only while that side's clock runs.
     """
@@ -123,7 +123,7 @@ def forced_move(game: Game, side: Side, known: Known) -> PartysMove | ForcedMove
         return Helpless(str(lost))
 
 
-def place_of(game: Game) -> Place:
+def place_of(game: GameView) -> Place:
     """Place of the tree in which the game is now: the disputed leaf of every level above."""
     return tuple(level.index for level in game.levels[:-1])
 
@@ -131,7 +131,7 @@ def place_of(game: Game) -> Place:
 class _Turn:
     """One look at a game by one side."""
 
-    def __init__(self, game: Game, side: Side, known: Known) -> None:
+    def __init__(self, game: GameView, side: Side, known: Known) -> None:
         self.game, self.side, self.known = game, side, known
         self.level = game.current.level
         self.place = place_of(game)
@@ -205,7 +205,7 @@ class _Turn:
         opening = PartialsOpening(
             descriptor=output.encoded,
             root=running.tree.root,
-            last=Partial.of(running.partials[-1].encode()),
+            last=_partial(running.partials[-1].encode()),
             last_leaf_proof=tuple(running.tree.proof(running.tree.count - 1)),
         )
         return OpenPartials(self.side, opening)
@@ -243,7 +243,7 @@ class _Turn:
         return ProveSegment(
             SegmentProof(
                 descriptor=output.encoded,
-                before=Partial.of(running.before(index)),
+                before=_partial(running.before(index)),
                 before_proof=tuple(tree.proof(index - 1)) if index else (),
                 operands=self.operands(output, material.roots),
                 openings=opening_arguments(output.descriptor, material.openings),
@@ -307,3 +307,8 @@ class _Turn:
         claimed = self.game.current
         if tree.count != claimed.leaf_count or tree.root != claimed.roots[self.side]:
             raise _Lost(f"the {self.side.name.lower()}'s root at level {self.level.name} is not over the {what}")
+
+
+def _partial(encoded: bytes) -> Partial:
+    """A running result from the 96 bytes that are a leaf of level PARTIAL."""
+    return Partial(words=(encoded[:32], encoded[32:64], encoded[64:]))

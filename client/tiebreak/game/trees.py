@@ -1,4 +1,4 @@
-"""What a party holds at each level of a game: the payloads that it believes in, and the tree over them."""
+"""Trees that a party holds at each level of a game, over the payloads that it believes in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roundlog.dispute.trace import half_of
 from tiebreak.chain.records import NO_CHILDREN, Children, LeafOpening, NextRoot
 
 Place = tuple[int, ...]
-"""Where a tree hangs: the disputed leaf of every level above it. The tree at () is the claim itself, the one at (i,)
+"""Place of a tree: the disputed leaf of every level above it. The tree at () is the claim itself, the one at (i,)
 is over the steps of interval i, the one at (i, j) over all that step j of it computes, the one at (i, j, q) over the
 output of operator q."""
 
@@ -70,7 +70,7 @@ class Trace:
         return NextRoot(root=operators_half(self.tree), last_leaf_proof=())
 
     def store(self, index: int) -> tuple[bytes, tuple[bytes, ...]]:
-        """What the store of the slot at leaf `index` keeps, with the proof that it is the store's leaf."""
+        """The tensor root that the store of the slot at leaf `index` keeps, with its proof."""
         operator = len(self.step.operators) - len(self.step.states) + index - self.half
         return self.step.operators[operator], tuple(self.tree.proof(operator))
 
@@ -82,17 +82,17 @@ class Output(Protocol):
     def descriptor(self) -> Descriptor: ...
     @property
     def encoded(self) -> bytes:
-        """The descriptor."""
+        """The encoded descriptor."""
 
     @property
     def descriptor_proof(self) -> list[bytes]: ...
     @property
     def tree(self) -> MerkleTree:
-        """Over the chunks."""
+        """The tree over the chunks."""
 
     def chunk(self, index: int) -> bytes: ...
     def wrong_element(self, index: int, posted: bytes) -> int | None:
-        """Which element of an opponent's chunk to dispute."""
+        """Number of an element to dispute in an opponent's chunk; None if all are right."""
 
     def material(self, element: int) -> ElementMaterial: ...
     def running(self, element: int, claimed: int) -> RunningResults:

@@ -10,7 +10,7 @@ from pathlib import Path
 from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
 
-from tiebreak.chain.records import Game, Job, JobStatus, Outcome, Phase, Side
+from tiebreak.chain.records import GameView, JobStatus, JobView, Outcome, Phase, Side
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
 from tiebreak.roles.context import RoleContext
@@ -66,11 +66,11 @@ class AuditorRole(JobRole):
     def refusal(self, why: str) -> str:
         return f"job {self.job} cannot be audited: {why}"
 
-    def bond_held(self, posted: Job) -> int:
+    def bond_held(self, posted: JobView) -> int:
         mine = self.games(lambda game: game.challenger == self.context.address)
         return sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
 
-    def consider(self, posted: Job) -> Progress:
+    def consider(self, posted: JobView) -> Progress:
         if posted.status is JobStatus.EXPIRED:
             return self.leave(f"nobody has committed to job {self.job} in time")
         if posted.status is JobStatus.OPEN:
@@ -87,7 +87,7 @@ class AuditorRole(JobRole):
             return self.leave(f"job {self.job} is {posted.status.name}")
         return replace(self._during_claim(posted, mine), stake=held)
 
-    def _during_claim(self, posted: Job, mine: dict[int, Game]) -> Progress:
+    def _during_claim(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
@@ -110,10 +110,10 @@ class AuditorRole(JobRole):
             return Progress(working=True, state="audits", until=posted.claim.challenge_deadline)
         return self._conclude(posted, evidence)
 
-    def _duty(self, posted: Job) -> Duty:
+    def _duty(self, posted: JobView) -> Duty:
         return Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond)
 
-    def _conclude(self, posted: Job, evidence: Evidence) -> Progress:
+    def _conclude(self, posted: JobView, evidence: Evidence) -> Progress:
         root, claimed = evidence.claim.root, posted.claim.checkpoint_root
         if self.context.now() > posted.claim.challenge_deadline:
             return self._help_others(root == claimed, evidence)
@@ -126,7 +126,7 @@ class AuditorRole(JobRole):
         self.order("attest", "attest", self.job, posted.spec_hash, root, job=self.job)
         return Progress(state="attests")
 
-    def _challenge(self, posted: Job, evidence: Evidence) -> Progress:
+    def _challenge(self, posted: JobView, evidence: Evidence) -> Progress:
         root, bond = evidence.claim.root, posted.terms.challenger_bond
         objection = self.context.policy.objection(posted, bond) or self._too_large(evidence.job)
         if objection is None:
@@ -169,7 +169,7 @@ class AuditorRole(JobRole):
             return None
         return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
 
-    def _play(self, posted: Job, mine: dict[int, Game]) -> Progress:
+    def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
         # While all own games are queued, games of others whose clocks ran out hold them up.
         end_overdue(self, running or self._live())
@@ -201,13 +201,13 @@ class AuditorRole(JobRole):
         end_overdue(self, live if waits else won)
         return Progress(state="the claim is wrong, but only the games of others can still show it")
 
-    def _live(self) -> dict[int, Game]:
+    def _live(self) -> dict[int, GameView]:
         """Games of the job that are not over, including queued ones."""
         return self.games(lambda game: game.phase is not Phase.OVER)
 
     # The audit.
 
-    def _evidence(self, posted: Job, duty: Duty, challenged: bytes) -> Evidence | None:
+    def _evidence(self, posted: JobView, duty: Duty, challenged: bytes) -> Evidence | None:
         """The evidence that games are played with; None until it is ready."""
         if not self.files_are_here(posted, duty):
             return None
@@ -223,7 +223,7 @@ class AuditorRole(JobRole):
         known = self._errands.get("audit")
         return known is not None and known.done and known.error is None
 
-    def _audited(self, posted: Job, duty: Duty) -> Evidence | None:
+    def _audited(self, posted: JobView, duty: Duty) -> Evidence | None:
         """The audit, resumed or read from its directory; None until it is done."""
         if not duty.bonded:
             require_decidable(self.context, posted)
@@ -240,7 +240,7 @@ class AuditorRole(JobRole):
             about=posted.claim.checkpoint_root,
         )
 
-    def _log(self, posted: Job, duty: Duty) -> Errand[list[Path]]:
+    def _log(self, posted: JobView, duty: Duty) -> Errand[list[Path]]:
         """The errand that fetches the log. The audit does not wait for it; its result is an empty list if the log
         cannot be had."""
         left = max(0.0, posted.claim.challenge_deadline - self.context.now())
@@ -253,7 +253,9 @@ class AuditorRole(JobRole):
 
         return self.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
 
-    def _audit(self, posted: Job, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool) -> Evidence:
+    def _audit(
+        self, posted: JobView, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool
+    ) -> Evidence:
         """The audit that all statements and bonds rest on. The log is a hint: if it comes late it is left out."""
         job = self.read_job(posted)
         if not bonded:
@@ -276,7 +278,7 @@ class AuditorRole(JobRole):
 
     def _execute(
         self,
-        posted: Job,
+        posted: JobView,
         job: engine.Job,
         log_dir: Path | None,
         errand: Errand[Evidence],

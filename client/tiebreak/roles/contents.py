@@ -13,7 +13,7 @@ from roundlog.storage import StorageError, load_tensors
 from roundlog.training import job as engine
 
 from tiebreak.chain.known_broken import why_broken
-from tiebreak.chain.records import Job
+from tiebreak.chain.records import JobView
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
@@ -30,7 +30,7 @@ class Refused(Exception):
     """Content, or a whole job, is not acceptable to this role. The message is one sentence."""
 
 
-def require_decidable(context: RoleContext, posted: Job) -> None:
+def require_decidable(context: RoleContext, posted: JobView) -> None:
     """Checks a job by its spec on the chain alone: whether disputes about it can be decided, and its number of steps.
 
     Raises Refused if this role will not work on it, NoCode if the node does not show its adjudicator now."""
@@ -52,7 +52,7 @@ def require_decidable(context: RoleContext, posted: Job) -> None:
         raise Refused(f"the posted adjudicator {adjudicator} is known to be broken ({why})")
 
 
-def fetch_job(context: RoleContext, posted: Job, room: Path, *, within: float | None = None) -> engine.Job:
+def fetch_job(context: RoleContext, posted: JobView, room: Path, *, within: float | None = None) -> engine.Job:
     """The posted job, read from `room` or else fetched. Asks the store, not the chain.
 
     Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
@@ -71,7 +71,7 @@ def fetch_job(context: RoleContext, posted: Job, room: Path, *, within: float | 
     return _read_job(context, posted, directory)
 
 
-def _read_job(context: RoleContext, posted: Job, directory: Path) -> engine.Job:
+def _read_job(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
     try:
         limits = engine.JobLimits(
             memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
@@ -93,7 +93,7 @@ def require_small_rows(context: RoleContext, job: engine.Job) -> None:
         raise Refused(why)
 
 
-def fetch_log(context: RoleContext, posted: Job, room: Path, *, within: float) -> Path | None:
+def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: float) -> Path | None:
     """The directory of the trainer's logs; None if they cannot be had in `within` seconds. An audit needs no log, so
     nothing is raised."""
     directory = room / "log"

@@ -10,7 +10,7 @@ from pathlib import Path
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import Job
+from tiebreak.chain.records import JobView
 from tiebreak.chain.sender import Sender
 from tiebreak.memory import usable_memory
 from tiebreak.roles.desk import Desk
@@ -69,7 +69,7 @@ class RoleContext:
         head = self.desk.watch.head
         return max(self.desk.watch.now(), 0 if head is None else head.timestamp + 1)
 
-    def room(self, job_id: int, job: Job) -> Path:
+    def room(self, job_id: int, job: JobView) -> Path:
         """Directory of a job's files. The spec is part of its name, because other chains count jobs from 1 as well, and
         a reorganisation may give the number to another job."""
         return self.directory / f"job-{job_id}-{job.spec_hash.hex()[:16]}"

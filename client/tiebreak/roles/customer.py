@@ -12,7 +12,7 @@ from roundlog.training import job as engine
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.known_broken import why_broken
-from tiebreak.chain.records import Job, JobStatus, Terms
+from tiebreak.chain.records import JobStatus, JobView, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import fetch_state
@@ -118,7 +118,7 @@ class CustomerRole(JobRole):
     def refusal(self, why: str) -> str:
         return f"the claim is final, but the trainer has not published its model: {why}"
 
-    def consider(self, posted: Job) -> Progress:
+    def consider(self, posted: JobView) -> Progress:
         match posted.status:
             case JobStatus.OPEN:
                 if self.context.now() <= posted.commit_deadline:
@@ -131,7 +131,7 @@ class CustomerRole(JobRole):
                 return self._collect(posted)
         return self.leave(f"job {self.job} is {posted.status.name}: refunded")
 
-    def _watch(self, posted: Job) -> Progress:
+    def _watch(self, posted: JobView) -> Progress:
         if posted.live_games:
             end_overdue(self, self.context.desk.games_of(self.job))
             return Progress(state=f"waits for {posted.live_games} games")
@@ -141,7 +141,7 @@ class CustomerRole(JobRole):
         self.order("finalize", "finalize", self.job, job=self.job)
         return Progress(state="finalizes")
 
-    def _collect(self, posted: Job) -> Progress:
+    def _collect(self, posted: JobView) -> Progress:
         duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
         if self._model.exists():
             return self.leave(f"the model is in {self._model}")

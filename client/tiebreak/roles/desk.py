@@ -20,7 +20,7 @@ from tiebreak.chain.funds import Funds, funds
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.pace import block_time
-from tiebreak.chain.records import Game, Job
+from tiebreak.chain.records import GameView, JobView
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import News, Watch
 
@@ -106,7 +106,7 @@ class Desk:
             self._jobs, self._jobs_asked_at = self.contract.job_count(), head.number
         return self._jobs
 
-    def jobs_after(self, seen: int) -> Iterator[tuple[int, Job]]:
+    def jobs_after(self, seen: int) -> Iterator[tuple[int, JobView]]:
         """Jobs with numbers above `seen`, read together; they are followed from now on."""
         new = range(seen + 1, self.job_count() + 1)
         for number in new:
@@ -119,7 +119,7 @@ class Desk:
             except ContractError:
                 return  # taken back, or not shown yet: the next look asks again
 
-    def games_of(self, job: int) -> dict[int, Game]:
+    def games_of(self, job: int) -> dict[int, GameView]:
         """All games of a job, read together."""
         numbers = self.watch.games_of(job)
         self.watch.read_games(numbers)

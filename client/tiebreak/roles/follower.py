@@ -7,14 +7,14 @@ from collections.abc import Callable
 from roundlog.arithmetic import MachineError
 
 from tiebreak.chain.errors import AccountError
-from tiebreak.chain.records import Job
+from tiebreak.chain.records import JobView
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What, together
 from tiebreak.roles.role import OUTAGES, Role, sentence
 from tiebreak.roles.workshop import Interrupted
 
-Make = Callable[[int, Job], JobRole | None]
+Make = Callable[[int, JobView], JobRole | None]
 """Makes the role of a job, in the follower's context; None for a job to be left alone for good."""
 
 

@@ -11,7 +11,7 @@ from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
 
 from tiebreak.chain.errors import AccountError, ContractError, NotConfirmed
-from tiebreak.chain.records import Game, Job
+from tiebreak.chain.records import GameView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.context import RoleContext
@@ -72,14 +72,14 @@ class JobRole(Role):
         return progress
 
     @abstractmethod
-    def consider(self, posted: Job) -> Progress:
+    def consider(self, posted: JobView) -> Progress:
         """Orders what is due for the job in its present state. Raises Refused if nothing can ever be done."""
 
     @abstractmethod
     def refusal(self, why: str) -> str:
         """A sentence for leaving a job that the role cannot work on. why: a clause."""
 
-    def bond_held(self, posted: Job) -> int:
+    def bond_held(self, posted: JobView) -> int:
         """Wei of this account that the job holds as a bond. A role with a bond at stake does not leave when it cannot
         work at present."""
         return 0
@@ -94,7 +94,7 @@ class JobRole(Role):
                 self._again[what] = self.context.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
         return Progress(state=why, stake=held)
 
-    def posted(self) -> Job | None:
+    def posted(self) -> JobView | None:
         """The job as the chain shows it now; None if it shows none."""
         try:
             return self.context.desk.watch.job(self.job)
@@ -103,7 +103,7 @@ class JobRole(Role):
                 return None
             raise
 
-    def confirmed(self, posted: Job) -> bool:
+    def confirmed(self, posted: JobView) -> bool:
         """Whether the job and the claim on it are confirmed. Only then is a bond put on them."""
         try:
             deep = self.context.desk.watch.confirmed_job(self.job)
@@ -111,7 +111,7 @@ class JobRole(Role):
             return False
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
 
-    def intention(self, posted: Job) -> str:
+    def intention(self, posted: JobView) -> str:
         """The job's part in the name of a payment that is made once. A job's number alone is not unique: other
         contracts use it, too, and a reorganisation may give it to another job."""
         return f"job {self.job} of {self.context.contract.address} with spec 0x{posted.spec_hash.hex()}"
@@ -132,7 +132,7 @@ class JobRole(Role):
         assert head is not None, "look first"
         return head.number
 
-    def _begin_anew(self, posted: Job) -> None:
+    def _begin_anew(self, posted: JobView) -> None:
         """Drops results of another job. Results belong to a spec, not to the number that the chain has given to it."""
         if self._spec_hash is not None:
             self.notify_job(
@@ -215,7 +215,7 @@ class JobRole(Role):
                 found.append(f"{errand.doing} of job {self.job}{steps}")
         return found
 
-    def files_are_here(self, posted: Job, duty: Duty) -> bool:
+    def files_are_here(self, posted: JobView, duty: Duty) -> bool:
         """Whether the job's files are in its room and were checked. They are not kept in memory; `read_job` reads them
         again. Raises Refused."""
         self._block_seconds = self.context.desk.block_seconds()
@@ -227,13 +227,13 @@ class JobRole(Role):
 
         return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
 
-    def read_job(self, posted: Job) -> engine.Job:
+    def read_job(self, posted: JobView) -> engine.Job:
         """The job, read from the files in its room; for work that runs apart from the games. Raises Refused,
         StoreError."""
         return fetch_job(self.context, posted, self.context.room(self.job, posted))
 
     def recalled(
-        self, posted: Job, duty: Duty, run: str, doing: str, *, root: bytes | None = None
+        self, posted: JobView, duty: Duty, run: str, doing: str, *, root: bytes | None = None
     ) -> list[Evidence] | None:
         """The evidence of a finished run, read without executing anything, as a list of one. The list is empty if there
         is no such run, or it came to another checkpoint root than `root`; None until that is known. run: the run's
@@ -246,7 +246,7 @@ class JobRole(Role):
         return self.work(Lane.GAMES, "recalling", recall, duty, doing)
 
     def on_step(
-        self, errand: Errand[T], posted: Job, job: engine.Job, doing: str, *, bonded: bool
+        self, errand: Errand[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
     ) -> Callable[[StepEvent], None]:
         """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
         is paid it checks the clocks of games against the measured time of a step."""
@@ -277,7 +277,7 @@ class JobRole(Role):
 
         return told
 
-    def require_time(self, posted: Job, job: engine.Job, step_seconds: float) -> None:
+    def require_time(self, posted: JobView, job: engine.Job, step_seconds: float) -> None:
         """Checks a job's clocks against the time that its games take here. Raises Refused if they are too short."""
         pace = Pace(block=self._block_seconds, step=step_seconds)
         needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
@@ -298,7 +298,7 @@ class JobRole(Role):
         self.drop_work()
         self.context.desk.watch.unfollow(self.job)
 
-    def games(self, wanted: Callable[[Game], bool]) -> dict[int, Game]:
+    def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
         """Games of this job for which `wanted` is true, by their numbers."""
         found = self.context.desk.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tiebreak.chain.records import Game, Side
+from tiebreak.chain.records import GameView, Side
 from tiebreak.game import ClaimTimeout, timeout_is_due
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.player import describe
@@ -15,7 +15,7 @@ HEAD_START = 2
 """Blocks in which only the parties of a game claim its timeout, so that not all roles pay for the same call."""
 
 
-def end_overdue(role: JobRole, games: Mapping[int, Game]) -> None:
+def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
     """Ends games in which every running clock, or the referee's, is out; games of others after a head start.
 
     Colluding parties would never end their games, and other games are queued behind them. This needs no evidence and

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import get_args
 
-from tiebreak.chain.records import Game, Level, Phase, Side
+from tiebreak.chain.records import GameView, Level, Phase, Side
 from tiebreak.game import (
     RUNNING,
     Bisect,
@@ -49,7 +49,7 @@ class Games:
         self._side = side
         self._told: dict[int, str] = {}
 
-    def play(self, games: Mapping[int, Game], evidence: Evidence) -> Progress:
+    def play(self, games: Mapping[int, GameView], evidence: Evidence) -> Progress:
         """Orders every move that can be made now, and starts the work that other moves need."""
         waits: list[Wait] = []
         deadlines: list[int] = []
@@ -74,13 +74,13 @@ class Games:
         first = min(waits, key=lambda wait: math.inf if wait.until is None else wait.until)
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
 
-    def tell_ended(self, games: Mapping[int, Game]) -> None:
+    def tell_ended(self, games: Mapping[int, GameView]) -> None:
         """Tells the outcome of each game that is over; once, unless it changes."""
         for game_id, game in games.items():
             if game.phase is Phase.OVER:
                 self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
 
-    def help_along(self, game_id: int, game: Game, evidence: Evidence) -> None:
+    def help_along(self, game_id: int, game: GameView, evidence: Evidence) -> None:
         """Makes forced moves for a silent party that holds the same trees. Only the party itself can open a level or
         name an element, so this helps with the moves between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
@@ -93,12 +93,12 @@ class Games:
         if isinstance(decision, get_args(ForcedMove)):
             self.order(game_id, game, decision)
 
-    def order(self, game_id: int, game: Game, move: Move) -> None:
+    def order(self, game_id: int, game: GameView, move: Move) -> None:
         """Orders a move, to be sent with this look."""
         function, arguments = call_of(game_id, move)
         self._role.order(describe(game, move), function, *arguments, job=game.job, game=game_id)
 
-    def _decide(self, game_id: int, game: Game, evidence: Evidence) -> Decision | None:
+    def _decide(self, game_id: int, game: GameView, evidence: Evidence) -> Decision | None:
         """The decision in a game; None while it is computed, or the posted chunk cannot be had."""
         now = self._role.context.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
@@ -127,7 +127,7 @@ class Games:
             about=game,
         )
 
-    def _chunk(self, game_id: int, game: Game) -> bytes | None:
+    def _chunk(self, game_id: int, game: GameView) -> bytes | None:
         """The posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show it."""
         found = self._role.context.desk.watch.posted_chunk(game_id)
         if found is None:
@@ -140,12 +140,12 @@ class Games:
             self._role.notify_job(what, text, game=game_id)
 
 
-def _is_quick(game: Game) -> bool:
+def _is_quick(game: GameView) -> bool:
     """Whether the move takes no computation but reads trees in memory; all other moves hash or compute."""
     return game.phase is Phase.BISECTION and game.current.level is not Level.PARTIAL
 
 
-def computed_move(game: Game, side: Side, evidence: Evidence, chunk: bytes | None) -> Decision:
+def computed_move(game: GameView, side: Side, evidence: Evidence, chunk: bytes | None) -> Decision:
     """The move that is due from a side; executes all that it needs."""
     known = Known({(): evidence.claim}, chunk)
     while isinstance(decision := forced_move(game, side, known), Need):
@@ -180,7 +180,7 @@ def call_of(game_id: int, move: Move) -> tuple[str, tuple[object, ...]]:
             return "releaseBond", (game_id,)
 
 
-def describe(game: Game, move: Move) -> str:
+def describe(game: GameView, move: Move) -> str:
     """A move in words."""
     level, index = game.current.level, game.search.index
     match move:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.records import Job
+from tiebreak.chain.records import JobView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Policy:
     least_bond: int = 0
     """Least bond of the trainer in wei. An auditor that catches a fraud gets a part of it."""
 
-    def objection(self, posted: Job, bond: int) -> str | None:
+    def objection(self, posted: JobView, bond: int) -> str | None:
         """The objection, in one clause, to a bond of `bond` wei on this job; None if there is none."""
         if self.referees is not None and posted.spec.referee not in self.referees:
             return f"its referee {posted.spec.referee} is not among the trusted ones"
@@ -39,7 +39,7 @@ class Policy:
             return f"its bond of {bond} wei is more than the {self.most_bond} allowed"
         return self.not_worth_it(posted)
 
-    def not_worth_it(self, posted: Job) -> str | None:
+    def not_worth_it(self, posted: JobView) -> str | None:
         """The objection, in one clause, to any work for this job; None if there is none."""
         if posted.terms.reward < self.least_reward:
             return f"its reward of {posted.terms.reward} wei is less than the {self.least_reward} asked"
@@ -47,20 +47,20 @@ class Policy:
             return f"its trainer's bond of {posted.terms.trainer_bond} wei is less than the {self.least_bond} asked"
         return None
 
-    def clock_objection(self, posted: Job, needed: int) -> str | None:
+    def clock_objection(self, posted: JobView, needed: int) -> str | None:
         """The objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough, or this
         policy sets a `least_clock` itself."""
         return too_short(posted, needed) if self.least_clock is None else None
 
 
-def too_short(posted: Job, needed: int) -> str | None:
+def too_short(posted: JobView, needed: int) -> str | None:
     """The objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough."""
     if posted.terms.clock_allowance >= needed:
         return None
     return f"its clocks run {posted.terms.clock_allowance} seconds, less than the {needed} needed"
 
 
-def stakes(posted: Job, bond: int) -> str:
+def stakes(posted: JobView, bond: int) -> str:
     """A clause for a party about to pay a bond of `bond` wei: who decides over it."""
     referee = posted.spec.referee
     sides = {"the customer": posted.customer, "the trainer": posted.claim.trainer}

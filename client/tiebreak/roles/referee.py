@@ -13,7 +13,7 @@ from roundlog.training import job as engine
 
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.posted import last_block_before
-from tiebreak.chain.records import Finding, Game, Job, JobStatus, Level, Phase
+from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level, Phase
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused
 from tiebreak.roles.context import RoleContext
@@ -65,7 +65,7 @@ class RefereesJob(JobRole):
     def refusal(self, why: str) -> str:
         return f"cannot decide about job {self.job}: {why}"
 
-    def consider(self, posted: Job) -> Progress:
+    def consider(self, posted: JobView) -> Progress:
         if posted.status in (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.EXPIRED):
             return self.leave(f"job {self.job} is {posted.status.name}")
         if posted.spec.referee != self.context.address or not posted.live_games:
@@ -81,7 +81,7 @@ class RefereesJob(JobRole):
                 self._rule(posted, game_id, game)
         return Progress(working=True, state=f"decides {len(asked)} games", deadline=due)
 
-    def _rule(self, posted: Job, game_id: int, game: Game) -> None:
+    def _rule(self, posted: JobView, game_id: int, game: GameView) -> None:
         duty = Duty(deadline=game.referee_deadline, stake=game.trainer_bond, bonded=True)
         if not self.files_are_here(posted, duty):
             return
@@ -117,7 +117,7 @@ class RefereesJob(JobRole):
             self.notify_job(What.COMPUTED, text, game=game_id)
         self.order(f"decide about {what}", "adjudicate", game_id, bits, job=self.job, game=game_id)
 
-    def _argument(self, game_id: int, game: Game) -> int | None:
+    def _argument(self, game_id: int, game: GameView) -> int | None:
         """Bits of the function's argument, as the contract has read them from the agreed operand; None if the node does
         not show them."""
         if game_id not in self._arguments:
@@ -130,7 +130,7 @@ class RefereesJob(JobRole):
         return self._arguments.get(game_id)
 
 
-def decided(job: engine.Job, descriptor: Descriptor, game: Game, argument: int | None) -> int:
+def decided(job: engine.Job, descriptor: Descriptor, game: GameView, argument: int | None) -> int:
     """The bits to answer with. argument: of a function; None for an element of the data set."""
     if argument is not None:
         return verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from roundlog.execution import StoppedError
 
-from tiebreak.chain.records import ANYONE, Job, JobStatus, Phase, Side
+from tiebreak.chain.record_methods import ANYONE
+from tiebreak.chain.records import JobStatus, JobView, Phase, Side
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
 from tiebreak.roles.context import RoleContext
@@ -43,11 +44,11 @@ class TrainerRole(JobRole):
     def refusal(self, why: str) -> str:
         return f"job {self.job} cannot be trained: {why}"
 
-    def bond_held(self, posted: Job) -> int:
+    def bond_held(self, posted: JobView) -> int:
         mine = posted.status is JobStatus.CLAIMED and posted.claim.trainer == self.context.address
         return posted.terms.trainer_bond if mine else 0
 
-    def consider(self, posted: Job) -> Progress:
+    def consider(self, posted: JobView) -> Progress:
         if posted.status is not JobStatus.OPEN:
             return self._after_commit(posted)
         if posted.terms.trainer not in (ANYONE, self.context.address):
@@ -71,18 +72,18 @@ class TrainerRole(JobRole):
             return Progress(working=True, state="trains", until=posted.commit_deadline)
         return self._commit(posted, done)
 
-    def _after_commit(self, posted: Job) -> Progress:
+    def _after_commit(self, posted: JobView) -> Progress:
         if posted.claim.trainer != self.context.address:
             return self.leave(f"job {self.job} was not claimed by this trainer")
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
         return self._defend(posted)
 
-    def _trained(self, posted: Job, duty: Duty) -> Claimed | None:
+    def _trained(self, posted: JobView, duty: Duty) -> Claimed | None:
         """The finished training; None until it is done."""
         return self.work(Lane.RUNS, "training", lambda errand: self._train(posted, errand), duty, "the training")
 
-    def _train(self, posted: Job, errand: Errand[Claimed]) -> Claimed:
+    def _train(self, posted: JobView, errand: Errand[Claimed]) -> Claimed:
         """Trains and publishes. Raises Refused for a run that stops, or for clocks that are too short for this
         machine."""
         room, job = self.context.room(self.job, posted), self.read_job(posted)
@@ -103,7 +104,7 @@ class TrainerRole(JobRole):
         self.notify_job(What.PUBLISHED, f"published the final state as {model_cid}")
         return Claimed(evidence, log_cid, model_cid)
 
-    def _commit(self, posted: Job, done: Claimed) -> Progress:
+    def _commit(self, posted: JobView, done: Claimed) -> Progress:
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
         claim = done.evidence.claim
@@ -118,7 +119,7 @@ class TrainerRole(JobRole):
         )
         return Progress(state="commits")
 
-    def _defend(self, posted: Job) -> Progress:
+    def _defend(self, posted: JobView) -> Progress:
         stake = posted.terms.trainer_bond
         if posted.game_count:
             self._games.tell_ended(self.games(lambda game: True))
@@ -134,7 +135,7 @@ class TrainerRole(JobRole):
         self.order("finalize", "finalize", self.job, job=self.job)
         return Progress(state="finalizes", stake=stake)
 
-    def _play(self, posted: Job, stake: int) -> Progress:
+    def _play(self, posted: JobView, stake: int) -> Progress:
         games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
         # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
         end_overdue(self, games)
@@ -148,7 +149,7 @@ class TrainerRole(JobRole):
             return Progress(working=True, state="gets its run ready for a game", stake=stake, deadline=due)
         return replace(self._games.play(games, evidence), stake=stake)
 
-    def _evidence(self, posted: Job, duty: Duty) -> Evidence | None:
+    def _evidence(self, posted: JobView, duty: Duty) -> Evidence | None:
         """The evidence that games are played with; None until it is ready."""
         if not self.files_are_here(posted, duty):
             return None

@@ -1,7 +1,7 @@
 """Cuts files and directories into the blocks that `ipfs add` of Kubo would make by default.
 
 CIDv0, dag-pb leaves (no raw leaves), chunks of 256 KiB, balanced tree with at most 174 links a node, SHA-256.
-Blocks come out children first, so whoever stores them in order never holds a node whose children are missing.
+Blocks come out children first, so that a store which keeps them in order never holds a node without its children.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tiebreak.store.cid import Cid
-from tiebreak.store.dagpb import DIRECTORY, FILE, Link, Node, encode
+from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
 from tiebreak.store.errors import ContentTooLarge, UnsupportedFile
 from tiebreak.store.names import check_name
 
@@ -89,7 +89,7 @@ def build_directory(path: Path, sink: Sink) -> Link:
         raise ContentTooLarge(
             f"directory {path} has too many entries for one block ({len(links)}): spread them over subdirectories."
         )
-    block = encode(Node(DIRECTORY, None, None, (), tuple(links)))
+    block = encode(UnixFsNode(DIRECTORY, None, None, (), tuple(links)))
     cid = Cid.of(block)
     sink(cid, block)
     return Link(cid, "", len(block) + sum(link.total_size for link in links))
@@ -117,7 +117,7 @@ def _open_without_following(name: str, flags: int) -> int:
 
 
 def _read_chunk(stream: BinaryIO) -> bytes:
-    """Like read(CHUNK), but short only at the end of the stream."""
+    """The next `CHUNK` bytes of a stream; fewer only at its end."""
     parts: list[bytes] = []
     missing = CHUNK
     while missing and (part := stream.read(missing)):
@@ -127,7 +127,7 @@ def _read_chunk(stream: BinaryIO) -> bytes:
 
 
 def _leaf(chunk: bytes, sink: Sink) -> _Subtree:
-    block = encode(Node(FILE, chunk or None, len(chunk)))
+    block = encode(UnixFsNode(FILE, chunk or None, len(chunk)))
     cid = Cid.of(block)
     sink(cid, block)
     return _Subtree(cid, len(block), len(chunk))
@@ -136,7 +136,7 @@ def _leaf(chunk: bytes, sink: Sink) -> _Subtree:
 def _join(children: list[_Subtree], sink: Sink) -> _Subtree:
     file_size = sum(child.file_size for child in children)
     block = encode(
-        Node(
+        UnixFsNode(
             FILE,
             None,
             file_size,

@@ -1,17 +1,20 @@
-"""The two small protobuf messages of IPFS files: dag-pb nodes and the UnixFS record inside them.
+"""Codec of the two small protobuf messages of IPFS files: dag-pb nodes and the UnixFS record inside them.
 
-Written by hand because PyPI has no maintained codec for them, and because a general protobuf library would
-accept many encodings of one message. Here exactly one is accepted: the one that Kubo writes (dag-pb links
-before data; UnixFS fields in order of their numbers). Decoding therefore ends by encoding again and
-comparing.
+Written by hand because no package on PyPI does it: ipld-dag-pb (one release, in 2025) knows no UnixFS, libipld no
+dag-pb, and py-ipfs-lite brings a whole peer. Google's protobuf reads many encodings of one message, where this codec
+accepts the one that Kubo writes (dag-pb links before data; UnixFS fields in order of their numbers): decoding ends by
+encoding again and comparing. Over protobuf the codec would be some 60 lines shorter, and 2.7 MB more to install. A leaf
+of 256 KiB takes it 123 us to encode and 510 to decode, this one 100 and 308, SHA-256 alone 147; an inner node of 174
+links 0.15 and 0.37 ms, this one 0.45 and 1.5 (scripts/bench_dagpb.py). A file has 174 leaves for each inner node.
 
 Sources: https://ipld.io/specs/codecs/dag-pb/spec/ and https://github.com/ipfs/specs/blob/main/UNIXFS.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tiebreak.store.cid import Cid
 from tiebreak.store.errors import MalformedContent, UnsafeName
@@ -27,6 +30,11 @@ SYMLINK = 4
 SHARDED_DIRECTORY = 5
 
 
+_PB_DATA, _PB_LINKS = 1, 2
+_RECORD: dict[int, type] = {1: int, 2: bytes, 3: int, 4: int, 5: int, 6: int}
+"""UnixFS: type, content, size of the file, sizes of the blocks below, hash type, fan-out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One edge of the graph. `total_size`: bytes of the linked block and of all below it, a hint that is
@@ -39,7 +47,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class UnixFsNode:
     """A UnixFS block: its kind, the content bytes that it holds itself, the size of the file below it and its
     links.
 
@@ -53,7 +61,7 @@ class Node:
     links: tuple[Link, ...] = ()
 
 
-def encode(node: Node) -> bytes:
+def encode(node: UnixFsNode) -> bytes:
     """Encodes exactly as Kubo does."""
     record = bytearray(_field(1, node.kind))
     if node.data is not None:
@@ -72,7 +80,7 @@ def encode(node: Node) -> bytes:
     return bytes(block)
 
 
-def decode(block: bytes, name: str) -> Node:
+def decode(block: bytes, name: str) -> UnixFsNode:
     """Reads a block whose hash has been checked already; `name` stands in the error messages.
 
     Raises MalformedContent when the block is not the canonical encoding of a UnixFS node, UnsafeName when a
@@ -87,55 +95,22 @@ def decode(block: bytes, name: str) -> Node:
     return node
 
 
-def _decode(block: bytes) -> Node:
-    links: list[Link] = []
-    record: bytes | None = None
-    for number, value in _fields(block):
-        if number == 2 and isinstance(value, bytes) and record is None:
-            links.append(_decode_link(value))
-        elif number == 1 and isinstance(value, bytes) and record is None:
-            record = value
-        else:
-            raise ValueError(f"unexpected field {number}")
-    if record is None:
-        raise ValueError("no UnixFS record")
-    kind: int | None = None
-    data: bytes | None = None
-    file_size: int | None = None
-    sizes: list[int] = []
-    for number, value in _fields(record):
-        if number == 1 and isinstance(value, int) and kind is None:
-            kind = value
-        elif number == 2 and isinstance(value, bytes) and data is None:
-            data = value
-        elif number == 3 and isinstance(value, int) and file_size is None:
-            file_size = value
-        elif number == 4 and isinstance(value, int):
-            sizes.append(value)
-        elif number in (5, 6) and isinstance(value, int):
-            continue  # hash type and fan-out of a sharded directory; the reader refuses those by kind
-        else:
-            raise ValueError(f"unexpected UnixFS field {number}")
-    if kind is None:
-        raise ValueError("no UnixFS type")
-    return Node(kind, data, file_size, tuple(sizes), tuple(links))
+def _decode(block: bytes) -> UnixFsNode:
+    node = _message(block, {_PB_DATA: bytes, _PB_LINKS: bytes}, repeated=_PB_LINKS)
+    record = _message(_one(node, _PB_DATA), _RECORD, repeated=4)
+    # Fields 5 and 6 are the hash type and fan-out of a sharded directory; the reader refuses those by kind.
+    return UnixFsNode(
+        kind=_one(record, 1),
+        data=record[2][0] if record[2] else None,
+        file_size=record[3][0] if record[3] else None,
+        block_sizes=tuple(record[4]),
+        links=tuple(_decode_link(link) for link in node[_PB_LINKS]),
+    )
 
 
 def _decode_link(message: bytes) -> Link:
-    target: bytes | None = None
-    name: bytes | None = None
-    size: int | None = None
-    for number, value in _fields(message):
-        if number == 1 and isinstance(value, bytes) and target is None:
-            target = value
-        elif number == 2 and isinstance(value, bytes) and name is None:
-            name = value
-        elif number == 3 and isinstance(value, int) and size is None:
-            size = value
-        else:
-            raise ValueError(f"unexpected link field {number}")
-    if target is None or name is None or size is None:
-        raise ValueError("incomplete link")
+    fields = _message(message, {1: bytes, 2: bytes, 3: int})
+    target, name, size = (_one(fields, number) for number in (1, 2, 3))
     try:
         text = name.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -143,6 +118,22 @@ def _decode_link(message: bytes) -> Link:
             f"a directory entry has the name {name[:80]!r}, which is not UTF-8: refuse the content."
         ) from error
     return Link(Cid.from_bytes(target), text, size)
+
+
+def _message(message: bytes, types: Mapping[int, type], repeated: int | None = None) -> dict[int, list[Any]]:
+    """The values of a message's fields by number, all but `repeated` at most one each. Raises ValueError."""
+    found: dict[int, list[Any]] = {number: [] for number in types}
+    for number, value in _fields(message):
+        if number not in types or not isinstance(value, types[number]) or (found[number] and number != repeated):
+            raise ValueError(f"unexpected field {number}")
+        found[number].append(value)
+    return found
+
+
+def _one(fields: Mapping[int, list[Any]], number: int) -> Any:
+    if not fields[number]:
+        raise ValueError(f"no field {number}")
+    return fields[number][0]
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

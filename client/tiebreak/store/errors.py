@@ -1,4 +1,4 @@
-"""Everything that can go wrong with content, each failure with a type of its own.
+"""Errors of the content store, one type for each way to fail.
 
 A message is one sentence that names the thing and says what to do about it.
 """
@@ -51,5 +51,5 @@ class StoreUnavailable(StoreError):
 
 
 def unusable(what: str, error: OSError) -> StoreUnavailable:
-    """A full disk, one that has become read-only, a missing right: all of them may pass."""
+    """The error for a disk that is full or read-only, or for a missing right: all of them may pass."""
     return StoreUnavailable(f"{what} ({error.strerror}): make room there, or check its rights, and try again.")

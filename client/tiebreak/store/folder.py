@@ -153,7 +153,7 @@ class FolderStore:
 
 
 class _Batch:
-    """Blocks written by one addition; `sync` makes their directory entries durable."""
+    """The blocks that one addition writes; `sync` makes their directory entries durable."""
 
     def __init__(self, blocks: Path) -> None:
         self._blocks = blocks

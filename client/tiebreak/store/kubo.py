@@ -1,4 +1,4 @@
-"""The content store behind Kubo's HTTP RPC.
+"""A content store behind Kubo's HTTP RPC.
 
 The daemon is not trusted with content: whatever is fetched comes block by block and goes through the same
 checks as the embedded store's, and what is added must come back under the CID that was computed here. It is
@@ -182,7 +182,7 @@ class KuboStore:
         return self._call(f"fetch {cid}", fetch)
 
     def _call(self, what: str, request: Callable[[], T], seconds: float | None = None) -> T:
-        """An answer of the daemon's, asked for as often as need be. `seconds`: for each attempt."""
+        """The daemon's answer to a request, which is repeated if need be. `seconds`: for each attempt."""
         try:
             for attempt in itertools.count(1):
                 try:
@@ -192,7 +192,9 @@ class KuboStore:
                         raise
                 pause(min(5.0, 0.1 * 2 ** (attempt - 1)) * (1 + random.random()), self._stop)
         except Halted as error:
-            raise StoreUnavailable(f"stopped while Kubo at {self._address} was asked to {what}.") from error
+            raise StoreUnavailable(
+                f"stopped while Kubo at {self._address} was asked to {what}: run the same command again to carry on."
+            ) from error
         except ipfs_errors.ErrorResponse as error:
             if _MISSING.search(str(error)):
                 raise ContentMissing(
@@ -241,7 +243,7 @@ def _both_forms(address: str) -> tuple[str, str]:
 
 
 def _message(body: bytes) -> str:
-    """What an error answer of the RPC says."""
+    """The message in an error answer of the RPC."""
     try:
         return str(json.loads(body)["Message"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -249,7 +251,7 @@ def _message(body: bytes) -> str:
 
 
 def _discard(_cid: Cid, _block: bytes) -> None:
-    """The sink of a build that only wants to know the CID."""
+    """Sink of a build that only computes the CID."""
 
 
 def _short(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What the text of a store's location means: a Kubo daemon, or a folder. Never one by mistake for the other."""
+"""Parses the location of a store: a Kubo daemon or a folder, and never one by mistake for the other."""
 
 from __future__ import annotations
 

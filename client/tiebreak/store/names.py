@@ -1,4 +1,4 @@
-"""Which names a published directory may contain."""
+"""Names that a published directory may contain."""
 
 from __future__ import annotations
 

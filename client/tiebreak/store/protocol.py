@@ -1,4 +1,4 @@
-"""What the rest of the client expects of a content store, whichever it is."""
+"""The interface of every content store."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ class ContentStore(Protocol):
         """Withdraws the protection. Idempotent."""
 
     def has(self, cid: str) -> bool:
-        """Whether the root block is in this store, without asking anybody else."""
+        """True if the root block is in this store, without asking anybody else."""

@@ -1,9 +1,9 @@
-"""Walks a graph of blocks that a stranger made and gives back files and directories, or a typed error.
+"""Reads files and directories from a graph of blocks that a stranger made.
 
-What is checked: every block against its identifier; every node against the canonical encoding; sizes that
-nodes promise against what they deliver; names; order and uniqueness of directory entries. What is bounded:
-content bytes, directory entries, depth, and the number of blocks of a file (so that a graph that shares its
-nodes cannot make a reader visit them exponentially often). Cycles cannot be built without breaking SHA-256.
+Checked are: every block against its identifier; every node against the canonical encoding; the sizes that nodes
+promise; names; order and uniqueness of directory entries. Bounded are: content bytes, directory entries, depth, and the
+number of blocks of a file (so that a graph that shares its nodes cannot make a reader visit them exponentially often).
+Cycles cannot be built without breaking SHA-256.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tiebreak.store.dagpb import (
     RAW_LEAF,
     SHARDED_DIRECTORY,
     SYMLINK,
-    Node,
+    UnixFsNode,
     decode,
 )
 from tiebreak.store.errors import (
@@ -44,7 +44,7 @@ from tiebreak.store.errors import (
 from tiebreak.store.names import check_name
 
 MAX_ENTRIES = 20_000
-"""Most files and directories in one directory tree, all levels together."""
+"""Most files and directories in one directory tree, on all levels together."""
 
 MAX_DIRECTORY_DEPTH = 16
 MAX_FILE_DEPTH = 12
@@ -61,13 +61,17 @@ StoreUnavailable.
 
 
 def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event | None) -> Fetch:
-    """The same for a fetch of `what` that ends `within` seconds from now (None: whenever), and at once when `stop` is
-    set. Raises FetchTooSlow, StoreUnavailable."""
+    """`fetch` with a deadline `within` seconds from now (None: no deadline), which ends at once when `stop` is set.
+
+    `what` names the content in messages. Raises FetchTooSlow, StoreUnavailable."""
     ends = None if within is None else time.monotonic() + within
+
+    def stopped() -> StoreUnavailable:
+        return StoreUnavailable(f"stopped while {what} was fetched: run the same command again to carry on.")
 
     def one(cid: Cid) -> bytes:
         if stop is not None and stop.is_set():
-            raise StoreUnavailable(f"stopped while {what} was fetched.")
+            raise stopped()
         left = None if ends is None else ends - time.monotonic()
         if left is None:
             return fetch(cid)
@@ -76,7 +80,7 @@ def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event
         except TooLate as error:
             raise FetchTooSlow(f"{what} did not come within {within:g} seconds: try again later.") from error
         except Halted as error:
-            raise StoreUnavailable(f"stopped while {what} was fetched.") from error
+            raise stopped() from error
 
     return one
 
@@ -137,7 +141,7 @@ def reachable(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
 
 
 class _Walk:
-    """One traversal: counts what it has taken against what the caller allows."""
+    """One traversal, which counts what it has taken against what the caller allows."""
 
     def __init__(self, fetch: Fetch, max_bytes: int, max_entries: int) -> None:
         self._fetch = fetch
@@ -161,7 +165,7 @@ class _Walk:
         blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
         yield from self._content(cid, node, size, 0, blocks_left)
 
-    def _content(self, cid: Cid, node: Node, size: int, depth: int, blocks_left: list[int]) -> Iterator[bytes]:
+    def _content(self, cid: Cid, node: UnixFsNode, size: int, depth: int, blocks_left: list[int]) -> Iterator[bytes]:
         """Yields exactly `size` bytes or raises."""
         if _promised_size(cid, node) != size:
             raise MalformedContent(f"file block {cid} has another size than its parent promises: refuse the content.")
@@ -220,10 +224,10 @@ def _is_directory(cid: Cid, block: bytes) -> bool:
     return cid.codec != RAW and decode(block, str(cid)).kind in (DIRECTORY, SHARDED_DIRECTORY)
 
 
-def _as_file(cid: Cid, block: bytes) -> Node:
+def _as_file(cid: Cid, block: bytes) -> UnixFsNode:
     """The node of a file's block, structurally sound by itself."""
     if cid.codec == RAW:
-        return Node(RAW_LEAF, block, len(block))
+        return UnixFsNode(RAW_LEAF, block, len(block))
     node = decode(block, str(cid))
     if node.kind == SYMLINK:
         raise MalformedContent(f"{cid} is a symbolic link, which is never followed: refuse the content.")
@@ -242,7 +246,7 @@ def _as_file(cid: Cid, block: bytes) -> Node:
     return node
 
 
-def _promised_size(cid: Cid, node: Node) -> int:
+def _promised_size(cid: Cid, node: UnixFsNode) -> int:
     actual = sum(node.block_sizes) if node.links else len(node.data or b"")
     if (node.file_size or 0) != actual:
         raise MalformedContent(

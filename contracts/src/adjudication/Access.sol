@@ -14,7 +14,7 @@ struct Row {
     int256[] steps;
 }
 
-/// @title Which element an operator reads
+/// @title Elements that an operator reads
 /// @notice Evaluates the rows of a descriptor's inputs for (output element, reduction index).
 /// @dev Numbers are int64, indices below 2^40 and axes at most 16, so a numerator and a step are below 2^108 and no int256 overflows.
 library Access {

@@ -6,7 +6,7 @@ import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
 import {Elements} from "./Elements.sol";
 import {Finding, IAdjudicator, IFunctions, Outline, Partial, Question, Setting} from "./IAdjudicator.sol";
 import {Loads} from "./Loads.sol";
-import {Opening, Openings} from "./Openings.sol";
+import {ChunkOpening, Openings} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
 import {Reductions} from "./Reductions.sol";
 
@@ -47,7 +47,7 @@ contract Adjudicator is IAdjudicator {
     }
 
     /// @inheritdoc IAdjudicator
-    function compute(Setting calldata setting, Question calldata question, Opening[] calldata openings)
+    function compute(Setting calldata setting, Question calldata question, ChunkOpening[] calldata openings)
         external
         view
         override
@@ -71,7 +71,7 @@ contract Adjudicator is IAdjudicator {
         Question calldata question,
         uint64 segment,
         Partial calldata before,
-        Opening[] calldata openings
+        ChunkOpening[] calldata openings
     ) external pure override returns (Finding, Partial memory) {
         Descriptor memory descriptor = Decoding.decode(question.descriptor);
         // INVARIANT: what is no reduction has no segment, and so no running results.

@@ -17,13 +17,13 @@ library Decoding {
     uint256 private constant REDUCTION = 5;
     uint256 private constant INPUTS = 6;
     uint256 private constant PARAMETERS = 7;
-    /// @dev The same of an input.
+    /// @dev Words of an input's head, and those that point to its lists.
     uint256 private constant INPUT_HEAD = 4;
     uint256 private constant SHAPE = 2;
     uint256 private constant AFFINE = 3;
     /// @dev A digit for each family, the lowest for STATE. Of MAP none counts.
     uint256 private constant PARAMETER_COUNTS = 0x0000_0000_1012_0231;
-    /// @dev The same of the greatest code.
+    /// @dev The greatest code of each family, a digit for each as above.
     uint256 private constant CODES = 0x0001_0070_0100_0000;
 
     /// @notice Not what `abi.encode` makes of any descriptor: here stands another number than has to, or the end.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-/// @notice How an element of an operator's output comes about. The numbers are part of the encoding.
+/// @notice Family of an operator: the way in which an element of its output is computed. The numbers are part of the encoding.
 enum Family {
     /// The tensor of a state slot before the step.
     STATE,
@@ -37,7 +37,7 @@ enum Family {
     ANY
 }
 
-/// @notice What an element is. Its bits are the pattern of an F32, the two's complement of an I64, 0 or 1 of a BOOL.
+/// @notice Type of an element. Its bits are the pattern of an F32, the two's complement of an I64, 0 or 1 of a BOOL.
 enum DType {
     F32,
     I64,
@@ -72,7 +72,7 @@ struct Descriptor {
     bytes32 root;
 }
 
-/// @notice What is wrong with a descriptor that no operator can mean.
+/// @notice Fault of a malformed descriptor.
 enum Fault {
     /// More than 16 iteration and reduction axes, or view axes.
     AXES,
@@ -108,7 +108,7 @@ enum Fault {
     LABEL,
     /// A number beyond int64 or the dtype, a stream beyond 32 bits, a field outside of its row, a column outside of the schedule.
     RANGE,
-    /// The same value as an operand of another dtype or size.
+    /// One value as two operands of different dtype or size.
     ALIAS
 }
 

@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 import {Binary32} from "../arithmetic/Binary32.sol";
 import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
 import {Finding, IFunctions} from "./IAdjudicator.sol";
-import {Opening} from "./Openings.sol";
+import {ChunkOpening} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
 
 /// @title COPY, GATHER, MAP and FUNCTION
@@ -14,7 +14,7 @@ library Elements {
     using Reading for Operands;
 
     /// @dev An element that reads what is not there has no value, so whoever claims one is wrong.
-    function compute(Operands memory operands, Opening[] calldata openings, IFunctions functions, uint8 roundingBits)
+    function compute(Operands memory operands, ChunkOpening[] calldata openings, IFunctions functions, uint8 roundingBits)
         internal
         pure
         returns (Finding, uint64)
@@ -31,7 +31,7 @@ library Elements {
     }
 
     /// @dev With code 1, of the loss and of what goes into the next state: a run stops at an infinity or NaN there.
-    function copy(Operands memory operands, Opening[] calldata openings) private pure returns (Finding, uint64) {
+    function copy(Operands memory operands, ChunkOpening[] calldata openings) private pure returns (Finding, uint64) {
         bool isFinal = operands.descriptor.code == 1;
         for (uint256 i = 0; i < operands.rows.length; ++i) {
             (uint64 bits, bool valid) = operands.read(openings, i);
@@ -41,7 +41,7 @@ library Elements {
     }
 
     /// @dev Input 1 gives the coordinate of one axis of input 0, whose own row says nothing (all zero).
-    function gather(Operands memory operands, Opening[] calldata openings) private pure returns (Finding, uint64) {
+    function gather(Operands memory operands, ChunkOpening[] calldata openings) private pure returns (Finding, uint64) {
         uint256 axis = operands.descriptor.natural(0);
         if (axis >= operands.rows[0].length) revert Descriptors.MalformedDescriptor(Fault.GATHER_AXIS);
         (uint64 bits, bool valid) = operands.read(openings, 1);
@@ -52,7 +52,11 @@ library Elements {
         return valid ? (Finding.VALUE, bits) : (Finding.STOPS, uint64(0));
     }
 
-    function readAll(Operands memory operands, Opening[] calldata openings) private pure returns (uint64[] memory x, bool valid) {
+    function readAll(Operands memory operands, ChunkOpening[] calldata openings)
+        private
+        pure
+        returns (uint64[] memory x, bool valid)
+    {
         x = new uint64[](operands.rows.length);
         valid = true;
         for (uint256 i = 0; valid && i < x.length; ++i) {

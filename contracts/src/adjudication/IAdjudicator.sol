@@ -2,21 +2,21 @@
 pragma solidity 0.8.37;
 
 import {TrainingSpec} from "../TrainingSpec.sol";
-import {Opening} from "./Openings.sol";
+import {ChunkOpening} from "./Openings.sol";
 
-/// @notice What a computation comes to.
+/// @notice Finding of a computation.
 enum Finding {
     /// The bits are those of the element.
     VALUE,
-    /// An honest run stops here (an index out of range; NaN or an infinity as the loss or in the next state), so whoever claims a value
-    /// is wrong.
+    /// An honest run stops here (an index out of range; NaN or an infinity as the loss or in the next state), so a claim of any value is
+    /// wrong.
     STOPS,
     /// The contract cannot tell, because its precision does not decide the rounding of a function (the bits are those of the argument) or
     /// a row of data does not fit a transaction: the referee does.
     UNDECIDED
 }
 
-/// @notice What a game knows where a step's operator is disputed.
+/// @notice Setting of a disputed operator, which the game vouches for.
 struct Setting {
     TrainingSpec spec;
     /// Counted from 0.
@@ -34,7 +34,7 @@ struct Question {
     uint64 element;
 }
 
-/// @notice What a descriptor says about the trees of a dispute.
+/// @notice Sizes of a dispute's trees, from a descriptor.
 struct Outline {
     /// Bytes of an element of the output.
     uint8 width;
@@ -42,7 +42,7 @@ struct Outline {
     uint64 elements;
     /// Leaves of the output's tensor root.
     uint64 chunks;
-    /// How many segments the terms of one element make: 0 for operators without a sum, 1 if one opening does.
+    /// Segments that the terms of one element make: 0 for operators without a sum, 1 if one opening does.
     uint64 segments;
     /// For each operand, the number of the operator whose output it is.
     uint64[] operands;
@@ -65,12 +65,12 @@ interface IFunctions {
     function evaluate(uint8 code, uint32 x, uint8 roundingBits) external pure returns (Finding finding, uint64 bits);
 }
 
-/// @title What the contract computes
+/// @title Adjudicator of disputed elements
 /// @notice One element of one operator's output, from the operator's descriptor and opened chunks of its operands. Stateless: the caller vouches
 ///         for the descriptor (a leaf under the program root), for the operands' roots (agreed leaves of the trace) and for the setting; all
 ///         else is checked, or forced by hashes. A malformed descriptor or opening reverts.
 interface IAdjudicator {
-    /// @notice Where MAP and FUNCTION are computed.
+    /// @notice The contract that computes MAP and FUNCTION.
     function functions() external view returns (IFunctions);
 
     /// @notice Leaves and segments, for a game that has to know how deep its trees are.
@@ -79,7 +79,7 @@ interface IAdjudicator {
     /// @notice The bits of an element of any operator whose terms, if it has some, make at most one segment.
     /// @param openings what is read of the operands, ascending by (input, chunk). Operators that load something open that instead: see
     ///        `Loads`.
-    function compute(Setting calldata setting, Question calldata question, Opening[] calldata openings)
+    function compute(Setting calldata setting, Question calldata question, ChunkOpening[] calldata openings)
         external
         view
         returns (Finding finding, uint64 bits);
@@ -91,7 +91,7 @@ interface IAdjudicator {
         Question calldata question,
         uint64 segment,
         Partial calldata before,
-        Opening[] calldata openings
+        ChunkOpening[] calldata openings
     ) external view returns (Finding finding, Partial memory afterwards);
 
     /// @notice The bits of an element whose partial result after all terms is given.

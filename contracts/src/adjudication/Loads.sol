@@ -6,10 +6,10 @@ import {Float32} from "../arithmetic/Rounding.sol";
 import {SwapOrNot} from "../arithmetic/SwapOrNot.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Finding, Setting} from "./IAdjudicator.sol";
-import {Opening, Openings, Tensor} from "./Openings.sol";
+import {ChunkOpening, Openings, Tensor} from "./Openings.sol";
 
 /// @title STATE, DATA, SCHEDULE, CONSTANT, IOTA and UNIFORM
-/// @notice Operators without operands. What they open instead (`Opening.input` counts them):
+/// @notice Operators without operands. What they open instead (`ChunkOpening.input` counts them):
 ///           STATE      0: the slot's tensor root, 32 bytes, leaf `slot` of the agreed state; 1: the chunk of that tensor
 ///           DATA       0: the row's bytes, leaf `row` of the dataset; nothing, if these are too many
 ///           SCHEDULE   0: the chunk of the schedule
@@ -24,7 +24,7 @@ library Loads {
     /// @notice Philox keys have 32 bits for the step.
     error StepOutOfRange(uint64 step);
 
-    function compute(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+    function compute(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
         internal
         pure
         returns (Finding, uint64)
@@ -34,7 +34,7 @@ library Loads {
         return (Finding.VALUE, valueOf(setting, descriptor, element, openings));
     }
 
-    function valueOf(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+    function valueOf(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
         private
         pure
         returns (uint64)
@@ -48,7 +48,7 @@ library Loads {
         return family == Family.IOTA ? iota(descriptor, element) : uniform(setting, descriptor, element);
     }
 
-    function state(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+    function state(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
         private
         pure
         returns (uint64)
@@ -61,7 +61,7 @@ library Loads {
     }
 
     /// @dev Element i belongs to sample i / items of the batch.
-    function data(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+    function data(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
         private
         pure
         returns (uint64)
@@ -82,7 +82,7 @@ library Loads {
         if (end > length) revert Descriptors.MalformedDescriptor(Fault.RANGE);
     }
 
-    function openRow(Setting calldata setting, Descriptor memory descriptor, uint256 sample, Opening calldata opening)
+    function openRow(Setting calldata setting, Descriptor memory descriptor, uint256 sample, ChunkOpening calldata opening)
         private
         pure
     {
@@ -95,7 +95,7 @@ library Loads {
         return SwapOrNot.rowOfPosition(setting.spec.seed, position, setting.spec.dataRows);
     }
 
-    function schedule(Setting calldata setting, Descriptor memory descriptor, Opening[] calldata openings)
+    function schedule(Setting calldata setting, Descriptor memory descriptor, ChunkOpening[] calldata openings)
         private
         pure
         returns (uint64)
@@ -108,7 +108,7 @@ library Loads {
         return Openings.elementIn(openings[0], tensor, uint256(setting.step) * columns + column, setting.spec.chunkSize);
     }
 
-    function constant_(Setting calldata setting, Descriptor memory descriptor, uint64 element, Opening[] calldata openings)
+    function constant_(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
         private
         pure
         returns (uint64)
@@ -142,7 +142,7 @@ library Loads {
         return Float32.unwrap(Philox.uniform(setting.spec.seed, uint32(setting.step), uint32(stream), element));
     }
 
-    function requireOpenings(Opening[] calldata openings, uint256 count) private pure {
+    function requireOpenings(ChunkOpening[] calldata openings, uint256 count) private pure {
         if (openings.length != count) revert WrongNumberOfOpenings(openings.length, count);
     }
 }

@@ -4,11 +4,11 @@ pragma solidity 0.8.37;
 import {Merkle, Node} from "../Merkle.sol";
 import {DType, Descriptors} from "./Descriptor.sol";
 
-/// @notice One chunk of a tensor, with its proof into that tensor's root.
-struct Opening {
-    /// Which operand of the operator it belongs to: the first that is this value.
+/// @notice A chunk of an operand's tensor, with its proof into that tensor's root.
+struct ChunkOpening {
+    /// Number of the operand that it belongs to: the first that is this value.
     uint8 input;
-    /// Which chunk of the operand's bytes.
+    /// Number of the chunk in the operand's bytes.
     uint64 chunk;
     bytes data;
     /// From the leaf upwards, as many as the tree is deep.
@@ -20,7 +20,7 @@ struct Tensor {
     bytes32 root;
     DType dtype;
     uint256 elements;
-    /// Under which number its chunks are opened.
+    /// Number under which its chunks are opened.
     uint256 input;
 }
 
@@ -29,14 +29,14 @@ struct Window {
     /// Elements `start` to `end` - 1 stand in it.
     uint256 start;
     uint256 end;
-    /// Where in the call data.
+    /// Place in the call data.
     uint256 place;
     /// Bytes of an element.
     uint256 width;
     uint256 input;
 }
 
-/// @notice Where the openings stand: a sorted key for each, and a window for each tensor.
+/// @notice Index of the openings: a sorted key for each, and a window for each tensor.
 struct Index {
     uint256[] keys;
     Window[] windows;
@@ -58,7 +58,7 @@ library Openings {
     error ChunkSizeSplitsElements(uint32 chunkSize);
 
     /// @notice Checks every opening against the root of its tensor.
-    function check(Opening[] calldata openings, Tensor[] memory tensors, uint32 chunkSize)
+    function check(ChunkOpening[] calldata openings, Tensor[] memory tensors, uint32 chunkSize)
         internal
         pure
         returns (Index memory index)
@@ -71,7 +71,7 @@ library Openings {
         }
         index.keys = new uint256[](openings.length);
         for (uint256 i = 0; i < openings.length; ++i) {
-            Opening calldata opening = openings[i];
+            ChunkOpening calldata opening = openings[i];
             uint256 key = keyOf(opening.input, opening.chunk);
             if (i > 0 && key <= index.keys[i - 1]) revert OpeningsNotSorted(i);
             index.keys[i] = key;
@@ -87,7 +87,7 @@ library Openings {
     }
 
     /// @notice The bits of an element of a tensor.
-    function element(Index memory self, Opening[] calldata openings, uint256 tensor, uint256 position)
+    function element(Index memory self, ChunkOpening[] calldata openings, uint256 tensor, uint256 position)
         internal
         pure
         returns (uint64 bits)
@@ -108,7 +108,7 @@ library Openings {
     }
 
     /// @dev Looks for the chunk of an element.
-    function moveTo(Index memory self, Window memory window, Opening[] calldata openings, uint256 position) private pure {
+    function moveTo(Index memory self, Window memory window, ChunkOpening[] calldata openings, uint256 position) private pure {
         uint256 perChunk = self.chunkSize / window.width;
         bytes calldata data = openings[find(self.keys, window.input, position / perChunk)].data;
         uint256 place;
@@ -129,7 +129,7 @@ library Openings {
     }
 
     /// @notice One element of a tensor of which the one chunk that is needed is opened.
-    function elementIn(Opening calldata opening, Tensor memory tensor, uint256 position, uint32 chunkSize)
+    function elementIn(ChunkOpening calldata opening, Tensor memory tensor, uint256 position, uint32 chunkSize)
         internal
         pure
         returns (uint64)
@@ -143,7 +143,7 @@ library Openings {
     }
 
     /// @notice Reverts unless the opening is leaf `leaf` of `count`, of `length` bytes, under a root.
-    function requireLeaf(Opening calldata opening, uint256 input, uint256 leaf, uint256 length, bytes32 root, uint64 count)
+    function requireLeaf(ChunkOpening calldata opening, uint256 input, uint256 leaf, uint256 length, bytes32 root, uint64 count)
         internal
         pure
     {
@@ -164,7 +164,7 @@ library Openings {
         }
     }
 
-    function checkOne(Opening calldata opening, Tensor memory tensor, uint256 chunkSize) private pure {
+    function checkOne(ChunkOpening calldata opening, Tensor memory tensor, uint256 chunkSize) private pure {
         uint256 size = tensor.elements * Descriptors.width(tensor.dtype);
         uint64 count = chunkCount(size, chunkSize);
         // The tree's own check of the index, before it is multiplied.
@@ -173,7 +173,7 @@ library Openings {
         prove(opening, left < chunkSize ? left : chunkSize, tensor.root, count);
     }
 
-    function prove(Opening calldata opening, uint256 length, bytes32 root, uint64 count) private pure {
+    function prove(ChunkOpening calldata opening, uint256 length, bytes32 root, uint64 count) private pure {
         if (opening.data.length != length) revert WrongChunkLength(opening.data.length, length);
         Merkle.requireLeafOfBytes(Node.wrap(root), opening.data, opening.chunk, count, opening.proof);
     }

@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 import {Access, Row} from "./Access.sol";
 import {Descriptor, Descriptors, Fault, Input} from "./Descriptor.sol";
 import {Question} from "./IAdjudicator.sol";
-import {Index, Opening, Openings, Tensor} from "./Openings.sol";
+import {Index, ChunkOpening, Openings, Tensor} from "./Openings.sol";
 
 /// @notice The operands of one output element, ready to be read at one term after another.
 struct Operands {
@@ -33,7 +33,7 @@ library Reading {
         Descriptor memory descriptor,
         Question calldata question,
         uint256 segment,
-        Opening[] calldata openings,
+        ChunkOpening[] calldata openings,
         uint32 chunkSize
     ) internal pure returns (Operands memory self) {
         Descriptors.requireElement(descriptor, question.element);
@@ -100,7 +100,11 @@ library Reading {
     }
 
     /// @notice The bits that operand `i` contributes to the present term, and whether it reads anything there.
-    function read(Operands memory self, Opening[] calldata openings, uint256 i) internal pure returns (uint64 bits, bool valid) {
+    function read(Operands memory self, ChunkOpening[] calldata openings, uint256 i)
+        internal
+        pure
+        returns (uint64 bits, bool valid)
+    {
         uint256 flat;
         (flat, valid) = Access.read(self.rows[i]);
         if (valid) bits = self.index.element(openings, i, flat);

@@ -7,7 +7,7 @@ import {Float32, Rounding} from "../arithmetic/Rounding.sol";
 import {Access} from "./Access.sol";
 import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
 import {Finding, Partial} from "./IAdjudicator.sol";
-import {Index, Opening, Openings} from "./Openings.sol";
+import {Index, ChunkOpening, Openings} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
 
 /// @notice The best of some terms, if there were any, and its label.
@@ -38,7 +38,7 @@ library Reductions {
     error PartialOutOfRange();
 
     /// @notice Goes on from `before` over the terms that are left.
-    function reduce(Operands memory operands, Opening[] calldata openings, Partial memory before)
+    function reduce(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         internal
         pure
         returns (Partial memory)
@@ -75,7 +75,7 @@ library Reductions {
 
     // ------------------------------------------------------------------------------------------------------------------------ sums
 
-    function sum(Operands memory operands, Opening[] calldata openings, Partial memory before)
+    function sum(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         private
         pure
         returns (Partial memory)
@@ -88,7 +88,7 @@ library Reductions {
     }
 
     /// @dev A term of which one factor is padding is left out, and nothing of it needs to be opened.
-    function addTerm(Accumulator memory accumulator, Operands memory operands, Opening[] calldata openings) private pure {
+    function addTerm(Accumulator memory accumulator, Operands memory operands, ChunkOpening[] calldata openings) private pure {
         (uint256 flat, bool valid) = Access.read(operands.rows[0]);
         if (!valid) return;
         uint64 b = uint64(ExactSum.ONE);
@@ -96,7 +96,7 @@ library Reductions {
         if (valid) accumulator.addProduct(operands.index.element(openings, 0, flat), b);
     }
 
-    function selectedSum(Operands memory operands, Opening[] calldata openings, Partial memory before)
+    function selectedSum(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         private
         pure
         returns (Partial memory)
@@ -123,7 +123,7 @@ library Reductions {
 
     // -------------------------------------------------------------------------------------------------------------------- extremes
 
-    function extreme(Operands memory operands, Opening[] calldata openings, Partial memory before)
+    function extreme(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         private
         pure
         returns (Partial memory)
@@ -137,7 +137,7 @@ library Reductions {
     }
 
     /// @dev Only what is better takes the place, so the first of equal ones keeps it. NaN is better than any number.
-    function consider(Best memory best, Operands memory operands, Opening[] calldata openings) private pure {
+    function consider(Best memory best, Operands memory operands, ChunkOpening[] calldata openings) private pure {
         (uint64 bits, bool valid) = operands.read(openings, 0);
         if (!valid) return;
         Float32 x = Rounding.wrap(bits);
@@ -166,7 +166,7 @@ library Reductions {
 
     // -------------------------------------------------------------------------------------------------------------------- integers
 
-    function count64(Operands memory operands, Opening[] calldata openings, Partial memory before)
+    function count64(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         private
         pure
         returns (Partial memory)

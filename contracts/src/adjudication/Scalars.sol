@@ -127,13 +127,13 @@ library Scalars {
 
     // ------------------------------------------------------------------------------------------------------------------------ dtypes
 
-    /// @notice How many operands a code has.
+    /// @notice Number of operands of a code.
     function inputsOf(uint8 code) internal pure returns (uint256) {
         if (Scalar(code) == Scalar.WHERE) return 3;
         return isUnary(Scalar(code)) ? 1 : 2;
     }
 
-    /// @notice Of which dtype operand `i` is.
+    /// @notice Dtype of operand `i`.
     /// @param output dtype of the result, which is that of what WHERE chooses from
     function inputOf(uint8 code, DType output, uint256 i) internal pure returns (DType) {
         Scalar scalar = Scalar(code);
@@ -142,7 +142,7 @@ library Scalars {
         return scalar <= Scalar.I64_LE || scalar == Scalar.I64_TO_F32 ? DType.I64 : DType.BOOL;
     }
 
-    /// @notice Of which dtype the result is, where `claimed` is what WHERE gives.
+    /// @notice Dtype of the result; `claimed` is that of WHERE.
     function outputOf(uint8 code, DType claimed) internal pure returns (DType) {
         Scalar scalar = Scalar(code);
         if (scalar == Scalar.WHERE) return claimed;

@@ -9,7 +9,7 @@ struct Accumulator {
     int256 window1;
     int256 window2;
     int256 window3;
-    /// What the terms that are infinite or NaN come to: the pattern of an infinity or of NaN, 0 if there was none.
+    /// Sum of the terms that are infinite or NaN: the pattern of an infinity or of NaN, 0 if there was none.
     uint256 special;
 }
 

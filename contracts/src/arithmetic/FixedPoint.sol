@@ -11,7 +11,7 @@ struct Interval {
 }
 
 /// @title Numbers with a known error
-/// @notice What elementary functions are computed in, and how their rounding is decided.
+/// @notice The numbers in which elementary functions are computed, and the decision of their rounding.
 library FixedPoint {
     /// @notice Fraction bits of a unit, 2^-124.
     uint256 internal constant BITS = 124;

@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {Decoding} from "../../src/adjudication/Decoding.sol";
 import {Descriptor, Descriptors, DType, Family, Fault, Input} from "../../src/adjudication/Descriptor.sol";
 import {Partial, Question} from "../../src/adjudication/IAdjudicator.sol";
-import {Opening} from "../../src/adjudication/Openings.sol";
+import {ChunkOpening} from "../../src/adjudication/Openings.sol";
 import {Scalar} from "../../src/adjudication/Scalars.sol";
 import {AdjudicationTest} from "../support/AdjudicationTest.sol";
 
@@ -37,7 +37,7 @@ contract HostileDescriptorTest is AdjudicationTest {
     function refused(bytes memory encoded, bytes memory reason) private {
         Partial memory nothing;
         Question memory question = Question(encoded, new bytes32[](0), 0);
-        Opening[] memory none = new Opening[](0);
+        ChunkOpening[] memory none = new ChunkOpening[](0);
         vm.expectRevert(reason);
         adjudicator.outline(encoded, CHUNK);
         vm.expectRevert(reason);
@@ -99,7 +99,7 @@ contract HostileDescriptorTest is AdjudicationTest {
         d.inputs[0].affine = new int64[](6);
         Question memory question = Question(abi.encode(d), new bytes32[](1), 0);
         expectFault(Fault.SIZE);
-        adjudicator.compute(setting(), question, new Opening[](0));
+        adjudicator.compute(setting(), question, new ChunkOpening[](0));
     }
 
     function test_segmentsOfNoTermsOrTooMany_areRefused_andSegmentsOfWhatIsNoReduction() public {
@@ -261,7 +261,7 @@ contract HostileDescriptorTest is AdjudicationTest {
     function unanswered(Descriptor memory d, uint256 openings, Fault what) private {
         uint64 element = d.iteration.length == 0 ? 0 : d.iteration[0] - 1;
         expectFault(what);
-        adjudicator.compute(setting(), Question(abi.encode(d), new bytes32[](0), element), new Opening[](openings));
+        adjudicator.compute(setting(), Question(abi.encode(d), new bytes32[](0), element), new ChunkOpening[](openings));
     }
 
     function expectFault(Fault what) private {

@@ -5,7 +5,7 @@ import {Adjudicator} from "../../src/adjudication/Adjudicator.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "../../src/adjudication/Descriptor.sol";
 import {Finding, Partial, Question, Setting} from "../../src/adjudication/IAdjudicator.sol";
 import {Loads} from "../../src/adjudication/Loads.sol";
-import {Opening, Openings} from "../../src/adjudication/Openings.sol";
+import {ChunkOpening, Openings} from "../../src/adjudication/Openings.sol";
 import {Reading} from "../../src/adjudication/Operands.sol";
 import {Scalar} from "../../src/adjudication/Scalars.sol";
 import {Merkle} from "../../src/Merkle.sol";
@@ -35,7 +35,7 @@ contract HostileOpeningsTest is AdjudicationTest {
         return Question(abi.encode(d), roots_, element);
     }
 
-    function reverts(Opening[] memory openings, uint64 element, bytes memory reason) private {
+    function reverts(ChunkOpening[] memory openings, uint64 element, bytes memory reason) private {
         Question memory question = ask(copy(), roots(list(data())), element);
         vm.expectRevert(reason);
         adjudicator.compute(setting(), question, openings);
@@ -50,7 +50,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     }
 
     function test_anInputThatTheOperatorHasNot_isRefused() public {
-        Opening memory o = opening(0, 0, data());
+        ChunkOpening memory o = opening(0, 0, data());
         o.input = 1;
         reverts(list(o), 0, abi.encodeWithSelector(Openings.NoSuchInput.selector, uint8(1)));
         o.input = 255;
@@ -64,7 +64,7 @@ contract HostileOpeningsTest is AdjudicationTest {
                 bytes memory reason = abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 0, element / 4);
                 reverts(list(opening(0, chunk, data())), element, reason);
             }
-            reverts(new Opening[](0), element, abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 0, element / 4));
+            reverts(new ChunkOpening[](0), element, abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 0, element / 4));
         }
     }
 
@@ -80,25 +80,25 @@ contract HostileOpeningsTest is AdjudicationTest {
     // ------------------------------------------------------------------------------------------------------------------- one opening
 
     function test_aChunkBehindTheTensor_isRefused_evenIfItIsPadding() public {
-        Opening memory o = opening(0, 2, data());
+        ChunkOpening memory o = opening(0, 2, data());
         uint64[4] memory places = [uint64(3), 4, 1 << 40, type(uint64).max];
         for (uint256 i = 0; i < places.length; ++i) {
             o.chunk = places[i];
             reverts(list(o), 0, abi.encodeWithSelector(Merkle.LeafIndexOutOfRange.selector, places[i], uint64(3)));
         }
         // PAD = H(02) is no leaf of any payload.
-        o = Opening(0, 3, hex"02", tensor(data(), CHUNK).proof(3));
+        o = ChunkOpening(0, 3, hex"02", tensor(data(), CHUNK).proof(3));
         reverts(list(o), 0, abi.encodeWithSelector(Merkle.LeafIndexOutOfRange.selector, uint64(3), uint64(3)));
     }
 
     function test_aChunkOfAnotherLength_isRefused() public {
         uint8[5] memory lengths = [0, 1, 7, 9, 16];
         for (uint256 i = 0; i < lengths.length; ++i) {
-            Opening memory o = opening(0, 2, data());
+            ChunkOpening memory o = opening(0, 2, data());
             o.data = new bytes(lengths[i]);
             reverts(list(o), 8, abi.encodeWithSelector(Openings.WrongChunkLength.selector, lengths[i], 8));
         }
-        Opening memory full = opening(0, 1, data());
+        ChunkOpening memory full = opening(0, 1, data());
         full.data = slice(full.data, 0, 8);
         reverts(list(full), 4, abi.encodeWithSelector(Openings.WrongChunkLength.selector, 8, 16));
     }
@@ -106,7 +106,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     function test_aProofOfAnotherLength_isRefused() public {
         for (uint256 length = 0; length < 70; ++length) {
             if (length == 2) continue;
-            Opening memory o = opening(0, 0, data());
+            ChunkOpening memory o = opening(0, 0, data());
             o.proof = new bytes32[](length);
             reverts(list(o), 0, abi.encodeWithSelector(Merkle.WrongProofLength.selector, length, 2));
         }
@@ -116,7 +116,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     function test_anInnerNode_isNoChunk() public {
         Tree memory tree = tensor(counting(8), CHUNK);
         Descriptor memory d = elementwise(Family.COPY, 0, DType.F32, 16, dtypes(DType.F32));
-        Opening memory o = Opening(0, 0, bytes.concat(tree.rows[0][0], tree.rows[0][1]), new bytes32[](0));
+        ChunkOpening memory o = ChunkOpening(0, 0, bytes.concat(tree.rows[0][0], tree.rows[0][1]), new bytes32[](0));
         Setting memory wide = setting();
         wide.spec.chunkSize = 64;
         bytes32[] memory one = new bytes32[](1);
@@ -129,7 +129,7 @@ contract HostileOpeningsTest is AdjudicationTest {
 
     function testFuzz_whateverOpens_givesTheOneAnswer(uint64 element, uint256 where, bytes32 junk, uint8 kind) public view {
         element %= COUNT;
-        Opening memory o = opening(0, element / 4, data());
+        ChunkOpening memory o = opening(0, element / 4, data());
         if (kind % 4 == 0) o.data[where % o.data.length] = bytes1(junk);
         if (kind % 4 == 1) o.proof[where % o.proof.length] = junk;
         if (kind % 4 == 2) o.chunk = uint64(where % 5);
@@ -143,7 +143,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     /// @dev Bits above a uint8 or uint64 are not cut off.
     function test_dirtyBitsInAnOpening_areRefused() public view {
         Question memory question = ask(copy(), roots(list(data())), 0);
-        Opening[] memory openings = list(opening(0, 0, data()));
+        ChunkOpening[] memory openings = list(opening(0, 0, data()));
         bytes memory sent = abi.encodeCall(adjudicator.compute, (setting(), question, openings));
         // The opening stands last: input, chunk, two offsets, data (length and one word), proof (length and two words).
         uint256 input = sent.length - 32 * 9;
@@ -160,7 +160,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     /// @dev Offsets in the call itself that point behind its end, or far away.
     function testFuzz_callsWithOneWordChanged_giveTheOneAnswerOrRevert(uint64 element, uint256 place, uint256 word) public view {
         element %= COUNT;
-        Opening[] memory openings = list(opening(0, element / 4, data()));
+        ChunkOpening[] memory openings = list(opening(0, element / 4, data()));
         bytes memory sent = abi.encodeCall(adjudicator.compute, (setting(), ask(copy(), roots(list(data())), element), openings));
         // Behind the setting (step, state and eighteen words of spec), of which COPY reads nothing but the size of a chunk, and around the
         // descriptor, which is part of what is asked: behind two offsets, the question's three words and the length.
@@ -195,7 +195,7 @@ contract HostileOpeningsTest is AdjudicationTest {
         assertAnswer(finding, bits, Finding.VALUE, 0x40C00000, "3 + 3");
         both[1] = both[0];
         question = ask(double_(), both, 2);
-        Opening[] memory second = list(opening(1, 0, data()));
+        ChunkOpening[] memory second = list(opening(1, 0, data()));
         vm.expectRevert(abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 0, 0));
         adjudicator.compute(setting(), question, second);
     }
@@ -213,7 +213,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     function aliasing(Descriptor memory d) private {
         Question memory question = ask(d, new bytes32[](2), 2);
         vm.expectRevert(abi.encodeWithSelector(Descriptors.MalformedDescriptor.selector, Fault.ALIAS));
-        adjudicator.compute(setting(), question, new Opening[](0));
+        adjudicator.compute(setting(), question, new ChunkOpening[](0));
     }
 
     function test_aChunkOfAnotherInput_isRefused() public {
@@ -221,7 +221,7 @@ contract HostileOpeningsTest is AdjudicationTest {
         bytes memory other = slice(data(), 16, 16);
         bytes32[] memory both = roots(list(slice(data(), 0, 16), other));
         Question memory question = ask(d, both, 0);
-        Opening[] memory swapped = list(opening(0, 0, other), opening(1, 0, slice(data(), 0, 16)));
+        ChunkOpening[] memory swapped = list(opening(0, 0, other), opening(1, 0, slice(data(), 0, 16)));
         vm.expectRevert(abi.encodeWithSelector(Merkle.WrongProof.selector, both[1], both[0]));
         adjudicator.compute(setting(), question, swapped);
     }
@@ -231,7 +231,7 @@ contract HostileOpeningsTest is AdjudicationTest {
             if (count == 1) continue;
             Question memory question = ask(copy(), new bytes32[](count), 0);
             vm.expectRevert(abi.encodeWithSelector(Reading.WrongNumberOfRoots.selector, count, 1));
-            adjudicator.compute(setting(), question, new Opening[](0));
+            adjudicator.compute(setting(), question, new ChunkOpening[](0));
         }
     }
 
@@ -241,18 +241,18 @@ contract HostileOpeningsTest is AdjudicationTest {
         uint64[3] memory elements = [COUNT, COUNT + 1, type(uint64).max];
         for (uint256 i = 0; i < elements.length; ++i) {
             bytes memory reason = abi.encodeWithSelector(Descriptors.NoSuchElement.selector, elements[i], COUNT);
-            reverts(new Opening[](0), elements[i], reason);
+            reverts(new ChunkOpening[](0), elements[i], reason);
         }
         Descriptor memory d = copy();
         d.iteration = sizes(0);
         Question memory question = ask(d, new bytes32[](1), 0);
         vm.expectRevert(abi.encodeWithSelector(Descriptors.NoSuchElement.selector, 0, 0));
-        adjudicator.compute(setting(), question, new Opening[](0));
+        adjudicator.compute(setting(), question, new ChunkOpening[](0));
         (d.family, d.inputs) = (Family.UNIFORM, new Descriptor[](1)[0].inputs);
         d.parameters = new int64[](1);
         question = ask(d, new bytes32[](0), 0);
         vm.expectRevert(abi.encodeWithSelector(Descriptors.NoSuchElement.selector, 0, 0));
-        adjudicator.compute(setting(), question, new Opening[](0));
+        adjudicator.compute(setting(), question, new ChunkOpening[](0));
     }
 
     function test_chunksThatSplitElements_areRefused() public {
@@ -262,7 +262,7 @@ contract HostileOpeningsTest is AdjudicationTest {
             odd.spec.chunkSize = chunkSizes[i];
             Question memory question = ask(copy(), new bytes32[](1), 0);
             vm.expectRevert(abi.encodeWithSelector(Openings.ChunkSizeSplitsElements.selector, chunkSizes[i]));
-            adjudicator.compute(odd, question, new Opening[](0));
+            adjudicator.compute(odd, question, new ChunkOpening[](0));
             vm.expectRevert(abi.encodeWithSelector(Openings.ChunkSizeSplitsElements.selector, chunkSizes[i]));
             adjudicator.outline(question.descriptor, chunkSizes[i]);
         }
@@ -270,14 +270,14 @@ contract HostileOpeningsTest is AdjudicationTest {
 
     function test_moreSegmentsThanOne_areRefused() public {
         Question memory question = ask(reduction(Family.SUM, DType.F32, 10, 4, dtypes(DType.F32)), roots(list(data())), 0);
-        Opening[] memory all = openAll(list(data()));
+        ChunkOpening[] memory all = openAll(list(data()));
         vm.expectRevert(abi.encodeWithSelector(Adjudicator.TooManyTerms.selector, 3));
         adjudicator.compute(setting(), question, all);
     }
 
     // ------------------------------------------------------------------------------------------------------------------------- loads
 
-    function loads(Descriptor memory d, Setting memory s, Opening[] memory openings, bytes memory reason) private {
+    function loads(Descriptor memory d, Setting memory s, ChunkOpening[] memory openings, bytes memory reason) private {
         Question memory question = ask(d, new bytes32[](0), 1);
         vm.expectRevert(reason);
         adjudicator.compute(s, question, openings);
@@ -295,7 +295,7 @@ contract HostileOpeningsTest is AdjudicationTest {
             for (uint256 count = 0; count < 4; ++count) {
                 if (count == expected[family]) continue;
                 bytes memory reason = abi.encodeWithSelector(Loads.WrongNumberOfOpenings.selector, count, expected[family]);
-                loads(d, setting(), new Opening[](count), reason);
+                loads(d, setting(), new ChunkOpening[](count), reason);
             }
         }
     }
@@ -308,19 +308,19 @@ contract HostileOpeningsTest is AdjudicationTest {
         s.agreedState = state.root();
         Descriptor memory d;
         (d.family, d.dtype, d.iteration, d.parameters) = (Family.STATE, DType.F32, sizes(COUNT), new int64[](1));
-        Opening memory slot = Opening(0, 0, bytes.concat(slots[0]), state.proof(0));
-        Opening memory chunk = opening(1, 0, data());
+        ChunkOpening memory slot = ChunkOpening(0, 0, bytes.concat(slots[0]), state.proof(0));
+        ChunkOpening memory chunk = opening(1, 0, data());
         (Finding finding, uint64 bits) = adjudicator.compute(s, ask(d, new bytes32[](0), 1), list(slot, chunk));
         assertAnswer(finding, bits, Finding.VALUE, 0x40000000, "2");
 
-        Opening memory other = Opening(0, 1, bytes.concat(slots[1]), state.proof(1));
+        ChunkOpening memory other = ChunkOpening(0, 1, bytes.concat(slots[1]), state.proof(1));
         loads(d, s, list(other, chunk), abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 0, 0));
         other.chunk = 0;
         bytes32 computed = Trees.hashPair(Trees.hashLeaf(other.data), other.proof[0]);
         loads(d, s, list(other, chunk), abi.encodeWithSelector(Merkle.WrongProof.selector, computed, state.root()));
-        other = Opening(0, 0, bytes.concat(slots[0], hex"00"), state.proof(0));
+        other = ChunkOpening(0, 0, bytes.concat(slots[0], hex"00"), state.proof(0));
         loads(d, s, list(other, chunk), abi.encodeWithSelector(Openings.WrongChunkLength.selector, 33, 32));
-        other = Opening(1, 0, bytes.concat(slots[0]), state.proof(0));
+        other = ChunkOpening(1, 0, bytes.concat(slots[0]), state.proof(0));
         loads(d, s, list(other, chunk), abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 0, 0));
         other = opening(0, 0, data());
         loads(d, s, list(slot, other), abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 1, 0));
@@ -328,7 +328,7 @@ contract HostileOpeningsTest is AdjudicationTest {
         loads(d, s, list(slot, other), abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 1, 0));
         // A slot behind the state.
         d.parameters[0] = 2;
-        other = Opening(0, 2, bytes.concat(slots[0]), state.proof(0));
+        other = ChunkOpening(0, 2, bytes.concat(slots[0]), state.proof(0));
         loads(d, s, list(other, chunk), abi.encodeWithSelector(Merkle.LeafIndexOutOfRange.selector, uint64(2), uint64(2)));
         d.parameters[0] = type(int64).max;
         loads(d, s, list(other, chunk), abi.encodeWithSelector(Openings.ChunkNotOpened.selector, 0, uint64(type(int64).max)));
@@ -346,7 +346,7 @@ contract HostileOpeningsTest is AdjudicationTest {
         d.parameters = numbers(0, 12, 1);
         uint256 answers = 0;
         for (uint64 row = 0; row < 8; ++row) {
-            Opening memory o = Opening(0, row, rows[row], Trees.buildBytes(rows).proof(row));
+            ChunkOpening memory o = ChunkOpening(0, row, rows[row], Trees.buildBytes(rows).proof(row));
             try adjudicator.compute(s, ask(d, new bytes32[](0), 1), list(o)) returns (Finding finding, uint64 bits) {
                 assertAnswer(finding, bits, Finding.VALUE, 100 + row, "its number");
                 ++answers;
@@ -362,6 +362,6 @@ contract HostileOpeningsTest is AdjudicationTest {
         (d.family, d.dtype, d.iteration, d.parameters) = (Family.UNIFORM, DType.F32, sizes(2), new int64[](1));
         Setting memory s = setting();
         s.step = 1 << 32;
-        loads(d, s, new Opening[](0), abi.encodeWithSelector(Loads.StepOutOfRange.selector, s.step));
+        loads(d, s, new ChunkOpening[](0), abi.encodeWithSelector(Loads.StepOutOfRange.selector, s.step));
     }
 }

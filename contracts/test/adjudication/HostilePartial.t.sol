@@ -6,7 +6,7 @@ import {Rounding} from "../../src/arithmetic/Rounding.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "../../src/adjudication/Descriptor.sol";
 import {Finding, Partial, Question} from "../../src/adjudication/IAdjudicator.sol";
 import {Reading} from "../../src/adjudication/Operands.sol";
-import {Opening} from "../../src/adjudication/Openings.sol";
+import {ChunkOpening} from "../../src/adjudication/Openings.sol";
 import {Reductions} from "../../src/adjudication/Reductions.sol";
 import {AdjudicationTest} from "../support/AdjudicationTest.sol";
 
@@ -33,7 +33,7 @@ contract HostilePartialTest is AdjudicationTest {
     /// @dev Neither goes on from it, nor finishes it.
     function refused(uint256 family, Partial memory before, bytes memory reason) private {
         Question memory question = Question(abi.encode(families()[family]), roots(operandsOf(family)), 0);
-        Opening[] memory openings = openAll(operandsOf(family));
+        ChunkOpening[] memory openings = openAll(operandsOf(family));
         vm.expectRevert(reason);
         adjudicator.reduceSegment(setting(), question, 1, before, openings);
         vm.expectRevert(reason);
@@ -105,7 +105,7 @@ contract HostilePartialTest is AdjudicationTest {
         }
         Partial memory before = partialOf(bytes32(a), bytes32(b), bytes32(c));
         Question memory question = Question(abi.encode(descriptor), new bytes32[](descriptor.inputs.length), 0);
-        try adjudicator.reduceSegment(setting(), question, 1, before, new Opening[](0)) returns (
+        try adjudicator.reduceSegment(setting(), question, 1, before, new ChunkOpening[](0)) returns (
             Finding finding, Partial memory same
         ) {
             vm.assertEq(uint8(finding), uint8(Finding.VALUE), "goes on");
@@ -123,7 +123,7 @@ contract HostilePartialTest is AdjudicationTest {
         for (uint256 family = 0; family < 6; ++family) {
             Question memory question = Question(abi.encode(families()[family]), roots(operandsOf(family)), 0);
             for (uint256 i = 0; i < segments.length; ++i) {
-                Opening[] memory openings = new Opening[](0);
+                ChunkOpening[] memory openings = new ChunkOpening[](0);
                 Partial memory nothing;
                 vm.expectRevert(abi.encodeWithSelector(Reading.NoSuchSegment.selector, segments[i], 3));
                 adjudicator.reduceSegment(setting(), question, segments[i], nothing, openings);
@@ -136,7 +136,7 @@ contract HostilePartialTest is AdjudicationTest {
         Question memory question = Question(abi.encode(copy), roots(list(counting(10))), 0);
         Partial memory nothing;
         vm.expectRevert(abi.encodeWithSelector(Descriptors.MalformedDescriptor.selector, Fault.FAMILY));
-        adjudicator.reduceSegment(setting(), question, 0, nothing, new Opening[](0));
+        adjudicator.reduceSegment(setting(), question, 0, nothing, new ChunkOpening[](0));
         vm.expectRevert(abi.encodeWithSelector(Descriptors.MalformedDescriptor.selector, Fault.FAMILY));
         adjudicator.finish(question.descriptor, nothing, 32);
     }
@@ -150,7 +150,7 @@ contract HostilePartialTest is AdjudicationTest {
             adjudicator.finish(abi.encode(families()[0]), nothing, formats[i]);
             Descriptor memory exp = elementwise(Family.FUNCTION, 0, DType.F32, 4, dtypes(DType.F32));
             Question memory question = Question(abi.encode(exp), roots(list(counting(4))), 0);
-            Opening[] memory openings = openAll(list(counting(4)));
+            ChunkOpening[] memory openings = openAll(list(counting(4)));
             vm.expectRevert(reason);
             adjudicator.compute(withBits(formats[i]), question, openings);
         }
@@ -218,7 +218,7 @@ contract HostilePartialTest is AdjudicationTest {
             Question memory question = Question(abi.encode(d), new bytes32[](2), 0);
             Fault what = axes[i] < 0 ? Fault.NEGATIVE : Fault.GATHER_AXIS;
             vm.expectRevert(abi.encodeWithSelector(Descriptors.MalformedDescriptor.selector, what));
-            adjudicator.compute(setting(), question, new Opening[](0));
+            adjudicator.compute(setting(), question, new ChunkOpening[](0));
         }
     }
 
@@ -227,7 +227,7 @@ contract HostilePartialTest is AdjudicationTest {
             Descriptor memory d = reduction(Family.ARGMAX, DType.I64, 4, 4, dtypes(DType.F32));
             d.parameters = i == 0 ? numbers(type(int64).max, 1, 1) : numbers(1, 2, 0);
             Question memory question = Question(abi.encode(d), roots(list(counting(4))), 0);
-            Opening[] memory openings = openAll(list(counting(4)));
+            ChunkOpening[] memory openings = openAll(list(counting(4)));
             vm.expectRevert(abi.encodeWithSelector(Descriptors.MalformedDescriptor.selector, Fault.LABEL));
             adjudicator.compute(setting(), question, openings);
         }

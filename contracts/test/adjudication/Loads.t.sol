@@ -6,7 +6,7 @@ import {Descriptor, Family} from "../../src/adjudication/Descriptor.sol";
 import {Functions} from "../../src/adjudication/Functions.sol";
 import {Finding, Question, Setting} from "../../src/adjudication/IAdjudicator.sol";
 import {Loads} from "../../src/adjudication/Loads.sol";
-import {Opening} from "../../src/adjudication/Openings.sol";
+import {ChunkOpening} from "../../src/adjudication/Openings.sol";
 import {Test} from "../support/Test.sol";
 import {Trees} from "../support/Trees.sol";
 
@@ -39,17 +39,17 @@ contract LoadsTest is Test {
         bytes memory row = new bytes(MAX_ROW);
         row[MAX_ROW - 1] = 0x3f;
         (Setting memory setting, Question memory question) = ask(row);
-        Opening[] memory openings = new Opening[](1);
+        ChunkOpening[] memory openings = new ChunkOpening[](1);
         openings[0].data = row;
         (Finding finding, uint64 bits) = _adjudicator.compute(setting, question, openings);
         vm.assertTrue(finding == Finding.VALUE && bits == 0x3f000000, "its last number");
         vm.expectRevert(abi.encodeWithSelector(Loads.WrongNumberOfOpenings.selector, 0, 1));
-        _adjudicator.compute(setting, question, new Opening[](0));
+        _adjudicator.compute(setting, question, new ChunkOpening[](0));
     }
 
     function test_aLongerRow_isTheReferees_withoutBeingOpened() public view {
         (Setting memory setting, Question memory question) = ask(new bytes(MAX_ROW + 1));
-        (Finding finding,) = _adjudicator.compute(setting, question, new Opening[](0));
+        (Finding finding,) = _adjudicator.compute(setting, question, new ChunkOpening[](0));
         vm.assertTrue(finding == Finding.UNDECIDED, "whether it fits a transaction");
     }
 }

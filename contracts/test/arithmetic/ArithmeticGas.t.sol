@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Opening, Openings, Tensor} from "../../src/adjudication/Openings.sol";
+import {ChunkOpening, Openings, Tensor} from "../../src/adjudication/Openings.sol";
 import {DType} from "../../src/adjudication/Descriptor.sol";
 import {Binary32} from "../../src/arithmetic/Binary32.sol";
 import {Elementary} from "../../src/arithmetic/Elementary.sol";
@@ -70,7 +70,7 @@ contract GasHarness {
         row = start - gasleft();
     }
 
-    function opening(Opening[] calldata openings, Tensor[] calldata tensors) external view returns (uint256 gas) {
+    function opening(ChunkOpening[] calldata openings, Tensor[] calldata tensors) external view returns (uint256 gas) {
         Tensor[] memory copied = tensors;
         gas = gasleft();
         Openings.check(openings, copied, 1024);
@@ -115,8 +115,8 @@ contract ArithmeticGasTest is Test {
             chunks[i] = new bytes(1024);
         }
         Tree memory tree = Trees.buildBytes(chunks);
-        Opening[] memory openings = new Opening[](1);
-        openings[0] = Opening(0, 777, chunks[777], Trees.proof(tree, 777));
+        ChunkOpening[] memory openings = new ChunkOpening[](1);
+        openings[0] = ChunkOpening(0, 777, chunks[777], Trees.proof(tree, 777));
         Tensor[] memory tensors = new Tensor[](1);
         tensors[0] = Tensor(Trees.root(tree), DType.F32, 1024 * 256, 0);
         record("chunk opening (1 KiB, 10 siblings)", _harness.opening(openings, tensors));

@@ -5,7 +5,7 @@ import {Adjudicator} from "../../src/adjudication/Adjudicator.sol";
 import {Descriptor, DType, Family, Input} from "../../src/adjudication/Descriptor.sol";
 import {Functions} from "../../src/adjudication/Functions.sol";
 import {Finding, IFunctions, Partial, Question, Setting} from "../../src/adjudication/IAdjudicator.sol";
-import {Opening} from "../../src/adjudication/Openings.sol";
+import {ChunkOpening} from "../../src/adjudication/Openings.sol";
 import {Test} from "./Test.sol";
 import {Tree, Trees} from "./Trees.sol";
 
@@ -69,21 +69,21 @@ abstract contract AdjudicationTest is Test {
         return Trees.buildBytes(chunks);
     }
 
-    function opening(uint8 input, uint64 chunk, bytes memory data, uint32 chunkSize) internal pure returns (Opening memory) {
-        return Opening(input, chunk, slice(data, chunk * chunkSize, chunkSize), tensor(data, chunkSize).proof(chunk));
+    function opening(uint8 input, uint64 chunk, bytes memory data, uint32 chunkSize) internal pure returns (ChunkOpening memory) {
+        return ChunkOpening(input, chunk, slice(data, chunk * chunkSize, chunkSize), tensor(data, chunkSize).proof(chunk));
     }
 
-    function opening(uint8 input, uint64 chunk, bytes memory data) internal pure returns (Opening memory) {
+    function opening(uint8 input, uint64 chunk, bytes memory data) internal pure returns (ChunkOpening memory) {
         return opening(input, chunk, data, CHUNK);
     }
 
     /// @notice All chunks of all operands.
-    function openAll(bytes[] memory operands) internal pure returns (Opening[] memory all) {
+    function openAll(bytes[] memory operands) internal pure returns (ChunkOpening[] memory all) {
         uint256 count = 0;
         for (uint256 i = 0; i < operands.length; ++i) {
             count += tensor(operands[i], CHUNK).count;
         }
-        all = new Opening[](count);
+        all = new ChunkOpening[](count);
         for (uint256 i = operands.length; i > 0; --i) {
             for (uint64 chunk = tensor(operands[i - 1], CHUNK).count; chunk > 0; --chunk) {
                 all[--count] = opening(uint8(i - 1), chunk - 1, operands[i - 1]);
@@ -108,13 +108,13 @@ abstract contract AdjudicationTest is Test {
         (all[0], all[1]) = (a, b);
     }
 
-    function list(Opening memory a) internal pure returns (Opening[] memory all) {
-        all = new Opening[](1);
+    function list(ChunkOpening memory a) internal pure returns (ChunkOpening[] memory all) {
+        all = new ChunkOpening[](1);
         all[0] = a;
     }
 
-    function list(Opening memory a, Opening memory b) internal pure returns (Opening[] memory all) {
-        all = new Opening[](2);
+    function list(ChunkOpening memory a, ChunkOpening memory b) internal pure returns (ChunkOpening[] memory all) {
+        all = new ChunkOpening[](2);
         (all[0], all[1]) = (a, b);
     }
 

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Finding, IAdjudicator, IFunctions, Outline, Partial, Question, Setting} from "../../src/adjudication/IAdjudicator.sol";
-import {Opening} from "../../src/adjudication/Openings.sol";
+import {ChunkOpening} from "../../src/adjudication/Openings.sol";
 
 /// @notice Checks everything like the real one, and has a finding of its own for elements and segments.
 contract BentAdjudicator is IAdjudicator {
@@ -21,7 +21,7 @@ contract BentAdjudicator is IAdjudicator {
         return real.outline(descriptor, chunkSize);
     }
 
-    function compute(Setting calldata setting, Question calldata question, Opening[] calldata openings)
+    function compute(Setting calldata setting, Question calldata question, ChunkOpening[] calldata openings)
         external
         view
         virtual
@@ -37,7 +37,7 @@ contract BentAdjudicator is IAdjudicator {
         Question calldata question,
         uint64 segment,
         Partial calldata before,
-        Opening[] calldata openings
+        ChunkOpening[] calldata openings
     ) external view override returns (Finding, Partial memory afterwards) {
         (, afterwards) = real.reduceSegment(setting, question, segment, before, openings);
         return (finding, afterwards);
@@ -57,7 +57,7 @@ contract BentAdjudicator is IAdjudicator {
 contract EchoAdjudicator is BentAdjudicator {
     constructor(IAdjudicator real_) BentAdjudicator(real_, Finding.VALUE) {}
 
-    function compute(Setting calldata setting, Question calldata question, Opening[] calldata openings)
+    function compute(Setting calldata setting, Question calldata question, ChunkOpening[] calldata openings)
         external
         pure
         override
@@ -107,7 +107,7 @@ contract HostileAdjudicator {
         return _real.outline(descriptor, chunkSize);
     }
 
-    function compute(Setting calldata, Question calldata, Opening[] calldata) external returns (Finding, uint64) {
+    function compute(Setting calldata, Question calldata, ChunkOpening[] calldata) external returns (Finding, uint64) {
         if (_trick == Trick.BURN) {
             assembly {
                 invalid()

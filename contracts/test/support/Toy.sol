@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Descriptor, DType, Family, Input} from "../../src/adjudication/Descriptor.sol";
-import {Opening} from "../../src/adjudication/Openings.sol";
+import {ChunkOpening} from "../../src/adjudication/Openings.sol";
 import {Tree, Trees} from "./Trees.sol";
 
 /// @notice A training step small enough to be worked out by hand. The state is w, five numbers, and s, their sum after the step; a step adds
@@ -181,17 +181,17 @@ library Toy {
     function openings(uint256 q, uint256 element, uint256[] memory before, uint256[][] memory computed)
         internal
         pure
-        returns (Opening[] memory opened)
+        returns (ChunkOpening[] memory opened)
     {
         if (q == 0) {
-            opened = new Opening[](2);
+            opened = new ChunkOpening[](2);
             uint256[] memory w = slot(before, 0);
-            opened[0] = Opening(0, 0, bytes.concat(Trees.root(tensorTree(w))), Trees.proof(stateTree(before), 0));
+            opened[0] = ChunkOpening(0, 0, bytes.concat(Trees.root(tensorTree(w))), Trees.proof(stateTree(before), 0));
             opened[1] = open(1, w, element / 2);
             return opened;
         }
         uint64[] memory read = operands(q);
-        opened = new Opening[](read.length);
+        opened = new ChunkOpening[](read.length);
         for (uint256 i = 0; i < read.length; ++i) {
             // Neighbours share a chunk, and the two terms of a segment are one.
             uint256 index = read[i] % 2 == 1 ? 0 : q == SUM ? element : element / 2;
@@ -199,7 +199,7 @@ library Toy {
         }
     }
 
-    function open(uint8 input, uint256[] memory numbers, uint256 index) private pure returns (Opening memory) {
-        return Opening(input, uint64(index), chunk(numbers, index), Trees.proof(tensorTree(numbers), index));
+    function open(uint8 input, uint256[] memory numbers, uint256 index) private pure returns (ChunkOpening memory) {
+        return ChunkOpening(input, uint64(index), chunk(numbers, index), Trees.proof(tensorTree(numbers), index));
     }
 }

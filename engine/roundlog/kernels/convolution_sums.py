@@ -1,5 +1,9 @@
-"""Single elements of convolutions and of their gradients, nearly exactly: see `roundlog.kernels.summing`. The letters
-are those of `roundlog.kernels.im2col`; all arrays are contiguous, and the caller answers for the indices."""
+"""Single elements of convolutions and of their gradients, nearly exactly: see `roundlog.kernels.summing`.
+
+The letters are those of `roundlog.kernels.im2col`. All arrays are contiguous, and the caller answers for the indices.
+There are three loops because each walks over other axes: one loop over general strides would test in every term which
+of the three it is.
+"""
 
 from __future__ import annotations
 
@@ -119,42 +123,30 @@ def _sum_weight(
         out[0, r], out[1, r], out[2, r] = s, e, m
 
 
-def sum_forward(x: F32, w: F32, shape: I64, groups: int, elements: I64) -> F64:
-    """x: float32[N, C, H, W], w: float32[O, C/groups, I, J] -> float64[3, n]: a sum, its rounding errors and their
-    magnitude, for these flat elements of the convolution."""
+def _sums(loop: Any, elements: I64, terms: int, *operands: object) -> F64:
+    """float64[3, n]: sums, their rounding errors and the errors' magnitudes, by one of the loops above."""
     out = np.empty((3, len(elements)))
-    flat_x, flat_w, channels, outputs = x.reshape(-1), w.reshape(-1), x.shape[1], w.shape[0]
-    in_parts(
-        lambda start, stop: _sum_forward(flat_x, flat_w, shape, channels, outputs, groups, elements, out, start, stop),
-        len(elements),
-        len(elements) * (w.size // outputs) * 8,
-    )
+    in_parts(lambda start, stop: loop(*operands, elements, out, start, stop), len(elements), len(elements) * terms * 8)
     return out
+
+
+def sum_forward(x: F32, w: F32, shape: I64, groups: int, elements: I64) -> F64:
+    """float64[3, n]: sums, their rounding errors and the errors' magnitudes, for these flat elements of the convolution
+    of x float32[N, C, H, W] with w float32[O, C/groups, I, J]."""
+    channels, outputs = x.shape[1], w.shape[0]
+    operands = x.reshape(-1), w.reshape(-1), shape, channels, outputs, groups
+    return _sums(_sum_forward, elements, w.size // outputs, *operands)
 
 
 def sum_input(gradient: F32, w: F32, shape: I64, groups: int, elements: I64) -> F64:
-    """gradient: float32[N, O, P, Q], w as above; elements of the gradient of x."""
-    out = np.empty((3, len(elements)))
-    flat_g, flat_w, outputs = gradient.reshape(-1), w.reshape(-1), w.shape[0]
-    channels = w.shape[1] * groups
-    in_parts(
-        lambda start, stop: _sum_input(flat_g, flat_w, shape, channels, outputs, groups, elements, out, start, stop),
-        len(elements),
-        len(elements) * (w.size // channels) * 8,
-    )
-    return out
+    """float64[3, n], as `sum_forward`, for elements of the gradient of x. gradient: float32[N, O, P, Q]."""
+    channels, outputs = w.shape[1] * groups, w.shape[0]
+    operands = gradient.reshape(-1), w.reshape(-1), shape, channels, outputs, groups
+    return _sums(_sum_input, elements, w.size // channels, *operands)
 
 
 def sum_weight(gradient: F32, x: F32, shape: I64, groups: int, elements: I64) -> F64:
-    """gradient: float32[N, O, P, Q], x as above; elements of the gradient of w."""
-    out = np.empty((3, len(elements)))
-    flat_g, flat_x = gradient.reshape(-1), x.reshape(-1)
+    """float64[3, n], as `sum_forward`, for elements of the gradient of w. gradient: float32[N, O, P, Q]."""
     samples, channels, outputs = x.shape[0], x.shape[1], gradient.shape[1]
-    in_parts(
-        lambda start, stop: _sum_weight(
-            flat_g, flat_x, shape, channels, outputs, groups, samples, elements, out, start, stop
-        ),
-        len(elements),
-        len(elements) * (gradient.size // outputs) * 8,
-    )
-    return out
+    operands = gradient.reshape(-1), x.reshape(-1), shape, channels, outputs, groups, samples
+    return _sums(_sum_weight, elements, gradient.size // outputs, *operands)

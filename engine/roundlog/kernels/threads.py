@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import count, pairwise
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -23,95 +23,65 @@ MIN_ELEMENTS = 1 << 17
 """Below this, handing out work costs more than it saves."""
 
 _MOST = 64
-"""Threads of the pool."""
+"""Threads that the pool may have."""
 
 _OWN = threading.local()
-"""`busy`: whether this thread is one of several that share a task."""
-
-
-class _Done:
-    """What has become of parts that were handed out together."""
-
-    def __init__(self) -> None:
-        self.answers: list[BaseException | None] = []
-        """What they raised, or None, in the order in which they ended."""
-        self.words: SimpleQueue[None] = SimpleQueue()
-        """One after every answer, for whoever waits."""
+"""`busy`: whether this thread is one of several that share a task, as those of the pool always are: a part that waited
+for others would keep its thread from them."""
 
 
 class _Pool:
-    """Threads that wait for work. `concurrent.futures` has some, too, but takes twice as long to hand out a part of a
-    task and to wait for it."""
+    """Threads of `concurrent.futures`, in the floating-point environment that the kernels need.
+
+    A queue of our own shared out a task in 10 microseconds, `concurrent.futures` does it in 24: a step loses 0.2 to
+    0.5 % by that (scripts/measure_parts.py shows what sharing out takes)."""
 
     def __init__(self) -> None:
         self.asking = threading.Lock()
         self._lock = threading.Lock()
-        self._threads = 0
-        self._fixed = False
-        """No thread is started now."""
-        self._unfinished = 0
-        """Parts that have been handed out."""
-        self._parts: SimpleQueue[tuple[Callable[[], None], _Done]] = SimpleQueue()
+        self._executor: ThreadPoolExecutor | None = None
+        self.size = 0
+        """Threads, of which some may still have to be started."""
         self.disturbed = 0
         """Parts after which a thread did not compute as IEEE 754 says any more."""
 
-    def hand_out(self, works: list[Callable[[], None]]) -> _Done:
-        """Have all of these called on threads of the pool."""
+    def hand_out(self, works: Sequence[Callable[[], None]]) -> list[Future[None]]:
+        """Have all of these called on threads of the pool, which is as large as the largest task so far."""
         with self._lock:
-            self._unfinished += len(works)
-            while self._threads < min(self._unfinished, _MOST) and not self._fixed:
-                # Whoever still waits for a part when the process ends does not keep it from ending.
-                threading.Thread(target=self._work, name=f"roundlog-kernel_{self._threads}", daemon=True).start()
-                self._threads += 1
-        done = _Done()
-        for work in works:
-            self._parts.put((work, done))
-        return done
+            executor, wanted = self._executor, min(len(works), _MOST)
+            if executor is None or wanted > self.size:
+                if executor is not None:
+                    # It still ends the parts that it has been given.
+                    executor.shutdown(wait=False)
+                self.size = max(1, wanted)
+                executor = ThreadPoolExecutor(self.size, "roundlog-kernel", _OWN.__setattr__, ("busy", True))
+                self._executor = executor
+            return [executor.submit(self._work, work) for work in works]
 
-    def wait(self, done: _Done, count: int) -> list[BaseException | None]:
-        """For so many parts, interrupted or not: memory that they write to may go afterwards."""
-        interrupt: KeyboardInterrupt | None = None
-        # An interrupt may take away a word, but no answer.
-        while len(done.answers) < count:
-            try:
-                done.words.get()
-            except KeyboardInterrupt as error:
-                interrupt = error
-        with self._lock:
-            self._unfinished -= count
-        if interrupt is not None:
-            raise interrupt
-        return done.answers
-
-    def _work(self) -> None:
-        while True:
-            work, done = self._parts.get()
-            answer: BaseException | None = None
-            # What its maker or an earlier part has left to this thread.
-            ENVIRONMENT.put_right()
-            try:
-                work()
-            except BaseException as error:
-                answer = error
+    def _work(self, work: Callable[[], None]) -> None:
+        # The thread's maker or an earlier part may have left another environment to it.
+        ENVIRONMENT.put_right()
+        try:
+            work()
+        finally:
             if not ENVIRONMENT.is_right():
                 with self._lock:
                     self.disturbed += 1
-            done.answers.append(answer)
-            done.words.put(None)
-            # While it waits, it does not keep alive what the part worked on.
-            del work, done, answer
 
-    @contextmanager
-    def fixed(self) -> Iterator[int]:
-        """How many threads there are, while this lasts."""
-        with self._lock:
-            self._fixed = True
-            count = self._threads
+
+def _wait(parts: list[Future[None]]) -> list[BaseException | None]:
+    """The errors of all parts, or None, when all have ended; an interrupt is raised only then, because memory that the
+    parts write to may go afterwards."""
+    interrupt: KeyboardInterrupt | None = None
+    errors: list[BaseException | None] = []
+    while len(errors) < len(parts):
         try:
-            yield count
-        finally:
-            with self._lock:
-                self._fixed = False
+            errors.append(parts[len(errors)].exception())
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+    return errors
 
 
 _POOL = _Pool()
@@ -134,11 +104,12 @@ def disturbed() -> int:
 
 
 def on_every_thread(ask: Callable[[], bool]) -> bool:
-    """Whether it holds here and on every thread that has been started for the kernels so far. A thread is
-    put into the right floating-point environment before it is asked, as before everything that it computes."""
+    """Whether it holds here and on every thread of the kernels' pool. A thread is put into the right floating-point
+    environment before it is asked, as before everything that it computes."""
     pool, answers = _POOL, [ask()]
     # Two who ask at once could each hold threads that the other waits for.
-    with pool.asking, pool.fixed() as count:
+    with pool.asking:
+        count = pool.size
         met = threading.Barrier(max(1, count))
 
         def one() -> None:
@@ -146,7 +117,7 @@ def on_every_thread(ask: Callable[[], bool]) -> bool:
             met.wait()
             answers.append(ask())
 
-        _raise(pool.wait(pool.hand_out([one] * count), count))
+        _raise(_wait(pool.hand_out([one] * count)))
     return all(answers)
 
 
@@ -159,13 +130,12 @@ def threads_for(items: int, elements: int) -> int:
 
 def _share(works: list[Callable[[], None]]) -> None:
     """Run all of these at once, one here. Raises what one of them raises."""
-    pool, others = _POOL, works[1:]
-    done = pool.hand_out(others)
+    parts = _POOL.hand_out(works[1:])
     try:
         works[0]()
     finally:
         # Whatever happens here, memory that the others write to has to outlive them.
-        errors = pool.wait(done, len(others))
+        errors = _wait(parts)
     _raise(errors)
 
 

@@ -68,7 +68,7 @@ class LogHeader:
             raise LayoutError(len(raw), f"the file ends inside its header of {HEADER_SIZE} bytes")
         _, version, guard, kind, steps, first_step, program_root, run_id = _HEADER.unpack_from(raw)
         if version != LOG_VERSION:
-            raise LayoutError(8, f"log version {version} is not supported by this version; use {LOG_VERSION}")
+            raise LayoutError(8, f"log version {version} is not supported by this version, which reads {LOG_VERSION}")
         if sha256(raw[: _HEADER.size]).digest() != raw[_HEADER.size :]:
             raise LayoutError(_HEADER.size, "the header does not match its checksum")
         if kind not in list(Kind):

@@ -8,6 +8,7 @@ from roundlog.operators import (  # noqa: F401  (each registers its operators)
     movement,
     pooling,
     reduction,
+    scatter_add,
     source,
     transcendental,
 )

@@ -153,9 +153,11 @@ class Following:
             unreadable = [(int(interval), str(text)) for interval, text in record["unreadable"]]
             share = float(record["share"])
         except StorageError as error:
-            raise RunError(f"{error}: choose an empty directory") from error
+            raise RunError(f"{error}: choose an empty directory and audit again") from error
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self._record} is not a record of findings: choose an empty directory") from error
+            raise RunError(
+                f"{self._record} is not a record of findings: choose an empty directory and audit again"
+            ) from error
         steps = done * self.job.spec.interval
         self.follower.findings = [finding for finding in findings if finding.step < steps]
         self.unreadable = [text for interval, text in unreadable if interval < done]
@@ -195,10 +197,10 @@ class Following:
         many = f" and of {len(stale) - 1} more intervals" if len(stale) > 1 else ""
         why = (
             f"{log_path(self._log_dir, stale[0])} was not compared{many}: these steps were audited before, without "
-            "this log (audit in an empty directory to compare it)"
+            "this log: audit in an empty directory to compare it"
         )
         if self.job.spec.rounding_policy != POLICY_CERTIFIED:
-            raise RunError(f"{why}, and under the policy `threshold` the log decides")
+            raise RunError(f"{why}, since under the policy `threshold` the log decides")
         self.unreadable.append(why)
         self._unreadable_at.append(self.job.spec.intervals)  # not kept: it is found again when it is looked for
 

@@ -35,6 +35,10 @@ class JobError(ValueError):
     """A job that is damaged, inconsistent or larger than allowed."""
 
 
+class UnfitJobError(JobError):
+    """A job that is whole, and that cannot be run here or anywhere; the message says what to change."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobLimits:
     """Most resources that a reader spends on a job that it does not trust."""
@@ -155,7 +159,7 @@ def _read(directory: Path, limits: JobLimits) -> Job:
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
     need = run_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
     if need > limits.memory_bytes:
-        raise JobError(
+        raise UnfitJobError(
             f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
             "raise the limit, audit in more micro-batches, or leave the job to someone else"
         )
@@ -183,16 +187,19 @@ def _require_numbers(
     for slot, (name, tensor) in enumerate(initial.items()):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             if bool(tensor.isnan().any()):
-                raise JobError(f"{name} starts with NaN: no run can follow such a job")
+                raise UnfitJobError(f"{name} starts with NaN: no run can follow such a job, start from numbers")
             if slot not in kept:
-                raise JobError(
-                    f"{name} starts with a number that is not finite, and is updated: no run can follow such a job"
+                raise UnfitJobError(
+                    f"{name} starts with a number that is not finite, and is updated: no run can follow such a job, "
+                    "start from finite numbers"
                 )
     if not bool(schedule.isfinite().all()):
-        raise JobError("schedule has a number that is not finite: no run can follow such a job")
+        raise UnfitJobError(
+            "schedule has a number that is not finite: no run can follow such a job, give finite learning rates"
+        )
     for name, field in dataset.items():
         if field.is_floating_point() and bool(field.isnan().any()):
-            raise JobError(f"the data field {name} has a NaN: leave such rows out, or put a number in its place")
+            raise UnfitJobError(f"the data field {name} has a NaN: leave such rows out, or put a number in its place")
 
 
 def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:

@@ -49,6 +49,11 @@ from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
 from roundlog.training.policies import alone
 from roundlog.training.stops import Stop, note_stop, state_after_stop
 
+_MEND_RECORD = (
+    "if this is your own run of this job, remove that file and run the same command again, and nothing is lost; or "
+    "choose an empty directory"
+)
+
 
 class RunError(RuntimeError):
     """The run directory, or an option of the run, cannot be used."""
@@ -125,14 +130,11 @@ class Run:
         try:
             record = read_record(path)
         except StorageError as error:
-            raise RunError(
-                f"{error}: if this is your own run of this job, remove that file and run the same command again, and "
-                "nothing is lost; or choose an empty directory"
-            ) from error
+            raise RunError(f"{error}: {_MEND_RECORD}") from error
         if not isinstance(record, dict) or record.get("run_id") != run_id:
-            raise RunError(f"{self.directory} holds the run of another job: choose an empty directory")
+            raise RunError(f"{path} names the run of another job, or is damaged: {_MEND_RECORD}")
         if role is not None and record.get("role") != role:
-            raise RunError(f"{self.directory} holds another role's run of this job: choose an empty directory")
+            raise RunError(f"{path} names another role's run of this job, or is damaged: choose an empty directory")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -30,6 +30,8 @@ from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
 
+_REWRITE = "write this part with ordinary operators on parameters and buffers"
+
 STEPS = 3
 """Steps that are compared from each of the two states."""
 
@@ -100,7 +102,7 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
             differences = list(comparison.differences())
             if not differences and start is captured.states:
                 if comparison.failure:
-                    raise CaptureError(f"your own step fails on the first batch: {comparison.failure}")
+                    raise CaptureError(f"your own step fails on the first batch: {comparison.failure}: correct it")
                 return Sameness(steps=0, largest=0.0, name="", in_fp64=comparison.in_fp64)
             found = max([found, *differences])
             in_fp64 &= comparison.in_fp64
@@ -133,7 +135,7 @@ class _Comparison:
                 if not torch.equal(one[name].nan_to_num(), two[name].nan_to_num()):
                     raise CaptureError(
                         f"your own step gives another result every time: {name} changes though it starts from the same "
-                        "state and draws the same numbers, so something outside of the model's tensors changes it"
+                        "state and draws the same numbers: keep whatever changes it in parameters and buffers"
                     )
 
     def differences(self) -> Iterator[tuple[float, str]]:
@@ -142,11 +144,11 @@ class _Comparison:
             if self._breaks_down(step):
                 return
             if step == len(self._ours.steps):
-                raise CaptureError(f"the captured step stops where yours goes on: {self._ours.stopped}")
+                raise CaptureError(f"the captured step stops where yours goes on: {self._ours.stopped}: {_REWRITE}")
             ours, truth = self._ours.steps[step], self._truth.steps[step]
             if only := sorted(ours.keys() ^ truth.keys()):
                 whose = "the captured step" if only[0] in ours else "yours"
-                raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}")
+                raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}: {_REWRITE}")
             for name in truth:
                 yield self._compare(step, name), name
 
@@ -177,7 +179,7 @@ class _Comparison:
             raise CaptureError(
                 f"the captured step is not yours: at step {step} {name} differs by {apart:.2g}, where its largest "
                 f"element is {size:.2g}: the model, the loss or a hook does something that capture does not follow, so "
-                "write this part with ordinary operators on parameters and buffers"
+                f"{_REWRITE}"
             )
         # If FP32 is too inaccurate for a tensor, the difference means nothing.
         return max(0.0, apart - rounding) / size if own < _BLURRED * size else 0.0

@@ -37,7 +37,7 @@ def test_the_contract_answers_as_the_reference(adjudicator: Any, family: Family)
     assert found["VALUE"] > 5, found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
 def test_the_contract_answers_as_the_reference_for_long(adjudicator: Any, family: Family) -> None:
     found = kinds(adjudicator, family, Random(f"tiebreak long {family.name}"), 200)

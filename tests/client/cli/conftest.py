@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
 from tiebreak.chain.sender import Sender
 from tiebreak.cli.app import app
+from tiebreak.roles.workshop import Threads
 from typer.testing import CliRunner, Result
 
 
@@ -26,6 +28,22 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in [name for name in os.environ if name.startswith("TIEBREAK_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_errand_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads of a role that gave up go on until their process ends, and would print into the next test's output."""
+    workshops: list[Threads] = []
+    make = Threads.__init__
+
+    def remembered(self: Threads, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        workshops.append(self)
+
+    monkeypatch.setattr(Threads, "__init__", remembered)
+    yield
+    for workshop in workshops:
+        assert workshop.close(60), "an errand goes on for a minute after it was told to stop"
 
 
 @pytest.fixture

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from cli_world import Run, Trained, refused
+from roundlog.capture import Task
 from roundlog.commitments import state_root
-from roundlog.storage import load_tensors
+from roundlog.log.errors import LogError
+from roundlog.storage import StorageError, load_tensors
 from roundlog.training.checkpoints import wrong_state
 from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
+from tiebreak.cli.failures import sentence
+from torch import nn
 
 FILES = (
     "run.json",
@@ -116,19 +123,31 @@ def test_a_missing_model_is_not_called_right(run: Run, trained: Trained, copy: P
     assert json.loads(run(*words, "--json").stdout)["has_final_state"] is False
 
 
-def test_every_byte_of_a_checkpoint_counts(trained: Trained, tmp_path: Path) -> None:
-    """All bytes, one bit of each: a file that is accepted holds the very same tensors."""
-    job = Job.read(trained.job)
-    whole = (trained.run / FILES[4]).read_bytes()
-    right = load_tensors(trained.run / FILES[4], job.program.states)
-    root, path = state_root(right.values()), tmp_path / "model"
+def test_every_byte_of_a_checkpoint_counts(tmp_path: Path) -> None:
+    """One bit of each, in a small state: a file that is accepted holds the very same tensors."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    task = Task(
+        model=model,
+        loss=lambda model, batch: model(batch["x"]).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        dataset={"x": torch.randn(4, 3)},
+        batch_size=2,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    job = Job.from_task(task)
+    trained = Trainer(job, tmp_path / "run").run()
+    file = tmp_path / "run" / "checkpoints" / "00000001.safetensors"
+    whole = file.read_bytes()
+    right, path = load_tensors(file, job.program.states), tmp_path / "model"
     header = 8 + int.from_bytes(whole[:8], "little")
-    places = [*range(header), *range(header, len(whole), max(1, (len(whole) - header) // 500))]
-    for place in places:
+    for place in range(len(whole)):
         data = bytearray(whole)
         data[place] ^= 1 << place % 8
         path.write_bytes(data)
-        if wrong_state(path, job.program, root) is None:
+        if wrong_state(path, job.program, trained.state_roots[-1]) is None:
             found = load_tensors(path, job.program.states)
             assert place < header and all(found[name].equal(right[name]) for name in right)
 
@@ -176,3 +195,68 @@ def test_what_a_model_cannot_be_verified_with_is_named(run: Run, trained: Traine
     huge.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
     wrong = run("verify-model", huge, "--job", trained.job, "--root", root)
     assert wrong.exit_code == 3 and "has a header of" in wrong.stdout
+
+
+JOB_FILES = ("data.safetensors", "initial.safetensors", "program.json", "schedule.safetensors", "spec.json")
+
+
+@pytest.mark.parametrize("name", JOB_FILES)
+def test_a_damaged_job_is_refused_with_the_remedy(run: Run, trained: Trained, tmp_path: Path, name: str) -> None:
+    assert {str(path) for path in contents(trained.job)} == set(JOB_FILES)
+    for place in PLACES:
+        job = Path(shutil.copytree(trained.job, tmp_path / str(place)))
+        flip(job / name, place)
+        said = refused(run("job", "show", job), str(job), "copy the job again", "tiebreak job create")
+        assert refused(run("train", job, "--run", tmp_path / "run")) == said
+        if name == "program.json":
+            root = "0x" + bytes(32).hex()
+            refused(run("verify-model", trained.run / FILES[4], "--job", job, "--root", root), "copy the job again")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_damaged_log_is_refused_with_the_remedy(run: Run, copy: Path, place: float) -> None:
+    flip(copy / "log" / "00000000.rlog", place)
+    refused(run("log", "inspect", copy / "log"), "00000000.rlog", "copy the log again", "`tiebreak train`", "mends it")
+
+
+def test_a_damaged_record_of_a_run_is_told_from_another_jobs(run: Run, trained: Trained, copy: Path) -> None:
+    """A byte of the run's name is no other job: the record alone is lost, and a new one is made from the job."""
+    record = copy / "run.json"
+    record.write_text(record.read_text().replace(Job.read(trained.job).spec.run_id.hex()[:4], "0bad"))
+    refused(
+        run("train", trained.job, "--run", copy), str(record), "or is damaged", "remove that file", "nothing is lost"
+    )
+    record.unlink()
+    assert run("train", trained.job, "--run", copy).exit_code == 0
+    assert contents(copy) == contents(trained.run)
+
+
+@pytest.mark.parametrize("name", ["checkpoints/00000002.safetensors", "roots", "roots.sums", "run.json"])
+def test_a_damaged_audit_carries_on_or_says_how(run: Run, trained: Trained, tmp_path: Path, name: str) -> None:
+    words = ("audit", trained.job, "--run", tmp_path / "audited", "--claim", trained.run, "--log", trained.run / "log")
+    assert run(*words).exit_code == 0
+    flip(tmp_path / "audited" / name, 0.3)
+    again = run(*words, "--json")
+    if name == "run.json":
+        refused(again, "audited/run.json", "choose an empty directory")
+    else:
+        found = json.loads(again.stdout)
+        assert again.exit_code == 0 and found["agrees"] is True and found["log"] == "right"
+
+
+def test_a_damaged_record_of_findings_is_refused_with_the_remedy(run: Run, trained: Trained, tmp_path: Path) -> None:
+    words = ("audit", trained.job, "--run", tmp_path / "audited", "--log", trained.run / "log")
+    assert run(*words).exit_code == 0
+    for place in PLACES:
+        flip(tmp_path / "audited" / "findings.json", place)
+        refused(run(*words), "findings.json", "choose an empty directory")
+        flip(tmp_path / "audited" / "findings.json", place)
+
+
+def test_a_full_disk_says_so_whoever_notices_it() -> None:
+    for error in (StorageError(Path("x"), "cannot be written"), LogError(Path("x"), None, "cannot be written")):
+        error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+        assert sentence(error) == "the disk is full: make room and run the same command again."
+        error.__cause__ = OSError(errno.EACCES, "Permission denied")
+        assert sentence(error).startswith("x: cannot be written; ")

@@ -42,6 +42,20 @@ def test_every_command_and_option_explains_itself(run: Run, path: tuple[str, ...
         assert parameter.name == "help" or getattr(parameter, "help", None), f"{path}: {parameter.name} says nothing"
 
 
+@pytest.mark.parametrize(
+    ("path", "command"), ALL, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_many_options_stand_in_groups_with_examples(path: tuple[str, ...], command: Any) -> None:
+    groups = {getattr(parameter, "rich_help_panel", None) for parameter in command.params}
+    if len(command.params) > 9:
+        assert len(groups) >= 3 and command.epilog, path
+    known = {name for parameter in command.params for name in parameter.opts}
+    for line in (command.epilog or "").splitlines()[1:]:
+        words = line.split()
+        assert words[: len(path) + 1] == ["tiebreak", *path]
+        assert {word for word in words if word.startswith("--")} <= known, line
+
+
 def test_no_option_takes_a_secret() -> None:
     """What is on a command line is in the shell's history, and visible to every user of the machine."""
     options = {name for _, command in ALL for parameter in command.params for name in parameter.opts}

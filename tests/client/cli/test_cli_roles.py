@@ -34,7 +34,8 @@ def post(run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], refe
 
 def test_what_is_accepted_by_default_is_what_the_roles_accept() -> None:
     floor = quantities.wei(terms.DEFAULT_FLOOR)
-    assert terms.policy(None, None, None, floor, floor) == Policy(least_reward=floor, least_bond=floor)
+    asked = terms.AcceptedTerms(least_reward=floor, least_bond=floor)
+    assert asked.policy() == Policy(least_reward=floor, least_bond=floor)
 
 
 @pytest.mark.parametrize(

@@ -28,15 +28,15 @@ from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_des
 from roundlog.descriptors.descriptor import REDUCTIONS
 from tiebreak.chain.records import (
     Children,
+    ChunkOpening,
     ElementProof,
-    ElementState,
+    ElementView,
     LeafOpening,
     Level,
     NextRoot,
-    Opening,
     OperandRoot,
     OperatorOpening,
-    OperatorState,
+    OperatorView,
     Outcome,
     PartialsOpening,
     Phase,
@@ -51,7 +51,9 @@ CHUNK = 1024
 class _Opened:
     """Chunks that were opened, each with its proof; the reference reads nothing else."""
 
-    def __init__(self, model: ContractModel, descriptor: Descriptor, roots: list[bytes], opened: Sequence[Opening]):
+    def __init__(
+        self, model: ContractModel, descriptor: Descriptor, roots: list[bytes], opened: Sequence[ChunkOpening]
+    ):
         self.chunks: dict[Chunk, bytes] = {}
         spec, values = model.spec, [item.value for item in descriptor.inputs]
         keys = [(one.input, one.chunk) for one in opened]
@@ -85,7 +87,7 @@ class _Opened:
                 self.chunks[Chunk(Tree.CONSTANT, 0, one.chunk)] = one.data
 
     @staticmethod
-    def _tensor(one: Opening, root: bytes, nbytes: int) -> None:
+    def _tensor(one: ChunkOpening, root: bytes, nbytes: int) -> None:
         count = max(1, -(-nbytes // CHUNK))
         if len(one.data) != min(CHUNK, nbytes - one.chunk * CHUNK):
             raise Refused("chunk length")
@@ -151,7 +153,7 @@ class ContractModel(Transitions):
                 d = decode_descriptor(encoded)
             except DescriptorError as error:
                 raise Refused("descriptor") from error
-            operator = OperatorState(
+            operator = OperatorView(
                 descriptor_hash=sha256(encoded).digest(),
                 width=d.dtype.itemsize,
                 elements=d.elements,
@@ -208,7 +210,7 @@ class ContractModel(Transitions):
             answer = Answer.UNDECIDED
         if answer is Answer.UNDECIDED:
             self._stop(Side.CHALLENGER)
-            self.disputed = ElementState(known=True, element=element, claimed=claimed)
+            self.disputed = ElementView(known=True, element=element, claimed=claimed)
             self.phase, self.referee_deadline = Phase.REFEREE, self.now + self.referee_allowance
             return
         if not isinstance(answer, Answer) and encode(d.dtype, answer) == claimed.to_bytes(d.dtype.itemsize, "little"):
@@ -223,7 +225,7 @@ class ContractModel(Transitions):
         self._descriptor(descriptor)
         element, claimed = self._element_in(chunk, position)
         self._stop(Side.CHALLENGER)
-        self.disputed = ElementState(known=True, element=element, claimed=claimed)
+        self.disputed = ElementView(known=True, element=element, claimed=claimed)
         self.path.append(self.index)
         self.level = Level.PARTIAL
         self._open()

@@ -20,7 +20,7 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.adversary.engines import execution_of
-from tiebreak.chain.records import Game, Outcome, Phase, Side
+from tiebreak.chain.records import GameView, Outcome, Phase, Side
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,
@@ -88,7 +88,7 @@ class Player:
 
     side: Side
     evidence: Evidence
-    twist: Callable[[Game, Move], Move | None] | None = None
+    twist: Callable[[GameView, Move], Move | None] | None = None
 
     def __post_init__(self) -> None:
         self.known = Known({(): self.evidence.claim})

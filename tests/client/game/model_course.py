@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf
 from roundlog.spec import TrainingSpec
 from tiebreak.chain.records import (
+    Bisection,
     Children,
     Clock,
-    ElementState,
-    Game,
+    ElementView,
+    GameView,
     Level,
-    LevelState,
-    OperatorState,
+    LevelView,
+    OperatorView,
     Outcome,
     Phase,
     Reason,
-    Search,
     Side,
 )
 
@@ -50,9 +50,9 @@ class Transitions:
         self.path: list[int] = []
         self.roots: dict[Level, list[bytes]] = {level: [NONE, NONE] for level in Level}
         self.payloads = [NONE, NONE]
-        self.operator = OperatorState(descriptor_hash=NONE, width=0, elements=0, chunks=0, segments=0)
+        self.operator = OperatorView(descriptor_hash=NONE, width=0, elements=0, chunks=0, segments=0)
         self.descriptor = b""
-        self.disputed = ElementState(known=False, element=0, claimed=0)
+        self.disputed = ElementView(known=False, element=0, claimed=0)
         self.posted: bytes | None = None
         payload, proof = trainer_last
         computed, self.revealed = climb(
@@ -160,9 +160,9 @@ class Transitions:
     def _end(self, outcome: Outcome, reason: Reason) -> None:
         self.phase, self.outcome, self.reason, self.running = Phase.OVER, outcome, reason, [0, 0]
 
-    def view(self) -> Game:
+    def view(self) -> GameView:
         deadlines = [self.running[s] + self.remaining[s] if self.running[s] else 0 for s in Side]
-        search = Search(
+        search = Bisection(
             nodes=(self.nodes[0], self.nodes[1]),
             revealed=self.revealed if self.height else NO_CHILDREN,
             index=self.index,
@@ -170,8 +170,8 @@ class Transitions:
             turn=self.turn,
         )
         if self.level is Level.PARTIAL and self.phase is Phase.OPENING:
-            search = Search(nodes=(NONE, NONE), revealed=NO_CHILDREN, index=0, height=0, turn=Side.TRAINER)
-        return Game(
+            search = Bisection(nodes=(NONE, NONE), revealed=NO_CHILDREN, index=0, height=0, turn=Side.TRAINER)
+        return GameView(
             job=1,
             trainer=TRAINER,  # type: ignore[arg-type]
             challenger=CHALLENGER,  # type: ignore[arg-type]
@@ -193,7 +193,7 @@ class Transitions:
             agreed=self.agreed,
             search=search,
             levels=tuple(
-                LevelState(
+                LevelView(
                     level=level,
                     leaf_count=self.count(level),
                     roots=(self.roots[level][0], self.roots[level][1]),

@@ -83,7 +83,7 @@ def test_whoever_lies_about_one_number_loses(liar: Side, tmp_path: Path, short_s
     assert expected | {"level OPERATOR", "level PARTIAL"} <= set(made), made
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 @pytest.mark.parametrize("segments", ["long", "short"])
 def test_many_more_lies_lose(liar: Side, segments: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:

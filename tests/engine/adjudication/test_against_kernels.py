@@ -81,7 +81,7 @@ def test_the_reference_compares_truth_values() -> None:
     check("eq", Case([a, a[[0, 2, 1, 3]]]), [0, 1, 2, 3], Random(0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_reference_gives_the_engines_bits_for_every_element(name: str) -> None:
     for case in CASES[name](Random(f"tiebreak {name}, all")):

@@ -21,8 +21,8 @@ from adjudication_cases import Bits, descriptor_of, kind_of
 from hostile_numbers import INEXACT, hostile, spoilt
 from operator_cases import CASES, Case
 from oracle.array import from_torch
-from oracle.operators import DIRECT
-from oracle.operators import INEXACT as ORACLE
+from oracle.direct import DIRECT
+from oracle.inexact import INEXACT as ORACLE
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Answer, Outcome, Step, adjudicate
 from roundlog.commitments import canonical
@@ -233,7 +233,7 @@ def test_every_executor_gives_the_bits_that_the_contract_computes(name: str, tmp
         assert with_infinities, name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPERATORS)
 def test_many_more_cases_do(name: str, tmp_path: Path) -> None:
     check_many(name, 120, tmp_path)

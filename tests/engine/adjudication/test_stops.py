@@ -86,7 +86,7 @@ def test_the_engine_and_the_reference_stop_at_the_same_elements() -> None:
     assert set(stops.values()) == {"NonFiniteError", "IndexRangeError"}, stops
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_many_more_do() -> None:
     for seed in range(80, 1500):
         check(seed)

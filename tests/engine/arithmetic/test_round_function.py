@@ -12,9 +12,9 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from elementary_series import FUNCTIONS as SERIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle.functions import FUNCTIONS as SERIES
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import FUNCTIONS, functions, round_function
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import lowered_images  # noqa: F401  (adds its cases)
+import lowered_modules  # noqa: F401  (adds its cases)
 import lowered_signals  # noqa: F401  (adds its cases)
 import pytest
 import torch

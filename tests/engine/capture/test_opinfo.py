@@ -31,7 +31,7 @@ def test_samples_of_some_operators_are_captured_or_refused() -> None:
     assert counts["close"] >= 5, counts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_samples_of_all_operators_are_captured_or_refused(part: int) -> None:
     counts = check(each=4, part=part, parts=PARTS)

@@ -5,75 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import random
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
+from script_tasks import Forward, Net, refused, same, task_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
-from trainings import batch_of, train_by_program
-
-Forward = Callable[["Net", Tensor], Tensor]
-
-
-class Net(nn.Module):
-    """Two layers and a few places for state; what it computes is given."""
-
-    def __init__(self, forward: Forward) -> None:
-        super().__init__()
-        torch.manual_seed(4)
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.drop = nn.Dropout(0.5)
-        self.how = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.how(self, x)
-
-
-def task_of(model: nn.Module, loss: Callable[..., Tensor] | None = None, **more: object) -> Task:
-    torch.manual_seed(5)
-    return Task(
-        model=model,
-        loss=loss or (lambda m, b: m(b["x"]).square().mean()),
-        optimizer=torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9),
-        dataset={"x": torch.randn(12, 6)},
-        **{"batch_size": 4, "steps": 3, "interval": 1, "seed": 3, **more},  # type: ignore[arg-type]
-    )
-
-
-def trained_on_itself(task: Task) -> dict[str, Tensor]:
-    """Three steps by PyTorch on the task's own objects, which change: no copy could lose what they share."""
-    for step in range(3):
-        task.optimizer.zero_grad()
-        task.loss(task.model, batch_of(task, step)).backward()
-        task.optimizer.step()
-    named = [*task.model.named_parameters(), *task.model.named_buffers()]
-    return {name: tensor.detach().clone() for name, tensor in named}
-
-
-def same(task: Task) -> Job:
-    """Captured, and trained to what PyTorch trains."""
-    job = Job.from_task(task)
-    ours = train_by_program(job, 3)
-    by_name = {name.partition("/")[2]: tensor for name, tensor in ours.items() if not name.startswith("slot/")}
-    for name, tensor in trained_on_itself(task).items():
-        if name in by_name:
-            torch.testing.assert_close(by_name[name], tensor, rtol=1e-5, atol=1e-6)
-    return job
-
-
-def refused(task: Task, *sentences: str) -> None:
-    with pytest.raises(CaptureError) as caught:
-        Job.from_task(task)
-    assert "\n" not in str(caught.value)
-    for sentence in sentences:
-        assert sentence in str(caught.value)
 
 
 class ReadsWeights(torch.autograd.Function):
@@ -241,62 +183,6 @@ def test_a_teacher_that_the_loss_moves_is_state() -> None:
     assert {"attribute/teacher.weight", "attribute/teacher.bias"} <= job.initial.keys()
 
 
-def _counts(net: Net, x: Tensor) -> Tensor:
-    net.n += 1
-    return net.a(x) * 0.5**net.n
-
-
-def _begins_with_nothing(net: Net, x: Tensor) -> Tensor:
-    net.h = torch.tanh(net.a(x)).detach() if net.h is None else net.h * 0.5
-    return net.a(x) + net.h
-
-
-@pytest.mark.parametrize(
-    ("forward", "sentences"),
-    [
-        (_counts, ["mul.Tensor (at test_scripts.py:", "a step changes model.n"]),
-        (lambda n, x: n.a(x) * random.random(), ["the step draws from Python's random"]),
-        (lambda n, x: n.a(x) + np.random.rand(), ["the step draws from numpy.random"]),
-        (
-            _begins_with_nothing,
-            ["model.h (nothing at first, then a Tensor)", "buffers that hold tensors from the start"],
-        ),
-    ],
-)
-def test_python_state_that_a_step_depends_on_is_refused(forward: Forward, sentences: list[str]) -> None:
-    model = Net(forward)
-    model.n, model.h = 0, None
-    refused(task_of(model), *sentences)
-
-
-def test_a_counter_that_nothing_depends_on_is_left_alone() -> None:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        net.n += 1
-        return net.a(x)
-
-    model = Net(forward)
-    model.n = 0
-    same(task_of(model))
-
-
-def test_a_seed_that_is_set_inside_the_step_is_refused() -> None:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        torch.manual_seed(1)
-        return net.a(x) * torch.rand(6)
-
-    refused(task_of(Net(forward)), "aten.rand.default (at test_scripts.py:", "from a seed that is set inside the step")
-
-
-def test_a_generator_of_the_users_is_replaced_by_the_programs_randomness() -> None:
-    generator = torch.Generator().manual_seed(1)
-
-    def forward(net: Net, x: Tensor) -> Tensor:
-        return net.a(x) * torch.rand((), generator=generator) + torch.randperm(6, generator=generator)
-
-    job = Job.from_task(task_of(Net(forward)))
-    assert sum(node.op == "uniform" for node in job.program.nodes) == 2
-
-
 def test_parameters_that_share_their_memory_are_one_state() -> None:
     model = Net(lambda n, x: n.b(torch.tanh(n.a(x))))
     model.b.weight = nn.Parameter(model.a.weight.data)
@@ -388,31 +274,6 @@ def test_small_integers_are_data(dtype: torch.dtype) -> None:
     assert same(task).dataset["i"].dtype == torch.int64
 
 
-@pytest.mark.parametrize(
-    "generator",
-    [random.Random(1), np.random.default_rng(1), np.random.RandomState(1)],
-    ids=["Random", "Generator", "State"],
-)
-def test_generators_of_python_and_numpy_are_refused_even_if_little_depends_on_them(generator: random.Random) -> None:
-    model = Net(lambda n, x: n.a(x) if generator.random() >= 0.0 else x)
-    refused(task_of(model), "the step draws from generator", "by torch")
-
-
-def test_the_operating_systems_randomness_is_refused() -> None:
-    generator = random.SystemRandom()
-    refused(task_of(Net(lambda n, x: n.a(x) * generator.random())), "draws from the operating system")
-
-
-def test_what_changes_outside_of_tensors_is_refused() -> None:
-    factors = np.ones(6, dtype=np.float32)
-
-    def forward(net: Net, x: Tensor) -> Tensor:
-        factors[:] *= 0.9
-        return net.a(x) + torch.from_numpy(factors)
-
-    refused(task_of(Net(forward)), "add.Tensor (at test_scripts.py:", "a step changes factors")
-
-
 def test_a_mask_of_infinities_does_not_hide_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     def task() -> Task:
         model = Net(lambda n, x: n.a(x) + torch.where(n.mask[:1, :1] < 0, n.mask[1, 0], 0.0))
@@ -450,16 +311,3 @@ def test_compiled_and_scripted_parts_are_captured_as_what_they_do() -> None:
     model.part = scripted
     model.a.compile()
     same(task_of(model))
-
-
-def test_a_step_that_fails_on_the_first_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPS_LEFT", "3")  # which nobody puts back
-
-    def forward(net: Net, x: Tensor) -> Tensor:
-        left = int(os.environ["STEPS_LEFT"])
-        os.environ["STEPS_LEFT"] = str(left - 1)
-        if not left:
-            raise RuntimeError("no step is left")
-        return net.a(x)
-
-    refused(task_of(Net(forward)), "your own step fails on the first batch: no step is left")

@@ -86,7 +86,7 @@ def test_writes_through_chains_of_views_are_pytorchs() -> None:
     assert compare(list(range(CHAINS))) > CHAINS // 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_writes_through_many_chains_of_views_are_pytorchs() -> None:
     assert compare(list(range(CHAINS, CHAINS + MANY_CHAINS))) > MANY_CHAINS // 2
 

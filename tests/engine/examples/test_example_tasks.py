@@ -69,7 +69,7 @@ def test_plain_training_works_wherever_the_model_is(name: str) -> None:
     assert loss.device.type == "meta"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", FULL)
 def test_the_whole_one_is_trained_and_audited_to_one_root(name: str, tmp_path) -> None:
     of_every_step(FULL[name][0](steps=2, interval=2), tmp_path)

@@ -85,7 +85,7 @@ def installed(tmp_path: Path) -> Installed:
 
 
 @pytest.mark.parametrize(
-    "where", ["user", *(pytest.param(name, marks=pytest.mark.slow) for name in ("inside", "chosen"))]
+    "where", ["user", *(pytest.param(name, marks=pytest.mark.long) for name in ("inside", "chosen"))]
 )
 def test_a_constant_in_another_file_makes_loops_compiled_anew(where: str, installed: Installed) -> None:
     """user: where the package cannot be written to."""

@@ -143,7 +143,7 @@ def test_a_check_sees_every_element(code: Code, size: int) -> None:
     interpreter = Chain(tape, operands, [F32], size)
     for x in (3e38, -3e38, np.inf, -np.inf, np.nan, -1.0, 0.0):
         for y in (3e38, np.inf, np.nan, 0.0, 1.0):
-            for spot in {0, size // 2, size - 1}:
+            for spot in range(size):
                 a, b = np.ones((2, size), dtype=np.float32)
                 a[spot], b[spot] = x, y
                 out = np.empty(size, dtype=np.float32)

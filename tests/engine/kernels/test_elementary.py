@@ -15,7 +15,7 @@ from math import factorial
 import numpy as np
 import pytest
 import torch
-from oracle.functions import FUNCTIONS as SERIES
+from elementary_series import FUNCTIONS as SERIES
 from roundlog.arithmetic import round_function
 from roundlog.kernels import elementary
 from roundlog.kernels.elementary import evaluate, mark_function
@@ -267,7 +267,7 @@ def test_an_operator_reads_any_layout() -> None:
         assert torch.equal(rounded, getattr(torch, name)(x.double()).float())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", elementary.FUNCTIONS)
 def test_all_arguments_agree_with_the_vendors_function(name: str) -> None:
     """2^32 of them, within what both may err."""

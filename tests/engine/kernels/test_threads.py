@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -68,23 +69,39 @@ def test_what_a_part_raises_comes_back_when_all_have_ended(bad: int) -> None:
     assert len(ended) == 7
 
 
-def test_an_interrupt_comes_out_when_all_parts_have_ended() -> None:
+def test_an_interrupt_comes_out_when_all_parts_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may write to memory that goes then."""
-    waits, ended = threading.Event(), []
+    waits, interrupted, ended = threading.Event(), threading.Event(), []
+
+    class Words(SimpleQueue[None]):
+        """Tells when somebody waits for a word: sleeping until they surely do took too long on a busy machine."""
+
+        def get(self) -> None:  # type: ignore[override]
+            waits.set()
+            super().get()
+
+    class Done(threads._Done):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = Words()
 
     def part(start: int, stop: int) -> None:
         if start == 0:
-            waits.set()
             return
-        waits.wait(30)
-        time.sleep(0.2)
         if start == 1:
-            signal.raise_signal(signal.SIGINT)
-        time.sleep(0.2)
+            assert waits.wait(30)
+            signal.pthread_kill(main, signal.SIGINT)
+            interrupted.set()
+        assert interrupted.wait(30)
+        if start != 2:
+            time.sleep(0.2)
         ended.append(start)
 
+    main = threading.get_ident()
+    monkeypatch.setattr(threads, "_Done", Done)
     for _ in range(2):
         waits.clear()
+        interrupted.clear()
         ended.clear()
         with pytest.raises(KeyboardInterrupt):
             in_parts(part, 4, MUCH)
@@ -142,4 +159,4 @@ def test_there_are_never_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(threads, "_POOL", pool)
     done: list[int] = []
     in_parts(lambda start, stop: done.append(start), 4, MUCH)
-    assert sorted(done) == [0, 1, 2, 3] and pool._threads == 2
+    assert sorted(done) == [0, 1, 2, 3] and pool.size == 2

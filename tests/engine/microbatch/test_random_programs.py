@@ -40,7 +40,7 @@ def test_random_programs_give_the_same_bits_in_every_number_of_micro_batches(tmp
         check_all_cuts(seed, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_many_more_random_programs_do(tmp_path: Path) -> None:
     """Half a minute on one core: a program has at most 600 elements a value and six samples."""
     for seed in range(40, 300):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from operator_cases import CASES, Case
 from oracle.array import from_torch
-from oracle.operators import INEXACT, Real
+from oracle.inexact import INEXACT, Real
 from roundlog.adjudication import binary32 as ieee
 from roundlog.log import Entries
 from roundlog.operators import REGISTRY, Inexact

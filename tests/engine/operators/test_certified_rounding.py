@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle.array import from_torch
-from oracle.operators import INEXACT, Real
+from oracle.inexact import INEXACT, Real
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_interval
 from roundlog.operators import REGISTRY, Inexact

@@ -14,7 +14,8 @@ import pytest
 import torch
 from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
 from oracle.array import Array, from_torch
-from oracle.operators import DIRECT, INEXACT, Real
+from oracle.direct import DIRECT
+from oracle.inexact import INEXACT, Real
 from oracle.sources import constant, iota, uniform
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_f32, round_interval

@@ -14,7 +14,8 @@ import kernel_profile
 import numpy as np
 import pytest
 from oracle.array import from_torch
-from oracle.operators import DIRECT, INEXACT, Real
+from oracle.direct import DIRECT
+from oracle.inexact import INEXACT, Real
 
 PROFILES: dict[str, tuple[dict[str, str], int]] = {
     "native": ({}, 1),

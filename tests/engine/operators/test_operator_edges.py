@@ -11,10 +11,11 @@ import numpy as np
 import operands as of
 import pytest
 import torch
+from elementary_series import FUNCTIONS
 from operator_cases import CASES, INT64_CORNERS
 from oracle.array import from_torch
-from oracle.functions import FUNCTIONS
-from oracle.operators import DIRECT, INEXACT
+from oracle.direct import DIRECT
+from oracle.inexact import INEXACT
 from roundlog.adjudication import binary32 as ieee
 from roundlog.operators import REGISTRY, Direct, Inexact, check
 from roundlog.operators.movement import OutOfRangeError

@@ -68,7 +68,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("item", [b"[[[[[[[[]]]]]]]]", b"[]", b'{"a":{"a":{}}}', b'"ab"'], ids=range(4))
 def test_the_largest_text_that_is_parsed_takes_less_than_half_a_gigabyte(item: bytes) -> None:
     each = 1 + sum(item.count(mark) for mark in (b",", b"[", b"{"))
@@ -87,7 +87,7 @@ def chain(length: int) -> Program:
     return Program(nodes=tuple(nodes), state_names=("x",), data_names=(), schedule_names=(), batch_size=1)
 
 
-@pytest.mark.parametrize("most", [500, pytest.param(MAX_NODES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [500, pytest.param(MAX_NODES, marks=pytest.mark.long)])
 def test_the_largest_program_is_read_and_one_operator_more_is_not_even_written(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,23 @@ def indices(shape: Index) -> Iterator[Index]:
     return product(*(range(size) for size in shape))
 
 
+def moved(index: Index, dim: int, coordinate: int) -> Index:
+    """The index with another coordinate along one dimension."""
+    return (*index[:dim], coordinate, *index[dim + 1 :])
+
+
+def reduced(x: Array, dims: Index) -> tuple[Index, Callable[[Index], list[int]]]:
+    """The shape with those axes of size 1, and the elements that each output element stands for, in row-major order."""
+    shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.shape))
+
+    def members(index: Index) -> list[int]:
+        ranges = [range(x.shape[d]) if d in dims else (index[d],) for d in range(len(shape))]
+        box = indices(tuple(len(r) for r in ranges))
+        return [x[tuple(r[i] for r, i in zip(ranges, at, strict=True))] for at in box]
+
+    return shape, members
+
+
 def broadcast_shape(*shapes: Index) -> Index:
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]

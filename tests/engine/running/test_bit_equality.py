@@ -79,7 +79,7 @@ def whole(tmp_path_factory) -> matrix.Result:
     return matrix.run(jobs, here(MACHINES), room, steps=steps)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.matrix
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("machine", on_all(MACHINES))

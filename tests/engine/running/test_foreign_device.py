@@ -67,7 +67,7 @@ def child(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["conv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("linear", "gpt"))])
+@pytest.mark.parametrize("name", ["conv", *(pytest.param(name, marks=pytest.mark.long) for name in ("linear", "gpt"))])
 def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str, tmp_path: Path) -> None:
     Job.from_task(TASKS[name](steps=4)).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")

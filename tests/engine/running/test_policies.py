@@ -21,7 +21,7 @@ from tasks import TASKS, linear_task
 
 ALWAYS = {("gpt", POLICY_THRESHOLD, 32), ("conv", POLICY_CERTIFIED, 24)}
 EVERY = [
-    pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow)
+    pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.long)
     for case in product(TASKS, (POLICY_CERTIFIED, POLICY_THRESHOLD), range(23, 33))
 ]
 
@@ -80,7 +80,7 @@ def bent(job, source, target, change) -> None:
                 writer.append_trits(step, log)
 
 
-def test_a_trainer_who_steers_the_training_by_its_log_is_found_at_every_element(trained, tmp_path) -> None:
+def test_a_trainer_who_steers_the_training_by_its_log_is_found_at_elements_that_it_steered(trained, tmp_path) -> None:
     job, result, _ = trained
     flips = []
 

@@ -1,11 +1,9 @@
 """A killed process carries on to the same root; a directory that is not its own is left alone."""
 
-import random
 import shutil
-import signal
-import time
 
 import pytest
+from deaths import Point, after_rename, before_rename, before_sync, killed_at
 from processes import finish, start
 from roundlog.commitments import state_root
 from roundlog.training.auditor import Auditor
@@ -25,24 +23,48 @@ def trained(tmp_path_factory):
     return directory, job, Trainer(job, directory / "run").run()
 
 
+class Tell:
+    """What a run tells after every step."""
+
+    def __call__(self, event: object) -> None: ...
+
+
+def after_step(number: int) -> Point:
+    return Point(Tell, "__call__", number)
+
+
+POINTS = [
+    before_sync(1),
+    after_step(1),
+    before_sync(3),
+    before_rename(1),
+    after_rename(1),
+    after_step(3),
+    before_sync(2),
+    after_rename(2),
+    before_rename(2),
+    after_step(2),
+]
+"""Lives of one run after another: each gets on by an interval at most."""
+
+
 @pytest.mark.parametrize("role", ["train", "audit"])
-def test_a_process_killed_at_any_moment_carries_on_to_the_same_root(role: str, trained, tmp_path) -> None:
-    directory, _, result = trained
-    rng = random.Random(role)
-    kills = 0
-    for _ in range(6):
-        arguments = [role, directory / "job", tmp_path / "run", *([result.log_dir, 1.0] if role == "audit" else [])]
-        process = start("one thread", *arguments)
-        # Wait until it is somewhere in the middle of the steps, then kill it without warning.
-        assert process.stderr is not None
-        for _ in range(rng.randint(1, 3)):
-            process.stderr.readline()
-        time.sleep(rng.random() * 0.03)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        kills += process.returncode == -signal.SIGKILL
-    assert kills >= 3
-    last = finish(start("one thread", *arguments))
+def test_a_process_killed_at_any_point_carries_on_to_the_same_root(role: str, trained, tmp_path) -> None:
+    directory, job, result = trained
+
+    def live() -> None:
+        if role == "train":
+            Trainer(job, tmp_path / "run", on_step=Tell()).run()
+        else:
+            Auditor(job, tmp_path / "run", log_dir=result.log_dir, verify_log=1.0, on_step=Tell()).run()
+
+    for point in POINTS:
+        killed_at(point, live)
+    last = finish(
+        start(
+            "one thread", role, directory / "job", tmp_path / "run", *([result.log_dir, 1.0] if role == "audit" else [])
+        )
+    )
     assert last == {"root": result.checkpoint_root.hex(), "findings": []}
     if role == "train":
         for path in result.log_dir.iterdir():

@@ -3,6 +3,7 @@
 from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     activation,
     approximations,
+    average_pooling,
     bits,
     composite,
     contraction,

@@ -1,16 +1,13 @@
-"""Pooling: windows by their largest element, or by their mean."""
+"""Max pooling over the last two axes, and its gradient over two or three."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
 
-import torch
-
 from roundlog.capture.builder import Value
 from roundlog.capture.rules.movement import pad as padded
 from roundlog.capture.rules.table import Context, rule
-from roundlog.program import Attribute, DType
 
 
 def several(items: Sequence[int] | int, axes: int) -> tuple[int, ...]:
@@ -20,7 +17,8 @@ def several(items: Sequence[int] | int, axes: int) -> tuple[int, ...]:
 
 
 def overhang(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
-    """How far the last window reaches beyond the padding, which `ceil_mode` allows as long as it starts inside."""
+    """Elements by which the last window reaches beyond the padding: `ceil_mode` allows it if the window starts
+    inside."""
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     if not ceil_mode or span % stride == 0:
         return 0
@@ -68,7 +66,7 @@ def max_pool(
     "adaptive_max_pool3d_backward",
 )
 def max_pool_backward(c: Context, g: Value, x: Value, *options: object) -> Value:
-    """Of the options only the last counts: the indices."""
+    """The last of the options counts alone: the indices."""
     index = options[-1] if options else None
     assert isinstance(index, Value)
     axes = 2 if "2d" in str(c.node.target) else 3
@@ -84,102 +82,3 @@ def adaptive_max_pool(c: Context, x: Value, outputs: Sequence[int]) -> tuple[Val
     """By windows of one size; others are taken apart before any rule sees them."""
     sizes = c.shape(x)[-2:]
     return max_pool(c, x, [size // output for size, output in zip(sizes, outputs, strict=True)])
-
-
-class Averages:
-    """The windows of an average over the last axes: f32 sums of them are taken by a convolution with ones."""
-
-    def __init__(
-        self,
-        c: Context,
-        sizes: Sequence[int],
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        ceil_mode: bool,
-        include_pad: bool,
-        divisor: int | None,
-    ) -> None:
-        axes = len(sizes)
-        self.sizes = tuple(sizes)
-        self.kernel, self.padding = several(kernel, axes), several(padding, axes)
-        self.stride = several(stride or kernel, axes)
-        self.extra = [
-            overhang(n, k, s, p, 1, ceil_mode)
-            for n, k, s, p in zip(sizes, self.kernel, self.stride, self.padding, strict=True)
-        ]
-        self.outputs = tuple(
-            (n + 2 * p + e - k) // s + 1
-            for n, p, e, k, s in zip(sizes, self.padding, self.extra, self.kernel, self.stride, strict=True)
-        )
-        self.options: dict[str, Attribute] = {
-            "stride": self.stride,
-            "padding": self.padding,
-            "dilation": (1,) * axes,
-            "groups": 1,
-        }
-        self._c, self._include_pad, self._divisor = c, include_pad, divisor
-
-    def count(self) -> Value:
-        """f32[], or f32[outputs...] where windows hold different numbers of elements: what a sum is divided by."""
-        c = self._c
-        if self._divisor:
-            return c.f32(self._divisor)
-        product: Value | None = None
-        for axis, size in enumerate(self.sizes):
-            low = torch.arange(self.outputs[axis]) * self.stride[axis] - self.padding[axis]
-            # Padding counts as elements if asked for; what a window overhangs by never does.
-            border = self.padding[axis] if self._include_pad else 0
-            held = (low + self.kernel[axis]).clamp(max=size + border) - low.clamp(min=-border)
-            if bool((held == held[0]).all()):
-                along = c.f32(int(held[0]))
-            else:
-                shape = [len(held) if a == axis else 1 for a in range(len(self.sizes))]
-                along = c.builder.reshape(c.literal(held.to(torch.float32)), shape)
-            product = along if product is None else c.op("mul", product, along)
-        assert product is not None
-        return product
-
-
-@rule("avg_pool2d")
-def avg_pool(
-    c: Context,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    include_pad: bool = True,
-    divisor: int | None = None,
-) -> Value:
-    """The sum of a window is its convolution with ones, one exact sum; then one division."""
-    windows = Averages(c, c.shape(x)[-2:], kernel, stride, padding, ceil_mode, include_pad, divisor)
-    planes = c.builder.reshape(x, (prod(c.shape(x)[:-2]), 1, *windows.sizes))
-    planes = padded(c, planes, [0] * 4, [0, 0, *windows.extra])
-    ones = c.builder.constant(1.0, DType.F32, (1, 1, *windows.kernel))
-    sums = c.op("conv2d", planes, ones, **windows.options)
-    return c.builder.reshape(c.op("div", sums, windows.count()), (*c.shape(x)[:-2], *windows.outputs))
-
-
-@rule("avg_pool2d_backward")
-def avg_pool_backward(
-    c: Context,
-    g: Value,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    include_pad: bool,
-    divisor: int | None,
-) -> Value:
-    windows = Averages(c, c.shape(x)[-2:], kernel, stride, padding, ceil_mode, include_pad, divisor)
-    share = c.op("div", g, windows.count())
-    planes = c.builder.reshape(share, (prod(c.shape(x)[:-2]), 1, *windows.outputs))
-    ones = c.builder.constant(1.0, DType.F32, (1, 1, *windows.kernel))
-    wider = tuple(n + e for n, e in zip(windows.sizes, windows.extra, strict=True))
-    back = c.op("conv2d_grad_input", planes, ones, **windows.options, size=wider)
-    for axis, size in enumerate(windows.sizes):
-        if windows.extra[axis]:
-            back = c.op("slice", back, dim=2 + axis, start=0, stop=size, step=1)
-    return c.builder.reshape(back, c.shape(x))

@@ -1,18 +1,17 @@
-"""Convolutions and pooling over three axes, as those over two: the depth of a window becomes channels."""
+"""Convolutions and max pooling over three axes, by those over two: the depth of a window becomes channels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.movement import pad, slice_backward
-from roundlog.capture.rules.pooling import Averages, max_pool, overhang, several
+from roundlog.capture.rules.pooling import max_pool, overhang, several
 from roundlog.capture.rules.table import Context, rule
-from roundlog.program import Attribute, DType
+from roundlog.program import Attribute
 
 
 class Depth:
@@ -112,54 +111,6 @@ class Convolution3d:
         windows = self._depth.spread(c, x)
         back = c.op("conv2d_grad_weight", _by_slice(c, g), windows, **self._options, size=self._w[3:])
         return c.builder.reshape(back, self._w)
-
-
-@rule("avg_pool3d")
-def avg_pool(
-    c: Context,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    include_pad: bool = True,
-    divisor: int | None = None,
-) -> Value:
-    """As over two axes: sums of windows by a convolution with ones."""
-    windows = Averages(c, c.shape(x)[-3:], kernel, stride, padding, ceil_mode, include_pad, divisor)
-    convolution, ones, wider = _ones(c, windows, prod(c.shape(x)[:-3]))
-    volumes = c.builder.reshape(x, (*wider[:2], *windows.sizes))
-    sums = convolution.forward(pad(c, volumes, [0] * 5, [0, 0, *windows.extra]), ones)
-    return c.builder.reshape(c.op("div", sums, windows.count()), (*c.shape(x)[:-3], *windows.outputs))
-
-
-def _ones(c: Context, windows: Averages, volumes: int) -> tuple[Convolution3d, Value, tuple[int, ...]]:
-    wider = (volumes, 1, *(n + e for n, e in zip(windows.sizes, windows.extra, strict=True)))
-    shape = (1, 1, *windows.kernel)
-    convolution = Convolution3d(c, wider, shape, windows.stride, windows.padding, (1, 1, 1), 1)
-    return convolution, c.builder.constant(1.0, DType.F32, shape), wider
-
-
-@rule("avg_pool3d_backward")
-def avg_pool_backward(
-    c: Context,
-    g: Value,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    include_pad: bool,
-    divisor: int | None,
-) -> Value:
-    windows = Averages(c, c.shape(x)[-3:], kernel, stride, padding, ceil_mode, include_pad, divisor)
-    convolution, ones, wider = _ones(c, windows, prod(c.shape(x)[:-3]))
-    share = c.builder.reshape(c.op("div", g, windows.count()), (wider[0], 1, *windows.outputs))
-    back = convolution.grad_input(share, ones)
-    for axis, size in enumerate(windows.sizes):
-        if windows.extra[axis]:
-            back = c.op("slice", back, dim=2 + axis, start=0, stop=size, step=1)
-    return c.builder.reshape(back, c.shape(x))
 
 
 @rule("max_pool3d_with_indices")

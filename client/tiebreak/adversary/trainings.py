@@ -1,4 +1,4 @@
-"""Two trainings small enough that a game about one of their numbers takes seconds, made of what large ones are made of.
+"""Two small trainings with the operators of large ones, so that a game about one of their numbers takes seconds.
 
 Shapes: B batch, T sequence length, C width, H heads, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Where in a job's program each kind of fraud is committed: found by what its operators mean, not by their numbers."""
+"""Places of frauds in a job's program, found by what its operators mean and not by their numbers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
 
 from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
-from tiebreak.demo.trainings import Training
+from tiebreak.adversary.trainings import Training
 
 _POSITION = 2
 """In the batch, of the sample that is swapped."""
 
 
 def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud]:
-    """One fraud of every kind about a step. run: an honest one of that training.
+    """Frauds about a step, one of every kind. run: an honest run of that training.
 
-    Of the elements that could be lied about each takes the first that changes the next checkpoint: one ulp often
-    vanishes in the next rounding, and then there is nothing to dispute."""
+    Each takes the first element that changes the next checkpoint: one ulp often vanishes in the next rounding, and then
+    there is nothing to dispute."""
     find = _Places(run, step)
     program = run.job.program
     slot = next(i for i, name in enumerate(program.state_names) if name.startswith(f"slot/{training.parameter}/"))
@@ -64,7 +64,7 @@ def gradient(program: Program, slot: int) -> int:
 
 
 def _bits(x: torch.Tensor) -> int:
-    """Of a single element."""
+    """The bit pattern of a single element."""
     return int.from_bytes(tensor_bytes(x), "little")
 
 
@@ -73,7 +73,7 @@ def _one_ulp(x: torch.Tensor) -> torch.Tensor:
 
 
 def _the_other_side(x: torch.Tensor) -> torch.Tensor:
-    """Of any threshold of a dropout."""
+    """A number on the other side of any threshold of a dropout."""
     return torch.where(x < 0.5, 1 - 2.0**-24, 0.0)
 
 

@@ -1,0 +1,109 @@
+"""What a step reads or draws outside of tensors: followed where nothing depends on it, refused otherwise."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from roundlog.training.job import Job
+from script_tasks import Forward, Net, refused, same, task_of
+from torch import Tensor
+
+
+def _counts(net: Net, x: Tensor) -> Tensor:
+    net.n += 1
+    return net.a(x) * 0.5**net.n
+
+
+def _begins_with_nothing(net: Net, x: Tensor) -> Tensor:
+    net.h = torch.tanh(net.a(x)).detach() if net.h is None else net.h * 0.5
+    return net.a(x) + net.h
+
+
+@pytest.mark.parametrize(
+    ("forward", "sentences"),
+    [
+        (_counts, ["mul.Tensor (at test_python_state.py:", "a step changes model.n"]),
+        (lambda n, x: n.a(x) * random.random(), ["the step draws from Python's random"]),
+        (lambda n, x: n.a(x) + np.random.rand(), ["the step draws from numpy.random"]),
+        (
+            _begins_with_nothing,
+            ["model.h (nothing at first, then a Tensor)", "buffers that hold tensors from the start"],
+        ),
+    ],
+)
+def test_python_state_that_a_step_depends_on_is_refused(forward: Forward, sentences: list[str]) -> None:
+    model = Net(forward)
+    model.n, model.h = 0, None
+    refused(task_of(model), *sentences)
+
+
+def test_a_counter_that_nothing_depends_on_is_left_alone() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        net.n += 1
+        return net.a(x)
+
+    model = Net(forward)
+    model.n = 0
+    same(task_of(model))
+
+
+def test_a_seed_that_is_set_inside_the_step_is_refused() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return net.a(x) * torch.rand(6)
+
+    refused(
+        task_of(Net(forward)), "aten.rand.default (at test_python_state.py:", "from a seed that is set inside the step"
+    )
+
+
+def test_a_generator_of_the_users_is_replaced_by_the_programs_randomness() -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        return net.a(x) * torch.rand((), generator=generator) + torch.randperm(6, generator=generator)
+
+    job = Job.from_task(task_of(Net(forward)))
+    assert sum(node.op == "uniform" for node in job.program.nodes) == 2
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [random.Random(1), np.random.default_rng(1), np.random.RandomState(1)],
+    ids=["Random", "Generator", "State"],
+)
+def test_generators_of_python_and_numpy_are_refused_even_if_little_depends_on_them(generator: random.Random) -> None:
+    model = Net(lambda n, x: n.a(x) if generator.random() >= 0.0 else x)
+    refused(task_of(model), "the step draws from generator", "by torch")
+
+
+def test_the_operating_systems_randomness_is_refused() -> None:
+    generator = random.SystemRandom()
+    refused(task_of(Net(lambda n, x: n.a(x) * generator.random())), "draws from the operating system")
+
+
+def test_what_changes_outside_of_tensors_is_refused() -> None:
+    factors = np.ones(6, dtype=np.float32)
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        factors[:] *= 0.9
+        return net.a(x) + torch.from_numpy(factors)
+
+    refused(task_of(Net(forward)), "add.Tensor (at test_python_state.py:", "a step changes factors")
+
+
+def test_a_step_that_fails_on_the_first_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPS_LEFT", "3")  # which nobody puts back
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        left = int(os.environ["STEPS_LEFT"])
+        os.environ["STEPS_LEFT"] = str(left - 1)
+        if not left:
+            raise RuntimeError("no step is left")
+        return net.a(x)
+
+    refused(task_of(Net(forward)), "your own step fails on the first batch: no step is left")
