@@ -1,4 +1,4 @@
-"""Places of frauds in a job's program, found by what its operators mean and not by their numbers."""
+"""Places of frauds in a job's program, found by the meaning of operators, not by their indices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, F
 from tiebreak.adversary.trainings import Training
 
 _POSITION = 2
-"""In the batch, of the sample that is swapped."""
+"""Position in the batch of the sample that is swapped."""
 
 
 def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud]:
@@ -54,8 +54,8 @@ def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud
 
 
 def gradient(program: Program, slot: int) -> int:
-    """The operator that computes the gradient of which an optimizer keeps a running average in a state slot. What it
-    stores there is the old average, weighted, plus the gradient, which may be weighted as well."""
+    """The operator that computes a gradient whose running average an optimizer keeps in a state slot. The slot stores
+    the weighted old average plus the gradient, which may be weighted, too."""
     stored = program.nodes[first_store(program) + slot]
     value = program.nodes[stored.inputs[0]].inputs[-1]
     while program.nodes[value].op in ("mul", "reshape", "permute"):
@@ -73,7 +73,7 @@ def _one_ulp(x: torch.Tensor) -> torch.Tensor:
 
 
 def _the_other_side(x: torch.Tensor) -> torch.Tensor:
-    """A number on the other side of any threshold of a dropout."""
+    """A number on the other side of the threshold of any dropout."""
     return torch.where(x < 0.5, 1 - 2.0**-24, 0.0)
 
 
@@ -151,7 +151,7 @@ class _Places:
         raise AssertionError("two rows of the data set are equal")
 
     def program(self) -> Fraud:
-        """Another activation (tanh for erf), or where there is none, another epsilon of the first norm."""
+        """A program with another activation (tanh for erf) or, without one, another epsilon of the first norm."""
         program = self._job.program
         nodes = list(program.nodes)
         if any(node.op == "erf" for node in nodes):
@@ -193,8 +193,8 @@ class _Places:
 
 
 class _Doubtful(Recorder):
-    """Notes (operator, element, its bits, those of the candidate that it is not) of every logged element of which an
-    auditor cannot tell the two candidates apart without resolving it."""
+    """A recorder of every logged element whose two candidates an auditor can tell apart only by resolving it, as
+    (operator, element, its bits, bits of the other candidate)."""
 
     def __init__(self, guard: int) -> None:
         super().__init__(guard)

@@ -1,7 +1,7 @@
 """A dishonest party as a process: KIND JOB STEP, then --dir, --poll and --json as for `tiebreak ... run`.
 
-Chain, contract, store and key are in the environment. It is built without the command line, which plays the demo, which
-starts this process.
+Chain, contract, store and key are in the environment. It does not import the command line: that plays the demo, and the
+demo starts this process.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tiebreak.roles.evidence import CACHE_BYTES, Evidence
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """The training, auditing and evidence of a party.
+    """A party's engine.
 
     `options`: of its runs. An audit uses at most as many micro-batches as there are samples; a training uses whole
     batches. `cache_bytes`: memory for steps that are executed again for games."""

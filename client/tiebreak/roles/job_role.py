@@ -304,4 +304,5 @@ class JobRole(Role):
         return {number: game for number, game in found.items() if wanted(game)}
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
+        """Tells a notice about this job; a warning only if it is new."""
         self.tell(what, text, job=self.job, game=game)

@@ -1,5 +1,5 @@
-"""Overdue games: games whose clocks have run out. Roles that profit from the end of one call for it, its parties
-first."""
+"""Overdue games: games whose clocks have run out. A role that profits from the end of such a game claims the timeout;
+the game's parties come first."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HEAD_START = 2
 def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
     """Ends games in which every running clock, or the referee's, is out; games of others after a head start.
 
-    Colluding parties would never end their games, and other games are queued behind them. This needs no evidence and
-    reads nothing from the chain."""
+    Colluding parties would never end their games, and other games are queued behind them. This needs no evidence, and
+    only games that are at hand."""
     now = role.context.now()
     for number, game in games.items():
         side = next((side for side in Side if game.party(side) == role.context.address), None)

@@ -89,6 +89,7 @@ class Role(ABC):
         game: int | None = None,
         receipt: Receipt | None = None,
     ) -> None:
+        """Tells a notice; a warning only if it is new."""
         notice = Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt)
         if what is not What.WARNING or self._warnings.is_new(notice):
             self.context.notify(notice)

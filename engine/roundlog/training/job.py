@@ -36,7 +36,7 @@ class JobError(ValueError):
 
 
 class UnfitJobError(JobError):
-    """A job that is whole, and that cannot be run here or anywhere; the message says what to change."""
+    """A job that is undamaged but cannot be run, here or anywhere; the message says what to change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
