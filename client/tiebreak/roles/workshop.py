@@ -79,7 +79,7 @@ class Errand(Generic[T]):
         return self._result  # type: ignore[return-value]  # set when done without an error
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether the work is done, after at most so many seconds."""
+        """Waits for the end of the work, at most `seconds` seconds. Returns whether it is done."""
         return self._over.wait(seconds)
 
     def run(self) -> None:
