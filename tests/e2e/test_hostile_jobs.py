@@ -16,7 +16,7 @@ from tiebreak.roles import disputable
 from tiebreak.roles import job_role as roles
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.contents import Refused, fetch_job
-from tiebreak.roles.context import Limits
+from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
@@ -40,7 +40,7 @@ def post_with_cid(world: World, cid: str, **spec: object) -> int:
 
 
 def refusal(world: World, **limits: int) -> str:
-    context = replace(world.context("trainer"), limits=Limits(**limits))
+    context = replace(world.context("trainer"), limits=RoleLimits(**limits))
     progress = ended(TrainerRole(context, world.job))
     assert progress.finished and world.status is JobStatus.OPEN
     return progress.state

@@ -176,9 +176,9 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1) -> Job:
     """The job in a directory, checked. Raises JobError, CommandError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
-    from roundlog.training.job import Job, Limits
+    from roundlog.training.job import Job, JobLimits
 
-    return Job.read(directory, Limits(memory_bytes=max_memory, micro_batches=micro_batches))
+    return Job.read(directory, JobLimits(memory_bytes=max_memory, micro_batches=micro_batches))
 
 
 def read_claim(text: str) -> bytes | list[bytes]:

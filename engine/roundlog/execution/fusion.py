@@ -198,7 +198,7 @@ class _Planner:
         inputs = list(dict.fromkeys(v for index in members for v in nodes[index].inputs if v not in inside))
         outputs = [index for index in members if any(user not in inside for user in self._users.get(index, ()))]
         kept = set(outputs)
-        # Registers of values that nobody in the group reads any more are used again.
+        # Registers of values that no later operator of the group reads are used again.
         register = {value: slot for slot, value in enumerate(inputs)}
         last = {value: index for index in members for value in nodes[index].inputs}
         free: list[int] = []

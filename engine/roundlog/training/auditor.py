@@ -31,7 +31,7 @@ class AuditResult:
     """Logs that could not be read, were given up or were not compared, one sentence each. Their steps were audited
     nevertheless."""
     stopped: str | None = None
-    """Why the run stopped; None if it did not. From that step on, states are fabricated."""
+    """The reason why the run stopped; None if it did not. After a stop, states are fabricated."""
 
 
 class Auditor:

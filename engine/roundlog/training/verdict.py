@@ -1,6 +1,6 @@
-"""The verdict on a claimed training: is the claim right, and what is the trainer's log worth?
+"""The verdict on a claimed training: whether the claim is right, and the standing of the trainer's log.
 
-These are two questions. The claim is right if its root equals the root of an audit without the log. A log that is
+The two are independent. The claim is right if its root equals the root of an audit without the log. A log that is
 forged, incomplete, damaged or absent is reported, and does not make the claim wrong.
 """
 
@@ -59,7 +59,7 @@ class Verdict:
     unreadable: list[str] = field(default_factory=list)
     """Logs that could not be used, one sentence each, as in `AuditResult`."""
     stopped: str | None = None
-    """Why the run stopped; None if it did not."""
+    """The reason why the run stopped; None if it did not."""
 
 
 def audit(

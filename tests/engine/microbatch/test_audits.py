@@ -14,7 +14,7 @@ from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.program import ProgramError
 from roundlog.rounding import LogFindingKind
 from roundlog.training.auditor import Auditor, AuditResult
-from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run
@@ -196,12 +196,12 @@ def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path
     data = (*job.dataset.values(), job.schedule)
     limit = 3 * sum(t.nbytes for t in job.initial.values()) + sum(t.nbytes for t in data) + peak_bytes(job.program, 2)
     with pytest.raises(JobError, match="audit in more micro-batches"):
-        Job.read(tmp_path / "job", Limits(memory_bytes=limit))
-    assert Job.read(tmp_path / "job", Limits(memory_bytes=limit, micro_batches=2)).spec == job.spec
+        Job.read(tmp_path / "job", JobLimits(memory_bytes=limit))
+    assert Job.read(tmp_path / "job", JobLimits(memory_bytes=limit, micro_batches=2)).spec == job.spec
     # More than there are samples means one by one.
     alone = limit - peak_bytes(job.program, 2) + peak_bytes(job.program, 4)
     for parts in (4, 5, 1000):
-        assert Job.read(tmp_path / "job", Limits(memory_bytes=alone, micro_batches=parts)).spec == job.spec
+        assert Job.read(tmp_path / "job", JobLimits(memory_bytes=alone, micro_batches=parts)).spec == job.spec
 
 
 def test_slices_that_wait_are_gone_with_the_process_and_leave_nothing_in_the_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from roundlog.execution.batches import CPU
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.rounding import LogFindingKind, follow
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution, RunOptions
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import save_file
@@ -208,7 +208,7 @@ def test_a_job_larger_than_the_limit_is_refused_before_its_tensors_are_read(tmp_
     for name in ("initial", "data", "schedule"):
         (directory / f"{name}.safetensors").unlink()
     with pytest.raises(JobError, match="bytes of memory, more than the 1000 allowed"):
-        Job.read(directory, Limits(memory_bytes=1000))
+        Job.read(directory, JobLimits(memory_bytes=1000))
 
 
 def test_a_convolution_whose_windows_need_more_memory_than_its_tensors_is_refused(tmp_path, monkeypatch) -> None:

@@ -12,7 +12,7 @@ from roundlog.log import LogReader, LogWriter, PayloadKind, Trits
 from roundlog.rounding import LogFindingKind, Thresholds
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, Limits, step_bytes
+from roundlog.training.job import Job, JobError, JobLimits, step_bytes
 from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run, RunError
 from roundlog.training.trainer import Trainer, log_header, log_path
@@ -134,4 +134,4 @@ def test_a_job_of_few_bits_survives_its_files_and_declares_the_memory_that_it_ne
     plain = Job.from_task(linear_task())
     assert step_bytes(job.program, job.spec) > step_bytes(plain.program, plain.spec)
     with pytest.raises(JobError, match="bytes of memory, more than"):
-        Job.read(tmp_path / "job", Limits(memory_bytes=1000))
+        Job.read(tmp_path / "job", JobLimits(memory_bytes=1000))
