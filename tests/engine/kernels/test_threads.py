@@ -69,6 +69,15 @@ def test_what_a_part_raises_comes_back_when_all_have_ended(bad: int) -> None:
     assert len(ended) == 7
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whatever handler an earlier test has left in this process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_comes_out_when_all_parts_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may write to memory that goes then."""
     waits, interrupted, ended = threading.Event(), threading.Event(), []
