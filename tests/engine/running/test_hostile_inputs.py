@@ -212,14 +212,14 @@ def test_a_job_larger_than_the_limit_is_refused_before_its_tensors_are_read(tmp_
 
 
 def test_a_convolution_whose_windows_need_more_memory_than_its_tensors_is_refused(tmp_path, monkeypatch) -> None:
-    """One image and one kernel of a few megabytes, whose im2col would take terabytes; written where that is there."""
+    """One image and one kernel of a megabyte, whose im2col would take 31 GB; written where that is there."""
     monkeypatch.setattr("roundlog.training.job.confirm_same", lambda task, captured: None)
-    model = torch.nn.Conv2d(1, 1, 600, bias=False)
+    model = torch.nn.Conv2d(1, 1, 250, bias=False)
     task = Task(
         model=model,
         loss=lambda m, b: m(b["x"]).sum(),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.zeros(1, 1, 1200, 1200)},
+        dataset={"x": torch.zeros(1, 1, 500, 500)},
         batch_size=1,
         steps=1,
         interval=1,
