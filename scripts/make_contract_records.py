@@ -22,7 +22,7 @@ SOURCES = ROOT / "contracts" / "src"
 Parameter = Mapping[str, Any]
 """One entry of `inputs`, `outputs` or `components` in an ABI."""
 
-BASES = {"Side": "SideMethods", "GameView": "GameMethods"}
+BASES = {"Side": "SideMethods", "GameView": "GameMethods[LevelView]"}
 """Record -> class of `record_methods` that it inherits."""
 
 CLIENTS_OWN = {"TrainingSpec": "PostedSpec"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Self, cast
+from typing import Generic, Self, TypeVar, cast
 
 from eth_typing import ChecksumAddress
 
-if TYPE_CHECKING:
-    from tiebreak.chain.records import LevelView, Side
+LevelT = TypeVar("LevelT")
+"""`LevelView`, which is generated."""
 
 ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
 """The zero address; as the trainer of a job's terms, it lets any account commit."""
@@ -22,18 +22,18 @@ class SideMethods(IntEnum):
         return type(self)(1 - self)
 
 
-class GameMethods:
+class GameMethods(Generic[LevelT]):
     """Methods of `GameView`."""
 
     __slots__ = ()
     trainer: ChecksumAddress
     challenger: ChecksumAddress
-    levels: tuple[LevelView, ...]
+    levels: tuple[LevelT, ...]
 
     @property
-    def current(self) -> LevelView:
+    def current(self) -> LevelT:
         """The deepest level reached."""
         return self.levels[-1]
 
-    def party(self, side: Side) -> ChecksumAddress:
+    def party(self, side: SideMethods) -> ChecksumAddress:
         return (self.trainer, self.challenger)[side]

@@ -252,7 +252,7 @@ class ElementView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GameView(GameMethods):
+class GameView(GameMethods[LevelView]):
     """A game as `getGame` shows it."""
 
     job: int
