@@ -54,9 +54,9 @@ def test_a_process_killed_at_any_point_carries_on_to_the_same_root(role: str, tr
 
     def live() -> None:
         if role == "train":
-            Trainer(job, tmp_path / "run", on_step=Tell()).run()
+            Trainer(job, tmp_path / "run", RunOptions(on_step=Tell())).run()
         else:
-            Auditor(job, tmp_path / "run", log_dir=result.log_dir, verify_log=1.0, on_step=Tell()).run()
+            Auditor(job, tmp_path / "run", RunOptions(on_step=Tell()), log_dir=result.log_dir, verify_log=1.0).run()
 
     for point in POINTS:
         killed_at(point, live)
