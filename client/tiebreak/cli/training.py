@@ -94,7 +94,7 @@ def train(
     chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
     started = time.monotonic()
     with output.progress("training", job.spec.steps) as bar:
-        last = _Last(bar, job.spec.steps)
+        last = Listener(bar, job.spec.steps)
         validation = _validation(validate, validate_every, job, computing.max_memory, last)
         chosen_options = computing.run_options(on_step=last, on_resume=last.resumes, validation=validation)
         result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
@@ -133,7 +133,7 @@ def train(
     )
 
 
-def _validation(path: Path | None, every: int | None, job: Job, max_memory: int, last: _Last) -> Validation | None:
+def _validation(path: Path | None, every: int | None, job: Job, max_memory: int, last: Listener) -> Validation | None:
     if path is None:
         if every is not None:
             raise WrongUsage("--validate-every says how often, and not on what: name the rows with --validate.")
@@ -224,7 +224,7 @@ def audit(
         check_roots(Path(claim), claimed, job)
     started = time.monotonic()
     with output.progress("auditing", job.spec.steps) as bar:
-        last = _Last(bar, job.spec.steps)
+        last = Listener(bar, job.spec.steps)
         verdict = verdicts.audit(
             job,
             run,
@@ -289,7 +289,7 @@ def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
         )
 
 
-class _Last:
+class Listener:
     """Listener to a run, which says where it carries on, moves the bar and keeps the loss."""
 
     def __init__(self, bar: _Bar, steps: int) -> None:
