@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import accounts, chain, demo, jobs, logs, models, receipts, roles, training
+from tiebreak.cli import accounts, chain, demo, jobs, logs, models, plot, receipts, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.command()(demo.demo)
 training.register(app)
 models.register(app)
 receipts.register(app)
+plot.register(app)
 chain.register(app)
 app.add_typer(jobs.app, name="job")
 app.add_typer(roles.trainer, name="trainer")
