@@ -14,17 +14,17 @@ from typing import Any
 
 from roundlog.capture.decompositions import decompositions, own_decompositions
 from roundlog.capture.rules import RULES
-from roundlog.operators import REGISTRY, Inexact, Kind
+from roundlog.operators import REGISTRY, Inexact, OperatorKind
 from roundlog.operators.contraction import Contraction
 from roundlog.operators.transcendental import Function
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 
 HEADS = {
-    Kind.SOURCE: "Sources: where values come from, and where they go",
-    Kind.MOVEMENT: "Movement: bits are copied",
-    Kind.EXACT: "Exact: IEEE 754, or integers, have one answer",
-    Kind.INEXACT: "Inexact: computed in FP64, certified, rounded once",
+    OperatorKind.SOURCE: "Sources: where values come from, and where they go",
+    OperatorKind.MOVEMENT: "Movement: bits are copied",
+    OperatorKind.EXACT: "Exact: IEEE 754, or integers, have one answer",
+    OperatorKind.INEXACT: "Inexact: computed in FP64, certified, rounded once",
 }
 
 INTRODUCTION = """# Operators
@@ -122,7 +122,7 @@ def composed() -> list[str]:
 def page() -> str:
     lines = [INTRODUCTION]
     for kind, head in HEADS.items():
-        inexact = kind == Kind.INEXACT
+        inexact = kind == OperatorKind.INEXACT
         lines += [f"### {head}\n", f"| operator | meaning |{' FP64 error at most |' if inexact else ''}"]
         lines.append("|---|---|---|" if inexact else "|---|---|")
         for name in sorted(REGISTRY):

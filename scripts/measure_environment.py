@@ -64,14 +64,14 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     job = small_job()
     parts = 0
-    hand_out = threads._Pool.hand_out
+    hand_out = threads._ThreadPool.hand_out
 
-    def counted(pool: threads._Pool, works: list[object]) -> object:
+    def counted(pool: threads._ThreadPool, works: list[object]) -> object:
         nonlocal parts
         parts += len(works)
         return hand_out(pool, works)  # type: ignore[arg-type]
 
-    threads._Pool.hand_out = counted  # type: ignore[method-assign, assignment]
+    threads._ThreadPool.hand_out = counted  # type: ignore[method-assign, assignment]
     with tempfile.TemporaryDirectory() as room:
         run, rounding = Run(job, Path(room)), alone(job.spec)
         states = list(job.initial.values())

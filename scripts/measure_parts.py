@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
@@ -27,9 +26,9 @@ from unittest.mock import patch
 
 import torch
 from bench_engine import MODELS, WARM_UP, Certified
-from profile_engine import FUSED, Watched, processor_time
+from profile_engine import FUSED, Watch, processor_time
 from roundlog.commitments import state_root, tensor_root
-from roundlog.execution.batches import Batches
+from roundlog.execution import Batches
 from roundlog.kernels import compiled_tape, hashing, threads
 from roundlog.operators import StepInputs
 from roundlog.randomness import philox
@@ -84,16 +83,17 @@ def report(model: str, rounds: int) -> None:
     job = Job.from_task(MODELS[model](rounds + WARM_UP))
     batches, recorder = Batches(job.dataset, job.spec), Recorder(job.spec.log_guard)
     trainer, interpreting = (Certified(job, torch.device("cpu")) for _ in range(2))
-    for one in (trainer, interpreting):
-        one.executor.running = Watched
     drawn = [node.type.shape for node in job.program.nodes if node.op == "uniform"]
     outputs: list[torch.Tensor] = []
     least: dict[str, float] = {}
     tasks = 0
 
+    watch = Watch(job.program)
+
     def step_of(which: Certified, step: int) -> None:
-        Watched.seconds = Counter()
-        which.step(step, batches.load(step), recorder)
+        watch.seconds.clear()
+        with watch:
+            which.step(step, list(batches.load(step)), recorder)
         recorder.take()
 
     def note(name: str, seconds: float) -> None:
@@ -120,10 +120,10 @@ def report(model: str, rounds: int) -> None:
     recorder.take()
     for step in range(WARM_UP, WARM_UP + rounds):
         note("step", processor_time(step_of, trainer, step))
-        note("chains, compiled", Watched.seconds[FUSED])
+        note("chains, compiled", watch.seconds[FUSED])
         with interpreted():
             step_of(interpreting, step)
-        note("chains, interpreted", Watched.seconds[FUSED])
+        note("chains, interpreted", watch.seconds[FUSED])
         note("sharing out tasks", empty_tasks() * tasks)
         note("random numbers", processor_time(lambda: [philox.uniform(1, 2, 3, shape) for shape in drawn]))
         hashed("state root", lambda: state_root(trainer.states))

@@ -9,7 +9,7 @@ import {Meter} from "./Meter.sol";
 import {Claim, Game, Job, Records} from "./Records.sol";
 import {ClaimView, GameView, JobView, LevelView} from "./Views.sol";
 
-/// @title Records as one call shows them
+/// @title Views of jobs and games
 /// @notice A contract of its own for the sake of the limit on code; it reads the storage of the game that calls it. Answers are encoded here,
 ///         so that the game passes them on without reading them.
 library Display {

@@ -122,7 +122,7 @@ enum Reason {
 ///      A challenge for which there is no place waits (QUEUED) until an earlier game is over, in the order of the challenges.
 ///      At any point claimTimeout once a clock has run out; then releaseBond by the other challengers, and withdraw.
 ///      An undisputed claim: postJob, commit, (attest), finalize, withdraw.
-///      Errors of proofs and openings: `Merkle`, `Bisections`, `Clocks`, and those of the adjudicator that the spec names.
+///      Errors of proofs and openings: see `Merkle`, `Bisections`, `Clocks`, and the adjudicator that the spec names.
 interface IVerificationGame {
     // ------------------------------------------------------------------------------------------------------------------ events
 
@@ -179,16 +179,16 @@ interface IVerificationGame {
     );
     /// @notice The trainer's chunk number `index` of the disputed operator's output.
     event ChunkPosted(GameId indexed game, uint64 index, bytes chunk);
-    /// @notice The contract has computed an element, of which the trainer's bits are `claimed`. With finding VALUE, `bits` are those of the
-    ///         element, with UNDECIDED those of the function's argument.
+    /// @notice The contract has computed an element; the trainer's bits of it are `claimed`. With finding VALUE, `bits` are the element's,
+    ///         with UNDECIDED the function's argument's.
     event ElementProven(GameId indexed game, uint64 element, uint64 claimed, Finding finding, uint64 bits);
-    /// @notice The challenger disputes the sum that this element is, of which the trainer's bits are `claimed`.
+    /// @notice The challenger disputes an element that is a sum; the trainer's bits of it are `claimed`.
     event ElementDisputed(GameId indexed game, uint64 element, uint64 claimed);
     /// @notice The contract has computed the running result after a segment.
     event SegmentProven(GameId indexed game, uint64 segment, Finding finding, Partial afterwards);
     /// @notice The store of a state slot has to keep the tensor root `payload`.
     event StoreProven(GameId indexed game, uint64 slot, bytes32 payload);
-    /// @notice The referee's clock runs. It computes one element of the disputed operator, of which the trainer's bits are `claimed`.
+    /// @notice The referee's clock runs. The referee computes one element of the disputed operator; the trainer's bits of it are `claimed`.
     event RefereeCalled(GameId indexed game, address indexed referee, uint64 element, uint64 claimed, Timestamp deadline);
     /// @notice The referee has given its verdict: the bits of the disputed element.
     event Adjudicated(GameId indexed game, uint64 bits);
@@ -260,7 +260,7 @@ interface IVerificationGame {
     error OperandNotBefore(uint64 operand, uint64 operator);
     /// @notice `proveElement` is for elements whose terms make at most one segment, `disputeSum` for all others.
     error WrongNumberOfSegments(GameId game, uint64 segments);
-    /// @notice The trainer's bits are those that the contract computes: dispute another element.
+    /// @notice The contract computes the trainer's bits: dispute another element.
     error ElementIsRight(uint64 element, uint64 bits);
     /// @notice The trainer's last running result has to come to the bits that it claims, and the challenger's must not.
     error WrongLastPartial(Side side, Finding finding, uint64 bits, uint64 claimed);

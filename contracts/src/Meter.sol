@@ -5,7 +5,7 @@ import {Side} from "./Bisection.sol";
 import {ClockPair, Clocks} from "./Clock.sol";
 
 /// @title Gas meters of the two sides
-/// @notice Pure arithmetic: gas and prices are arguments. Each side's meter counts the wei of its moves, whoever sent them, and stands in the
+/// @notice Pure arithmetic: gas and prices are arguments. Each side's meter counts the wei of its moves, by any sender, and stands in the
 ///         word of the clocks, which a move writes anyway.
 /// @dev Only gas that was burnt while the contract ran is counted, because that is all that a contract can know: call data and a
 ///      transaction's own 21,000 cost nothing extra to a caller that is a contract. So the meter never shows more gas than

@@ -149,7 +149,7 @@ library Proofs {
         }
     }
 
-    /// @dev Element `position` of the trainer's chunk, which is given again: its number in the whole output, and its bits.
+    /// @dev The number in the whole output, and the bits, of element `position` of the trainer's chunk. The chunk is given again.
     function elementIn(TrainingSpec storage spec, Game storage game, bytes calldata chunk, uint32 position)
         private
         view
@@ -180,8 +180,8 @@ library Proofs {
         return Setting(job.spec, step, game.agreed);
     }
 
-    /// @dev With the roots of the operands, each proven to be what an operator before the disputed one has computed: on those both sides
-    ///      agree, so a proof into either trace speaks for both. It is the challenger's, because it has the siblings.
+    /// @dev Each operand's root is proven to be the output of an operator before the disputed one. Both sides agree on those, so a proof
+    ///      into either trace holds for both. It goes into the challenger's trace, because the challenger has the siblings.
     function question(Job storage job, Game storage game, bytes calldata descriptor, OperandRoot[] calldata given, uint64 element)
         private
         view

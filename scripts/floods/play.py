@@ -20,7 +20,7 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import GameView, JobStatus, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
-from tiebreak.chain.watch import Watch
+from tiebreak.chain.watch import ContractWatch
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
@@ -109,7 +109,7 @@ class TimedStation(RoleContext):
 
     def make_desk(self) -> Desk:
         desk = super().make_desk()
-        desk.watch = Watch(self.contract, clock=self.clock)
+        desk.watch = ContractWatch(self.contract, clock=self.clock)
         return desk
 
 

@@ -49,7 +49,7 @@ _USUAL = (
     Fault.REFUSED,
 )
 _BLOCK_PARAMETER = {"eth_call": 1, "eth_getBalance": 1, "eth_getCode": 1, "eth_getTransactionCount": 1}
-"""Where a method's parameters name the block to look at."""
+"""Positions of the block in the parameters of methods."""
 _EMPTY = {
     "eth_call": "0x",
     "eth_getCode": "0x",

@@ -47,7 +47,7 @@ def _twice(stage: Stage) -> list[str]:
 
 
 def _money(stage: Stage, job: int) -> list[str]:
-    """Nobody honest has lost anything but fees, nor left anything behind."""
+    """Losses of honest parties beyond fees, and money that they have left behind."""
     posted = stage.contract.job(job)
     fees: Counter[str] = Counter()
     for spent in transactions(stage.node, HttpTransport(stage.chain.url), stage.deployed_at + 1):

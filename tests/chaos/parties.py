@@ -20,11 +20,11 @@ from disks import Disk
 from eth_account.signers.local import LocalAccount
 
 SECONDS_TO_END = 6.0
-"""After a stop signal, on a machine that has nothing else to do."""
+"""Time to end after a stop signal, on a machine that has nothing else to do."""
 
 _UNEXPECTED = ("Traceback (most recent call last)", "something went wrong that should not", "gave up the work on job")
 _PROGRAMMING = re.compile(r"\b(Type|Attribute|Key|Index|Name|Assertion|UnboundLocal|Recursion|ZeroDivision)Error\b.*")
-"""What a role outlives, but nobody has meant."""
+"""Names of errors that a role outlives and that are mistakes in the program."""
 
 _FORKS = multiprocessing.get_context("forkserver")
 

@@ -95,7 +95,7 @@ def plan(seed: int) -> Plan:
     twins = [name for name in honest if name != "referee"]
     troubles, weights = list(_WEIGHTS), list(_WEIGHTS.values())
     confirmations = draw.choice((1, 2, 3))
-    # Whoever has most to do is hit most.
+    # Parties with most to do are hit most.
     targets = [*[name for name in honest if name != "referee"] * 3, "referee"]
     events = []
     for _ in range(draw.randint(4, 16)):

@@ -26,7 +26,7 @@ ETHER = 10**18
 CLOCK = 3 * 3600
 WINDOW = 3 * 3600
 BLOCK_SECONDS = 2
-"""Of the chain's time."""
+"""Length in the chain's time."""
 POLL = "0.2"
 
 _TERMS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disputes import TERMS, Cast, Run
 from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.batch import BATCH_BYTES, BATCH_GAS, Batches, Move
+from tiebreak.chain.batch import BATCH_BYTES, BATCH_GAS, Batches, NamedCall
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ContractError
 from tiebreak.chain.game import Call, VerificationGame
@@ -31,8 +31,8 @@ class World:
         self.asked.append(method)
         return self.chain.request(method, params)
 
-    def finalize(self, *jobs: int) -> list[Move]:
-        return [Move(Call.of("finalize", job), f"finalize {job}") for job in jobs]
+    def finalize(self, *jobs: int) -> list[NamedCall]:
+        return [NamedCall(Call.of("finalize", job), f"finalize {job}") for job in jobs]
 
     def status(self, job: int) -> JobStatus:
         return self.cast.trainer.job(job).status
@@ -86,6 +86,6 @@ def test_packs_stay_within_gas_and_bytes() -> None:
     assert all(sum(gas for _, gas in pack) <= BATCH_GAS for pack in packs)
     world.batches._cost["bisect"] = 1
     world.batches._gas = lambda call: 1  # type: ignore[method-assign]
-    large = [Move(Call.of("postChunk", 1, bytes(50_000)), str(index)) for index in range(5)]
+    large = [NamedCall(Call.of("postChunk", 1, bytes(50_000)), str(index)) for index in range(5)]
     sizes = [len(pack) for pack in world.batches._packs(large, [])]
     assert sizes == [2, 2, 1] and 2 * 50_000 < BATCH_BYTES < 3 * 50_000

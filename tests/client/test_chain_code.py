@@ -6,7 +6,7 @@ import pytest
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address
 from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.code import LIBRARIES, Code, deploy_adjudicator, is_adjudicator, is_game
+from tiebreak.chain.code import LIBRARIES, ContractCode, deploy_adjudicator, is_adjudicator, is_game
 from tiebreak.chain.errors import DeploymentError, NoCode
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
@@ -39,7 +39,7 @@ def test_the_game_is_known_by_its_code_and_by_that_of_its_libraries(sender: Send
     assert not is_game(node, game.adjudicator()) and not is_adjudicator(node, game.address)
     with pytest.raises(NoCode, match="caught up"):
         is_game(node, sender.address)
-    found = Code.load("VerificationGame").at(node, game.address)
+    found = ContractCode.load("VerificationGame").at(node, game.address)
     assert found is not None and found.immutable == word(game.adjudicator())
     assert set(found.libraries) == set(LIBRARIES)
     code = node.code(game.address)
@@ -56,11 +56,11 @@ def test_the_game_is_known_by_its_code_and_by_that_of_its_libraries(sender: Send
 
 def test_a_game_over_another_library_is_another_game(sender: Sender) -> None:
     game = VerificationGame.deploy(sender)
-    deployed = Code.load("VerificationGame").at(sender.node, game.address)
+    deployed = ContractCode.load("VerificationGame").at(sender.node, game.address)
     assert deployed is not None
     code = sender.node.code(game.address)
     stranger = deploy_raw(sender, b"\x00")
-    for name, places in Code.load("VerificationGame").deployed_links.items():
+    for name, places in ContractCode.load("VerificationGame").deployed_links.items():
         changed, once = code, code
         for number, (start, length) in enumerate(places):
             changed = changed[:start] + to_canonical_address(stranger) + changed[start + length :]
@@ -70,11 +70,19 @@ def test_a_game_over_another_library_is_another_game(sender: Sender) -> None:
         assert not is_game(sender.node, deploy_raw(sender, once)), name
     # Another library's code under a library's name, and a library that believes to stand elsewhere.
     libraries = {**deployed.libraries, "Proofs": deployed.libraries["LevelOpenings"]}
-    swapped = Code.load("VerificationGame").deploy(sender, links=libraries, argument=word(game.adjudicator())).contract
+    swapped = (
+        ContractCode.load("VerificationGame")
+        .deploy(sender, links=libraries, argument=word(game.adjudicator()))
+        .contract
+    )
     assert swapped is not None and not is_game(sender.node, swapped)
     copied = deploy_raw(sender, sender.node.code(deployed.libraries["Proofs"]))
     libraries = {**deployed.libraries, "Proofs": copied}
-    moved = Code.load("VerificationGame").deploy(sender, links=libraries, argument=word(game.adjudicator())).contract
+    moved = (
+        ContractCode.load("VerificationGame")
+        .deploy(sender, links=libraries, argument=word(game.adjudicator()))
+        .contract
+    )
     assert moved is not None and not is_game(sender.node, moved)
 
 
@@ -83,11 +91,11 @@ def test_an_adjudicator_over_other_functions_is_another_one(sender: Sender) -> N
     adjudicator = deploy_adjudicator(sender)
     assert is_adjudicator(node, adjudicator)
     stranger = deploy_raw(sender, node.code(adjudicator)[:50])
-    other = Code.load("Adjudicator").deploy(sender, argument=word(stranger)).contract
+    other = ContractCode.load("Adjudicator").deploy(sender, argument=word(stranger)).contract
     assert other is not None and not is_adjudicator(node, other)
     # One place shows the functions that everybody knows, the other calls different ones.
     code = node.code(adjudicator)
-    places = Code.load("Adjudicator").immutables
+    places = ContractCode.load("Adjudicator").immutables
     assert len(places) == 2
     for start, length in places:
         assert not is_adjudicator(node, deploy_raw(sender, code[:start] + word(stranger) + code[start + length :]))

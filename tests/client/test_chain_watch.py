@@ -15,7 +15,7 @@ from tiebreak.chain.events import Committed, JobPosted
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION, Node
 from tiebreak.chain.records import JobStatus
-from tiebreak.chain.watch import PAGE, Watch
+from tiebreak.chain.watch import PAGE, ContractWatch
 
 
 class Line:
@@ -59,7 +59,7 @@ class Scene:
         self.jobs = [self.cast.post() for _ in range(jobs)]
         node = Node(self.line, confirmations=confirmations)
         self.contract = VerificationGame(node, self.cast.trainer.address)
-        self.watch = Watch(self.contract)
+        self.watch = ContractWatch(self.contract)
         for job in self.jobs:
             self.watch.follow(job)
 
@@ -113,7 +113,7 @@ def test_five_hundred_jobs_cost_what_one_does() -> None:
         return []
 
     node = Node(Canned(eth_call=view, eth_getBlockByNumber=newest, eth_getLogs=logs))
-    watch = Watch(VerificationGame(node, ADDRESS))
+    watch = ContractWatch(VerificationGame(node, ADDRESS))
     for job in range(1, 501):
         watch.follow(job)
     watch.look()

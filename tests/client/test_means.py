@@ -10,7 +10,7 @@ from tiebreak.chain.funds import funds
 from tiebreak.chain.node import Node
 from tiebreak.chain.pace import block_time
 from tiebreak.memory import usable_memory
-from tiebreak.roles.context import Limits
+from tiebreak.roles.context import RoleLimits
 
 GIB, ROOM = 1 << 30, 256 << 20
 
@@ -81,5 +81,5 @@ def test_groups_of_the_first_version_bound_as_well(tmp_path: Path) -> None:
 
 
 def test_the_limits_of_a_role_are_those_of_its_machine() -> None:
-    assert 0 < Limits().memory_bytes <= 1 << 44
-    assert abs(Limits().memory_bytes - usable_memory()) < 4 * GIB
+    assert 0 < RoleLimits().memory_bytes <= 1 << 44
+    assert abs(RoleLimits().memory_bytes - usable_memory()) < 4 * GIB

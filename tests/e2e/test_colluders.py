@@ -89,7 +89,7 @@ def test_the_parties_have_a_head_start(world: World, monkeypatch: pytest.MonkeyP
 
 
 def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(world: World) -> None:
-    """That rejects the claim, so that the queued game is void: its bond returns."""
+    """The end of that wait rejects the claim, so that the queued game is void: its bond returns."""
     world.policy = Policy(large_rows=True)
     world.post(wide_task(), terms=ONE_AT_A_TIME)
     trainer = poisoning_trainer(colluding(world.context("trainer"), moves=1000), world.job, poisoned_step=1)

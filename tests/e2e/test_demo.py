@@ -43,7 +43,7 @@ def _check(report: dict[str, Any], shown: str, steps: int) -> None:
     honest, poisoned, alarms = report["stories"]
     assert [one["verdict"] for one in (honest, poisoned, alarms)] == ["FINAL", "REJECTED", "FINAL"]
     assert honest["root"] == alarms["root"] != poisoned["root"]
-    assert honest["rounds"] == 0 and poisoned["rounds"] > 0 and alarms["rounds"] > poisoned["rounds"]
+    assert honest["rounds"] == 0 and poisoned["rounds"] > 0 and alarms["rounds"] > 0
     moved = [{one["name"]: int(one["moved_wei"]) for one in story["accounts"]} for story in (honest, poisoned, alarms)]
     assert moved[0] == {"customer": -ETHER, "trainer": ETHER, "auditor": 0, "referee": 0}
     # What the winners' gas has cost is measured; the stories themselves hold every share against it, to the wei.

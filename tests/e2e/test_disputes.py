@@ -14,7 +14,7 @@ from itertools import product
 
 import pytest
 from rich.console import Console
-from tiebreak.adversary.frauds import Kind
+from tiebreak.adversary.frauds import FraudKind
 from tiebreak.adversary.trainings import TRAININGS
 from tiebreak.chain.devnet import find_anvil
 from tiebreak.chain.records import Side
@@ -24,21 +24,21 @@ from tiebreak.demo.scene import Scene
 from tiebreak.demo.screen import Screen
 
 CHAINS = ("embedded", "anvil")
-Case = tuple[str, int, Side, Kind]
+Case = tuple[str, int, Side, FraudKind]
 """Chain, number of the training, who lies, about what."""
 
 SAMPLE: set[Case] = {
-    ("embedded", 0, Side.TRAINER, Kind.GRADIENT),
-    ("anvil", 1, Side.CHALLENGER, Kind.GRADIENT),
-    ("embedded", 1, Side.CHALLENGER, Kind.STORED),
-    ("anvil", 0, Side.TRAINER, Kind.STORED),
-    ("anvil", 0, Side.TRAINER, Kind.LOADED),
-    ("embedded", 1, Side.TRAINER, Kind.ROW),
-    ("anvil", 1, Side.TRAINER, Kind.RATE),
-    ("anvil", 1, Side.TRAINER, Kind.ROUNDING),
-    ("anvil", 0, Side.CHALLENGER, Kind.MASK),
-    ("anvil", 0, Side.TRAINER, Kind.FUNCTION),
-    ("embedded", 1, Side.CHALLENGER, Kind.PROGRAM),
+    ("embedded", 0, Side.TRAINER, FraudKind.GRADIENT),
+    ("anvil", 1, Side.CHALLENGER, FraudKind.GRADIENT),
+    ("embedded", 1, Side.CHALLENGER, FraudKind.STORED),
+    ("anvil", 0, Side.TRAINER, FraudKind.STORED),
+    ("anvil", 0, Side.TRAINER, FraudKind.LOADED),
+    ("embedded", 1, Side.TRAINER, FraudKind.ROW),
+    ("anvil", 1, Side.TRAINER, FraudKind.RATE),
+    ("anvil", 1, Side.TRAINER, FraudKind.ROUNDING),
+    ("anvil", 0, Side.CHALLENGER, FraudKind.MASK),
+    ("anvil", 0, Side.TRAINER, FraudKind.FUNCTION),
+    ("embedded", 1, Side.CHALLENGER, FraudKind.PROGRAM),
 }
 
 
@@ -48,7 +48,7 @@ def marked(case: Case) -> object:
     return pytest.param(*case, id=name, marks=() if case in SAMPLE else pytest.mark.long)
 
 
-CASES = [marked(case) for case in product(CHAINS, range(len(TRAININGS)), SIDES, Kind)]
+CASES = [marked(case) for case in product(CHAINS, range(len(TRAININGS)), SIDES, FraudKind)]
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +83,10 @@ def failed(dispute: Dispute) -> list[tuple[str, object, object]]:
 
 
 def test_the_sample_has_everything_at_least_once() -> None:
-    for seen, all_there_are in zip(zip(*SAMPLE, strict=True), (CHAINS, range(2), SIDES, Kind), strict=True):
+    for seen, all_there_are in zip(zip(*SAMPLE, strict=True), (CHAINS, range(2), SIDES, FraudKind), strict=True):
         assert set(seen) == set(all_there_are)
-    assert {kind for _, _, liar, kind in SAMPLE if liar is Side.TRAINER} >= set(Kind) - {Kind.MASK, Kind.PROGRAM}
+    by_trainers = {kind for _, _, liar, kind in SAMPLE if liar is Side.TRAINER}
+    assert by_trainers >= set(FraudKind) - {FraudKind.MASK, FraudKind.PROGRAM}
 
 
 @pytest.mark.parametrize(("chain", "training", "liar", "kind"), CASES)
@@ -93,22 +94,22 @@ def test_the_game_ends_where_the_lie_is_and_the_honest_party_wins(
     chain: str,
     training: int,
     liar: Side,
-    kind: Kind,
+    kind: FraudKind,
     bench: Callable[[int], Bench],
     scene: Callable[[str], Scene],
     screen: Screen,
 ) -> None:
     found = play_one(scene(chain), screen, bench(training), kind, liar)
-    assert failed(found) == [] and len(found.checks) >= 9 - (kind is Kind.STORED)
-    assert found.found == found.told and (found.found.element is None) == (kind is Kind.STORED)
+    assert failed(found) == [] and len(found.checks) >= 9 - (kind is FraudKind.STORED)
+    assert found.found == found.told and (found.found.element is None) == (kind is FraudKind.STORED)
     assert found.winner == liar.other.name.lower() and found.liar == liar.name.lower()
-    by_time = liar is Side.CHALLENGER and kind not in (Kind.STORED, Kind.GRADIENT)
+    by_time = liar is Side.CHALLENGER and kind not in (FraudKind.STORED, FraudKind.GRADIENT)
     assert found.by == ("time" if by_time else "proof")
     # How deep it went, and what every level has cost.
     gas = found.gas_by_level
     assert all(gas[level] > 0 for level in ("CHECKPOINT", "STEP", "OPERATOR"))
-    assert (gas["CHUNK"] > 0) == (kind is not Kind.STORED)
-    assert (gas["PARTIAL"] > 0) == (found.segment is not None) == (kind is Kind.GRADIENT)
+    assert (gas["CHUNK"] > 0) == (kind is not FraudKind.STORED)
+    assert (gas["PARTIAL"] > 0) == (found.segment is not None) == (kind is FraudKind.GRADIENT)
     assert (gas["PROOF"] > 0) == (not by_time)
     assert sum(gas.values()) < found.gas and found.rounds < found.transactions
     assert found.verdict == ("FINAL" if liar is Side.CHALLENGER else "REJECTED")
@@ -118,10 +119,10 @@ def test_a_game_that_ends_elsewhere_is_noticed(
     bench: Callable[[int], Bench], scene: Callable[[str], Scene], screen: Screen, shown: StringIO
 ) -> None:
     right = bench(1)
-    fraud = right.frauds[Kind.ROW]
+    fraud = right.frauds[FraudKind.ROW]
     # Not where it is: one element further on.
-    elsewhere = replace(right, frauds={Kind.ROW: replace(fraud, element=fraud.element + 1)})
-    found = play_one(scene("embedded"), screen, elsewhere, Kind.ROW, Side.TRAINER)
+    elsewhere = replace(right, frauds={FraudKind.ROW: replace(fraud, element=fraud.element + 1)})
+    found = play_one(scene("embedded"), screen, elsewhere, FraudKind.ROW, Side.TRAINER)
     assert [text for text, _, _ in failed(found)] == ["the game has ended where the lie is"]
     assert not found.ended_as_it_should
     assert found.found is not None and found.found.element == fraud.element

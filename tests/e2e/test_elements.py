@@ -137,7 +137,7 @@ def test_another_program_is_found_at_its_first_other_operator(quick_world: World
 
 @pytest.mark.parametrize("kind", ["a sum", "a data row", "a run without an end"])
 def test_parties_that_are_born_again_after_every_move_play_the_same_game(quick_world: World, kind: str) -> None:
-    """Nothing but what is on the disk and on the chain outlives a move."""
+    """Processes end after every move; only the disk and the chain outlive them."""
     world = quick_world
     task = wide_sum_task()
     if kind == "a run without an end":

@@ -10,11 +10,13 @@ from roundlog.capture import Task
 from roundlog.dispute import FabricatedValues
 from roundlog.program import first_store
 from roundlog.training.job import Job, run_bytes
+from roundlog.training.options import RunOptions
 from tiebreak.adversary.parties import hiding_trainer, poisoning_trainer, tampering_auditor, tampering_trainer
 from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.records import JobStatus, Level, Outcome, Reason
 from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.context import Limits
+from tiebreak.roles.context import RoleLimits
+from tiebreak.roles.engine import Engine
 from tiebreak.roles.trainer import TrainerRole
 from torch import nn
 from world import World, ended, linear_task
@@ -81,9 +83,10 @@ def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World) -> None:
     world.post(replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256))
     job = Job.read(world.root / "files")
     world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
-    small = Limits(memory_bytes=run_bytes(job.program, job.spec, 4), micro_batches=4)
+    small = RoleLimits(memory_bytes=run_bytes(job.program, job.spec, 4))
     assert small.memory_bytes < run_bytes(job.program, job.spec)
-    auditor = AuditorRole(replace(world.context("auditor"), limits=small), world.job)
+    engine = Engine(options=RunOptions(micro_batches=4))
+    auditor = AuditorRole(replace(world.context("auditor"), limits=small, engine=engine), world.job)
     progress = ended(auditor)
     assert progress.finished and "not challenged: a whole step of it takes up to" in progress.state
     assert world.contract.job(world.job).game_count == 0

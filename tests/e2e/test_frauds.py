@@ -17,7 +17,7 @@ from roundlog.training.policies import alone
 from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
-from tiebreak.adversary.frauds import Fraud, Kind
+from tiebreak.adversary.frauds import Fraud, FraudKind
 from tiebreak.adversary.places import all_frauds
 from tiebreak.adversary.trainings import TRAININGS
 
@@ -31,7 +31,7 @@ class Told:
     job: Job
     room: Path
     honest: TrainingResult
-    frauds: dict[Kind, Fraud]
+    frauds: dict[FraudKind, Fraud]
 
     def run(self, fraud: Fraud | None = None) -> Run:
         return Run(self.job, self.room / "honest", options_of(fraud))
@@ -56,7 +56,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_every_kind_is_there_and_first_seen_where_it_says(told: Told) -> None:
-    assert list(told.frauds) == list(Kind)
+    assert list(told.frauds) == list(FraudKind)
     right, stores = told.trace(), first_store(told.job.program)
     for kind, fraud in told.frauds.items():
         found = told.trace(fraud)
@@ -64,13 +64,13 @@ def test_every_kind_is_there_and_first_seen_where_it_says(told: Told) -> None:
         operators = [q for q, root in enumerate(found.operators) if root != right.operators[q]]
         slots = [s for s, root in enumerate(found.states) if root != right.states[s]]
         assert slots, "a fraud that changes nothing cannot be disputed"
-        if kind is Kind.STORED:
+        if kind is FraudKind.STORED:
             assert operators == [] and slots == [fraud.operator - stores]
             continue
         assert operators[0] == fraud.operator
         differs = (found.outputs[fraud.operator] != right.outputs[fraud.operator]).reshape(-1).nonzero().reshape(-1)
         assert differs[0] == fraud.element
-        if kind not in (Kind.ROW, Kind.PROGRAM):
+        if kind not in (FraudKind.ROW, FraudKind.PROGRAM):
             assert len(differs) == 1
         assert found.states == found.operators[stores:]
 
@@ -78,10 +78,10 @@ def test_every_kind_is_there_and_first_seen_where_it_says(told: Told) -> None:
 def test_the_kinds_are_told_about_the_operators_that_they_name(told: Told) -> None:
     nodes = told.job.program.nodes
     ops = {kind: nodes[fraud.operator].op for kind, fraud in told.frauds.items()}
-    assert ops[Kind.GRADIENT] in ("matmul", "conv2d_grad_weight") and ops[Kind.STORED] == "store"
-    assert (ops[Kind.LOADED], ops[Kind.ROW], ops[Kind.RATE]) == ("state", "data", "schedule")
-    assert (ops[Kind.MASK], ops[Kind.FUNCTION]) == ("uniform", "exp")
-    assert ops[Kind.PROGRAM] in ("erf", "constant")
+    assert ops[FraudKind.GRADIENT] in ("matmul", "conv2d_grad_weight") and ops[FraudKind.STORED] == "store"
+    assert (ops[FraudKind.LOADED], ops[FraudKind.ROW], ops[FraudKind.RATE]) == ("state", "data", "schedule")
+    assert (ops[FraudKind.MASK], ops[FraudKind.FUNCTION]) == ("uniform", "exp")
+    assert ops[FraudKind.PROGRAM] in ("erf", "constant")
 
 
 def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:
@@ -104,7 +104,7 @@ def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:
 
 
 def test_who_verifies_nothing_follows_a_turned_decision_and_who_verifies_all_finds_it(told: Told) -> None:
-    fraud = told.frauds[Kind.ROUNDING]
+    fraud = told.frauds[FraudKind.ROUNDING]
     trained = Trainer(told.job, told.room / "turned", options_of(fraud)).run()
     blind = Auditor(told.job, told.room / "blind", log_dir=trained.log_dir, verify_log=0.0).run()
     assert blind.checkpoint_root == trained.checkpoint_root != told.honest.checkpoint_root and blind.findings == []
@@ -115,7 +115,7 @@ def test_who_verifies_nothing_follows_a_turned_decision_and_who_verifies_all_fin
 
 
 def test_only_one_decision_of_the_disputed_step_is_another(told: Told) -> None:
-    fraud = told.frauds[Kind.ROUNDING]
+    fraud = told.frauds[FraudKind.ROUNDING]
     trained = Trainer(told.job, told.room / "logged", options_of(fraud)).run()
     sizes = [node.type.numel for node in told.job.program.nodes]
     logs = []

@@ -9,14 +9,14 @@ from roundlog.commitments import MerkleTree
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job, JobError
 from tiebreak.adversary.parties import poisoning_trainer
-from tiebreak.chain.code import Code
+from tiebreak.chain.code import ContractCode
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
 from tiebreak.roles import disputable
 from tiebreak.roles import job_role as roles
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.contents import Refused, fetch_job
-from tiebreak.roles.context import Limits
+from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
@@ -40,7 +40,7 @@ def post_with_cid(world: World, cid: str, **spec: object) -> int:
 
 
 def refusal(world: World, **limits: int) -> str:
-    context = replace(world.context("trainer"), limits=Limits(**limits))
+    context = replace(world.context("trainer"), limits=RoleLimits(**limits))
     progress = ended(TrainerRole(context, world.job))
     assert progress.finished and world.status is JobStatus.OPEN
     return progress.state
@@ -78,9 +78,9 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
     job.write(world.root / "files")
     cid = world.store.add_directory(world.root / "files")
     sender = world.senders["customer"]
-    stranger = Code.load("Claims").deploy(sender).contract
+    stranger = ContractCode.load("Claims").deploy(sender).contract
     assert stranger is not None
-    other = Code.load("Adjudicator").deploy(sender, argument=bytes(12) + bytes.fromhex(stranger[2:])).contract
+    other = ContractCode.load("Adjudicator").deploy(sender, argument=bytes(12) + bytes.fromhex(stranger[2:])).contract
     assert other is not None
     contract = world.contract.by(sender)
     world.job, _ = contract.post_job(replace(world.spec(job.spec), adjudicator=other), TERMS, cid)

@@ -132,7 +132,7 @@ class World:
         self.before = {name: self.balance(name) + self.senders[name].fees for name in NAMES}
         self.notices: list[Notice] = []
         self.policy = Policy()
-        """What every party accepts."""
+        """Terms that every party accepts."""
         self.job = 0
 
     def context(self, name: str) -> RoleContext:

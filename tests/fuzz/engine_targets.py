@@ -29,7 +29,7 @@ from roundlog.program import DType, ProgramError, TensorType, from_json, to_json
 from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors, save_tensors
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.run import RunError
 from roundlog.training.trainer import Trainer, TrainingResult
 from targets import Target
@@ -299,7 +299,7 @@ _JOB_FILES = ["spec.json", "program.json", "initial.safetensors", "schedule.safe
 
 def _read_job(data: bytes) -> None:
     whole = _trained()
-    job = Job.read(_replaced(whole.job_dir, _room() / "fuzzed job", _JOB_FILES, data), Limits(memory_bytes=1 << 26))
+    job = Job.read(_replaced(whole.job_dir, _room() / "fuzzed job", _JOB_FILES, data), JobLimits(memory_bytes=1 << 26))
     # Everything hangs together by roots: a job with this spec is this job.
     if job.spec == whole.job.spec:
         assert job.program == whole.job.program

@@ -1,4 +1,4 @@
-"""Evidence of a run with lies, which are defended inside of sums as well."""
+"""Evidence of a run with lies that is bent inside of sums, too, so that it defends them there."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ONE = 0x3F800000
 
 
 def cunning(evidence: Evidence, side: Side) -> Evidence:
-    """The evidence with bent running results: where a lie is the sum of many terms, they come to the lie from the
-    middle on, the trainer's to its own, the challenger's to anything but the truth."""
+    """Evidence with bent running results. If a lie is the sum of many terms, the running results are shifted from the
+    middle on, so that a trainer's end at its claim and a challenger's at a wrong value."""
     return cast(Evidence, _CunningEvidence(evidence, side))
 
 
@@ -66,7 +66,7 @@ class _CunningOutput:
 
 
 def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
-    """The total that finishes to these bits."""
+    """The running total that finishes to these bits."""
     return ieee.scaled(bits) << 149 if isinstance(kind, ExactSum) else wrap(bits)
 
 

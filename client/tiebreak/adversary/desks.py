@@ -1,4 +1,4 @@
-"""Desks that do not send what their role has ordered."""
+"""Dishonest desks, which change or drop the orders of their role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOVES = {
 
 
 class SilentDesk(Desk):
-    """Sends everything but moves: of these only the first `moves`."""
+    """A desk that sends only the first `moves` moves, and all other orders."""
 
     def __init__(self, contract: VerificationGame, sender: Sender, *, moves: int = 0) -> None:
         super().__init__(contract, sender)
@@ -36,7 +36,7 @@ class SilentDesk(Desk):
 
 
 class CheatingDesk(Desk):
-    """Sends bisection moves with the halves swapped, which no hash supports."""
+    """A desk that sends bisection moves with the halves swapped, which no hash supports."""
 
     def put(self, order: Order) -> bool:
         if order.call.function == "bisect":
@@ -48,7 +48,7 @@ class CheatingDesk(Desk):
 
 
 class FabricatingDesk(Desk):
-    """Claims a root with nothing below it but its last leaf, so that no other leaf can ever be opened."""
+    """A desk that claims a root with nothing below it but its last leaf, so that no other leaf can ever be opened."""
 
     def put(self, order: Order) -> bool:
         if order.call.function == "commit":
@@ -62,7 +62,7 @@ class FabricatingDesk(Desk):
 
 
 def _folded(payload: bytes, proof: tuple[bytes, ...], leaf: int) -> bytes:
-    """The root that a proof of a leaf leads to."""
+    """The root that the proof of a leaf leads to."""
     node = sha256(b"\x00" + payload).digest()
     for bit, sibling in enumerate(proof):
         node = node_hash(sibling, node) if leaf >> bit & 1 else node_hash(node, sibling)
@@ -70,7 +70,7 @@ def _folded(payload: bytes, proof: tuple[bytes, ...], leaf: int) -> bytes:
 
 
 class RememberingDesk(Desk):
-    """Keeps what the contract has said about proofs of elements that it refused."""
+    """A desk that keeps the contract's errors about refused proofs of elements."""
 
     def __init__(self, contract: VerificationGame, sender: Sender) -> None:
         super().__init__(contract, sender)
@@ -89,10 +89,10 @@ class RememberingDesk(Desk):
 
 
 def silenced(context: RoleContext, *, moves: int = 0) -> RoleContext:
-    """The context of a party that falls silent after its first moves."""
+    """The context of a party that falls silent after its first `moves` moves."""
     return replace(context, make_desk=lambda contract, sender: SilentDesk(contract, sender, moves=moves))
 
 
 def cheating(context: RoleContext) -> RoleContext:
-    """The context of a party that lies about the children of its nodes."""
+    """The context of a party that sends wrong children of its nodes."""
     return replace(context, make_desk=CheatingDesk)

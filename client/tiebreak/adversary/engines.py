@@ -1,4 +1,4 @@
-"""Engines that compute otherwise than the spec prescribes: what a dishonest party puts in the place of its engine."""
+"""Dishonest engines, which execute another training than the spec prescribes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MakeExecution = Callable[[Job, int, Path], Execution]
 
 
 def prescribed_executor(job: Job) -> StepExecutor:
-    """Executes the posted program."""
+    """An executor of the posted program."""
     return Executor(job.program, job.spec.rounding_bits)
 
 
 def prescribed_batches(job: Job) -> BatchSource:
-    """Reads the rows whose turn it is."""
+    """A source of the prescribed batches."""
     return Batches(job.dataset, job.spec)
 
 
@@ -33,7 +33,7 @@ def execution_of(
     executor: Callable[[Job], StepExecutor] = prescribed_executor,
     batches: Callable[[Job], BatchSource] = prescribed_batches,
 ) -> MakeExecution:
-    """An execution for `RunOptions` with another executor, or other batches."""
+    """The `execution` of `RunOptions` with another executor, or other batches."""
 
     def make(job: Job, micro_batches: int, run_dir: Path) -> Execution:
         return Execution(executor(job), batches(job))
@@ -43,7 +43,7 @@ def execution_of(
 
 @dataclass(frozen=True, kw_only=True)
 class CunningEngine(Engine):
-    """An engine whose evidence defends lies inside of sums, on one side of a game."""
+    """An engine whose evidence defends lies inside of sums, for one side of a game."""
 
     side: Side
 
@@ -52,7 +52,8 @@ class CunningEngine(Engine):
 
 
 def lying(context: RoleContext, execution: MakeExecution, side: Side | None = None) -> RoleContext:
-    """The context of a party that executes otherwise. side: on which it defends lies inside of sums, too."""
+    """The context of a party with another execution. side: the side on which it defends lies inside of sums, too; None:
+    on neither."""
     engine = context.engine
     options = replace(engine.options, execution=execution)
     if side is None:

@@ -1,7 +1,7 @@
-"""What a trainer or a challenger can lie about in one step, one kind after the other.
+"""Frauds: the lies that a trainer or a challenger can tell about one step, by kind.
 
-All else follows from it, so that it can be defended. Each knows beforehand where it can first be seen, which is where a
-game about it has to end.
+Everything after the lie follows from it, so that it can be defended. A fraud names the first element that shows it,
+where a game about it has to end.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer import TrainerRole
 
 
-class Kind(StrEnum):
-    """What somebody can lie about."""
+class FraudKind(StrEnum):
+    """The kind of a fraud, by its subject."""
 
     GRADIENT = "one element of a gradient, by one ulp"
     STORED = "an optimizer slot holds what was not computed"
@@ -42,11 +42,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fraud:
-    """operator, element: the first operator whose output is not what the posted program gives in `step` (counted from
-    0), and the lowest such element; if a state slot holds something else than what was computed, the operator that
-    stores it, and the element of the slot. right, claimed: that element as bits, as it is and as it is told."""
+    """A fraud in one step. operator, element: the first operator whose output differs from that of the posted program
+    in `step` (counted from 0), and the lowest such element. If a state slot differs from the computed value, they are
+    the operator that stores it and the element of the slot. right, claimed: the bits of that element, right and
+    claimed."""
 
-    kind: Kind
+    kind: FraudKind
     step: int
     operator: int
     element: int
@@ -54,21 +55,21 @@ class Fraud:
     claimed: int
 
     def executor(self, job: Job) -> StepExecutor:
-        """Executes the job's steps."""
+        """The executor of the job's steps."""
         return prescribed_executor(job)
 
     def batches(self, job: Job) -> BatchSource:
-        """Gives the data that they are executed on."""
+        """The source of the batches."""
         return prescribed_batches(job)
 
     @property
     def execution(self) -> MakeExecution:
-        """The execution for `RunOptions`."""
+        """The `execution` of `RunOptions`."""
         return execution_of(self.executor, self.batches)
 
 
 class BentElement(Fraud):
-    """One element of an operator's output is another number."""
+    """A fraud in which one element of an operator's output is another number."""
 
     def executor(self, job: Job) -> StepExecutor:
         lie = Lie(
@@ -76,15 +77,15 @@ class BentElement(Fraud):
             operator=self.operator,
             element=self.element,
             claimed=self.claimed,
-            only_stored=self.kind is Kind.STORED,
-            logged=self.kind is Kind.ROUNDING,
+            only_stored=self.kind is FraudKind.STORED,
+            logged=self.kind is FraudKind.ROUNDING,
         )
         return tampered(job.program, job.spec.rounding_bits, [lie])
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnotherRow(Fraud):
-    """One sample of a step's batch is a row of the data set that is not its turn."""
+    """A fraud in which one sample of a step's batch is another row of the data set than the prescribed one."""
 
     position: int
     row: int
@@ -108,7 +109,7 @@ class _SwappedBatches(Batches):
 
 @dataclass(frozen=True, kw_only=True)
 class AnotherProgram(Fraud):
-    """From `step` on, steps are executed by another program with the same number of operators."""
+    """A fraud in which all steps from `step` on are executed by another program with the same number of operators."""
 
     program: Program
 
@@ -117,7 +118,7 @@ class AnotherProgram(Fraud):
 
 
 class _SwitchingExecutor:
-    """Executes one program before a step, and another from there on (implements `StepExecutor`)."""
+    """An executor of one program before a step, and of another from there on (implements `StepExecutor`)."""
 
     def __init__(self, posted: StepExecutor, fraud: AnotherProgram) -> None:
         self.program, self.bits = posted.program, posted.bits
@@ -132,10 +133,10 @@ class _SwitchingExecutor:
 
 
 def fraudulent_trainer(context: RoleContext, job: int, fraud: Fraud) -> TrainerRole:
-    """Trains with a fraud in one step, claims what comes of it, and defends that."""
+    """A trainer that trains with a fraud in one step, claims the result and defends it."""
     return TrainerRole(lying(context, fraud.execution, Side.TRAINER), job)
 
 
 def fraudulent_challenger(context: RoleContext, job: int, fraud: Fraud) -> AuditorRole:
-    """Audits with a fraud in one step, challenges with what comes of it, and defends that."""
+    """An auditor that audits with a fraud in one step, challenges with the result and defends it."""
     return AuditorRole(lying(context, fraud.execution, Side.CHALLENGER), job, use_log=False)

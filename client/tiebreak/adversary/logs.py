@@ -1,4 +1,4 @@
-"""Stores that do not publish the log that was written."""
+"""Dishonest stores, which publish another log than the trainer has written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiebreak.store import ContentStore
 
 
 def spoiling(store: ContentStore, spoil: Callable[[Path], None]) -> ContentStore:
-    """A store to which a copy of a log is added in its place. spoil: changes the files of that copy."""
+    """A store that publishes a changed copy in place of a log. spoil: changes the files of the copy."""
     return cast(ContentStore, _SpoilingStore(store, spoil))
 
 
@@ -40,8 +40,8 @@ class _SpoilingStore:
 
 
 def forge(log_dir: Path) -> None:
-    """Turns every decision between up and down round, and adds one for the first element of every inexact operator that
-    has none: a small step may have nothing in doubt."""
+    """Swaps up and down in every decision of a log. Inexact operators without a decision get one for their first
+    element, because a small step may have no ambiguous element."""
     job = Job.read(log_dir.parent.parent / "job")
     sizes = [node.type.numel for node in job.program.nodes]
     invented = {

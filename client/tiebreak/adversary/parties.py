@@ -1,5 +1,4 @@
-"""Parties that break the rules, for the demo and the tests: each is an honest role in a context of which one thing was
-replaced."""
+"""Dishonest parties, for the demo and the tests. Each is an honest role whose context has one replaced part."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from tiebreak.roles.trainer import TrainerRole
 
 
 class PoisonedBatches(Batches):
-    """The prescribed batches, but in one step every label is another one.
+    """The prescribed batches, with wrong labels in one step.
 
     Labels are the last int64 field of the data set."""
 
@@ -41,33 +40,33 @@ class PoisonedBatches(Batches):
 
 
 def poisoning_trainer(context: RoleContext, job: int, *, poisoned_step: int) -> TrainerRole:
-    """Trains one step on wrong labels, and is honest about everything else."""
+    """A trainer that trains one step on wrong labels, and is honest otherwise."""
     execution = execution_of(batches=lambda posted: PoisonedBatches(posted, poisoned_step))
     return TrainerRole(lying(context, execution), job)
 
 
 def fabricating_trainer(context: RoleContext, job: int) -> TrainerRole:
-    """Claims a root with nothing below it but its last leaf."""
+    """A trainer that claims a root with nothing below it but its last leaf."""
     return TrainerRole(replace(context, make_desk=FabricatingDesk), job)
 
 
 def log_forging_trainer(context: RoleContext, job: int) -> TrainerRole:
-    """Trains honestly, but publishes a log in which every decision between up and down is turned round."""
+    """A trainer that trains honestly, but publishes a log with up and down swapped in every decision."""
     return TrainerRole(replace(context, store=spoiling(context.store, forge)), job)
 
 
 def tampering_trainer(context: RoleContext, job: int, *, lies: Sequence[Lie]) -> TrainerRole:
-    """Trains with lies, and defends them to the last."""
+    """A trainer that trains with lies, and defends them to the last move."""
     return TrainerRole(lying(context, execution_of(_with(lies)), Side.TRAINER), job)
 
 
 def tampering_auditor(context: RoleContext, job: int, *, lies: Sequence[Lie]) -> AuditorRole:
-    """Audits with lies, and defends them to the last. It has no use for the trainer's log."""
+    """An auditor that audits with lies, and defends them to the last move. It does not use the trainer's log."""
     return AuditorRole(lying(context, execution_of(_with(lies)), Side.CHALLENGER), job, use_log=False)
 
 
 def lying_auditor(context: RoleContext, job: int, *, first_wrong_step: int) -> AuditorRole:
-    """Challenges with a state that one step has never stored, and with all that would follow from it."""
+    """An auditor that challenges with a state that its step has not stored, and with all that would follow from it."""
 
     def executor(posted: Job) -> StepExecutor:
         lie = Lie(step=first_wrong_step, operator=first_store(posted.program), only_stored=True)
@@ -81,6 +80,6 @@ def _with(lies: Sequence[Lie]) -> Callable[[Job], StepExecutor]:
 
 
 def hiding_trainer(context: RoleContext, job: int) -> TrainerRole:
-    """Hides that its run has no end."""
+    """A trainer that hides that its run stops."""
     execution = execution_of(lambda posted: hiding(posted.program, posted.spec.rounding_bits))
     return TrainerRole(lying(context, execution, Side.TRAINER), job)

@@ -1,4 +1,4 @@
-"""Places of frauds in a job's program, found by what its operators mean and not by their numbers."""
+"""Places of frauds in a job's program, found by the meaning of operators, not by their indices."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from roundlog.training.policies import alone
 from roundlog.training.replay import replay, replay_state
 from roundlog.training.run import Run
 
-from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, Kind
+from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
 from tiebreak.adversary.trainings import Training
 
 _POSITION = 2
-"""In the batch, of the sample that is swapped."""
+"""Position in the batch of the sample that is swapped."""
 
 
-def all_frauds(run: Run, step: int, training: Training) -> dict[Kind, Fraud]:
+def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud]:
     """Frauds about a step, one of every kind. run: an honest run of that training.
 
     Each takes the first element that changes the next checkpoint: one ulp often vanishes in the next rounding, and then
@@ -40,22 +40,22 @@ def all_frauds(run: Run, step: int, training: Training) -> dict[Kind, Fraud]:
     loaded = find.first("state", lambda node: node.attributes["slot"] == slot)
     rates = find.first("schedule", lambda node: node.attributes["slot"] == column)
     found: list[Fraud] = [
-        find.element(Kind.GRADIENT, gradient(program, slot), _largest_first, _one_ulp),
-        find.element(Kind.STORED, first_store(program) + slot, _from_the_middle, _one_ulp),
-        find.element(Kind.LOADED, loaded, _largest_first, _one_ulp),
+        find.element(FraudKind.GRADIENT, gradient(program, slot), _largest_first, _one_ulp),
+        find.element(FraudKind.STORED, first_store(program) + slot, _from_the_middle, _one_ulp),
+        find.element(FraudKind.LOADED, loaded, _largest_first, _one_ulp),
         find.row(),
-        find.element(Kind.RATE, rates, _from_the_middle, lambda x: 2 * x),
+        find.element(FraudKind.RATE, rates, _from_the_middle, lambda x: 2 * x),
         find.rounding(),
-        find.element(Kind.MASK, find.first("uniform"), _from_the_middle, _the_other_side),
-        find.element(Kind.FUNCTION, find.first("exp"), _from_the_middle, _one_ulp),
+        find.element(FraudKind.MASK, find.first("uniform"), _from_the_middle, _the_other_side),
+        find.element(FraudKind.FUNCTION, find.first("exp"), _from_the_middle, _one_ulp),
         find.program(),
     ]
     return {fraud.kind: fraud for fraud in found}
 
 
 def gradient(program: Program, slot: int) -> int:
-    """The operator that computes the gradient of which an optimizer keeps a running average in a state slot. What it
-    stores there is the old average, weighted, plus the gradient, which may be weighted as well."""
+    """The operator that computes a gradient whose running average an optimizer keeps in a state slot. The slot stores
+    the weighted old average plus the gradient, which may be weighted, too."""
     stored = program.nodes[first_store(program) + slot]
     value = program.nodes[stored.inputs[0]].inputs[-1]
     while program.nodes[value].op in ("mul", "reshape", "permute"):
@@ -73,7 +73,7 @@ def _one_ulp(x: torch.Tensor) -> torch.Tensor:
 
 
 def _the_other_side(x: torch.Tensor) -> torch.Tensor:
-    """A number on the other side of any threshold of a dropout."""
+    """A number on the other side of the threshold of any dropout."""
     return torch.where(x < 0.5, 1 - 2.0**-24, 0.0)
 
 
@@ -102,7 +102,7 @@ class _Places:
 
     def element(
         self,
-        kind: Kind,
+        kind: FraudKind,
         operator: int,
         order: Callable[[torch.Tensor], Iterable[int]],
         change: Callable[[torch.Tensor], torch.Tensor],
@@ -123,7 +123,7 @@ class _Places:
     def rounding(self) -> Fraud:
         return self._first_that_matters(
             BentElement(
-                kind=Kind.ROUNDING, step=self._step, operator=operator, element=element, right=right, claimed=other
+                kind=FraudKind.ROUNDING, step=self._step, operator=operator, element=element, right=right, claimed=other
             )
             for operator, element, right, other in self._doubtful.found
         )
@@ -138,7 +138,7 @@ class _Places:
             if len(differs):
                 item = int(differs[0])
                 fraud = AnotherRow(
-                    kind=Kind.ROW,
+                    kind=FraudKind.ROW,
                     step=step,
                     operator=self.first("data", lambda node, field=field: node.attributes["slot"] == field),  # type: ignore[misc]
                     element=_POSITION * rows[row].numel() + item,
@@ -151,7 +151,7 @@ class _Places:
         raise AssertionError("two rows of the data set are equal")
 
     def program(self) -> Fraud:
-        """Another activation (tanh for erf), or where there is none, another epsilon of the first norm."""
+        """A program with another activation (tanh for erf) or, without one, another epsilon of the first norm."""
         program = self._job.program
         nodes = list(program.nodes)
         if any(node.op == "erf" for node in nodes):
@@ -168,7 +168,7 @@ class _Places:
         right, told = (found[operator].reshape(-1) for found in (self._outputs, outputs))
         element = int((right != told).nonzero()[0])
         fraud = AnotherProgram(
-            kind=Kind.PROGRAM,
+            kind=FraudKind.PROGRAM,
             step=self._step,
             operator=operator,
             element=element,
@@ -193,8 +193,8 @@ class _Places:
 
 
 class _Doubtful(Recorder):
-    """Notes (operator, element, its bits, those of the candidate that it is not) of every logged element of which an
-    auditor cannot tell the two candidates apart without resolving it."""
+    """A recorder of every logged element whose two candidates an auditor can tell apart only by resolving it, as
+    (operator, element, its bits, bits of the other candidate)."""
 
     def __init__(self, guard: int) -> None:
         super().__init__(guard)

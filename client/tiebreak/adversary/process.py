@@ -1,7 +1,7 @@
-"""A party that breaks the rules, as a process: KIND JOB STEP, then --dir, --poll and --json as for `tiebreak ... run`.
+"""A dishonest party as a process: KIND JOB STEP, then --dir, --poll and --json as for `tiebreak ... run`.
 
-Chain, contract, store and key are in the environment. It is built without the command line, which plays the demo, which
-starts this process.
+Chain, contract, store and key are in the environment. It does not import the command line: that plays the demo, and the
+demo starts this process.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
 from tiebreak.chain.sender import Sender
 from tiebreak.memory import usable_memory
-from tiebreak.roles.context import Limits, RoleContext
+from tiebreak.roles.context import RoleContext, RoleLimits
 from tiebreak.roles.notices import Notice, plain
 from tiebreak.roles.role import Role
 from tiebreak.store import open_store
 
 
-class Kind(StrEnum):
+class Misbehaviour(StrEnum):
     """The ways of breaking the rules."""
 
     POISON = "poison"
     """A trainer that trains one step on wrong labels."""
     LIE = "lie"
-    """An auditor that makes up all states from one step on."""
+    """An auditor with fabricated states from one step on."""
     VANISH = "vanish"
     """A lying auditor that falls silent after one move."""
 
 
 def play(
-    kind: Kind,
+    kind: Misbehaviour,
     job: int,
     step: Annotated[int, typer.Argument(help="The step at which the rules are broken, counted from 0.")],
     directory: Annotated[Path, typer.Option("--dir")],
@@ -75,7 +75,7 @@ def _context(directory: Path, stop: threading.Event) -> RoleContext:
         sender=sender,
         store=open_store(store, stop=stop),
         directory=directory,
-        limits=Limits(memory_bytes=usable_memory()),
+        limits=RoleLimits(memory_bytes=usable_memory()),
         notify=_tell,
     )
 
@@ -84,10 +84,10 @@ def _tell(notice: Notice) -> None:
     print(json.dumps(plain(notice)), flush=True)
 
 
-def _role(kind: Kind, job: int, step: int, context: RoleContext) -> Role:
-    if kind is Kind.POISON:
+def _role(kind: Misbehaviour, job: int, step: int, context: RoleContext) -> Role:
+    if kind is Misbehaviour.POISON:
         return poisoning_trainer(context, job, poisoned_step=step)
-    if kind is Kind.VANISH:
+    if kind is Misbehaviour.VANISH:
         context = silenced(context, moves=1)
     return lying_auditor(context, job, first_wrong_step=step)
 

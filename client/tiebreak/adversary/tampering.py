@@ -1,5 +1,5 @@
-"""Executing otherwise than the program says: one number is another one, and everything after it follows from that, so
-that the lie can be defended down to the number itself."""
+"""Tampered execution: single numbers are wrong and everything after them follows, so that a lie can be defended down to
+the number itself."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from roundlog.rounding import Recorder, Rounding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lie:
-    """In step `step`, element `element` of what operator `operator` gives is another number: bit `bit` of it (0: in the
-    last place) is turned. A bool is the other one.
+    """A lie about one number: in step `step`, bit `bit` (0: the last place) of element `element` of the output of
+    operator `operator` is flipped. A bool is negated.
 
-    claimed: its bits, whatever they are. only_stored: the operator is a store, and it is the
-    next state that has the other number, while all that the step computes is as it should be. logged: the element is in
-    the trainer's log, which says of it what the lie says."""
+    claimed: the bits of the wrong number, in place of a flipped bit. only_stored: the operator is a store, and only the
+    next state has the wrong number, while the outputs of the step are right. logged: the element is in the trainer's
+    log, whose decision is changed to fit the lie."""
 
     step: int
     operator: int
@@ -37,7 +37,8 @@ class Lie:
 
 
 class BentExecutor:
-    """An executor that computes operators in its own way, one by one (implements `roundlog.execution.StepExecutor`)."""
+    """An executor that computes operators one by one with a function of its own (implements
+    `roundlog.execution.StepExecutor`)."""
 
     def __init__(
         self,
@@ -47,7 +48,8 @@ class BentExecutor:
         compute: Callable[[RunningStep, int], None],
         bends: Callable[[int], bool] = lambda step: True,
     ) -> None:
-        """compute: in place of `RunningStep.compute`. bends: in which steps; the others are executed honestly."""
+        """compute: called in place of `RunningStep.compute`. bends: whether it is called in a step; all other steps are
+        executed honestly."""
         self.program = program
         self.bits = bits
         self._checked = CheckedProgram(program, bits)
@@ -70,7 +72,7 @@ class BentExecutor:
 
 
 def tampered(program: Program, bits: int, lies: Sequence[Lie]) -> BentExecutor:
-    """An executor that is honest in all steps but those with a lie."""
+    """An executor that tells lies in their steps and is honest in all others."""
 
     def compute(running: RunningStep, index: int) -> None:
         running.compute(index)
@@ -98,7 +100,7 @@ def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:
 
 
 def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
-    """A tensor of one element, as f32, int64 or bool, with a bit of it turned."""
+    """A tensor of one element (f32, int64 or bool) with one bit flipped; a bool is negated."""
     if value.dtype == torch.bool:
         return ~value
     if value.dtype == torch.int64:
@@ -107,19 +109,19 @@ def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
 
 
 def _of_bits(bits: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of one element."""
+    """A tensor of one element with these bits."""
     return torch.frombuffer(bytearray(bits.to_bytes(dtype.itemsize, "little")), dtype=dtype)[0]
 
 
 def _turn(entries: Entries, element: int) -> None:
-    """Up becomes down, and down up."""
+    """Swaps up and down in the decision of an element."""
     place = int(np.searchsorted(entries.indices, element))
     assert entries.indices[place] == element and entries.decisions[place] != Decision.VALUE
     entries.decisions[place] = Decision.UP + Decision.DOWN - entries.decisions[place]
 
 
 def hiding(program: Program, bits: int = FULL_BITS) -> BentExecutor:
-    """An executor that goes on where a run has no value, with ones."""
+    """An executor that continues after a stop, with ones in place of missing values."""
 
     def compute(running: RunningStep, index: int) -> None:
         try:

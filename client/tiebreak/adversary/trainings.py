@@ -27,10 +27,9 @@ _CODE = 8
 
 
 def _short_numbers(rows: int, columns: int, *, bits: int) -> torch.Tensor:
-    """f32[rows, columns] of numbers in (-1, 1) that have `bits` significant bits at most.
-
-    A product of 12 and 13 bits has 25, one more than FP32 keeps. So many sums of such products lie halfway between two
-    FP32 numbers, on every machine and at every step, and a rounding log has decisions that somebody can turn."""
+    """f32[rows, columns] of numbers in (-1, 1) with at most `bits` significant bits. A product of 12 and 13 bits has
+    25, one more than FP32 keeps. Many sums of such products therefore lie halfway between two FP32 numbers, on every
+    machine and at every step, so that a rounding log has decisions to lie about."""
     generator = torch.Generator().manual_seed(bits)
     numbers: torch.Tensor = torch.randint(1 - 2**bits, 2**bits, (rows, columns), generator=generator) / 2**bits
     return numbers
@@ -145,8 +144,8 @@ def conv() -> Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """parameter: of which the optimizer's first slot and the gradient are lied about; the gradient is a sum that the
-    contract computes in several segments. rate: the column of the schedule with the learning rate."""
+    """parameter: the lies are about its gradient, a sum that the contract computes in several segments, and about its
+    first optimizer slot. rate: the schedule's column with the learning rate."""
 
     name: str
     task: Callable[[], Task]

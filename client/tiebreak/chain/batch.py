@@ -29,7 +29,7 @@ _ITEM_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class NamedCall:
     """A call without value, and the name of what it is for (see `Sender.submit`)."""
 
     call: Call
@@ -40,7 +40,7 @@ class Move:
 class Submitted:
     """A move that would fail now (`error`), or is on its way (`sent`)."""
 
-    move: Move
+    move: NamedCall
     error: ChainError | None
     sent: Sent | None
 
@@ -54,7 +54,7 @@ class Batches:
         self._sender = sender
         self._cost: dict[str, int] = {}
 
-    def submit(self, moves: Sequence[Move]) -> list[Submitted]:
+    def submit(self, moves: Sequence[NamedCall]) -> list[Submitted]:
         """Sends all moves that would succeed now, in as few transactions as possible, and waits for no block.
 
         Requests: one call for each transaction, one estimate for each kind of move that was never made (and for each
@@ -65,9 +65,9 @@ class Batches:
             done += self._send(pack)
         return done
 
-    def _packs(self, moves: Sequence[Move], refused: list[Submitted]) -> Iterator[list[tuple[Move, int]]]:
+    def _packs(self, moves: Sequence[NamedCall], refused: list[Submitted]) -> Iterator[list[tuple[NamedCall, int]]]:
         """Groups within the bounds, each move with its gas limit; what fails by itself goes to `refused`."""
-        pack: list[tuple[Move, int]] = []
+        pack: list[tuple[NamedCall, int]] = []
         gas, size = _OVERHEAD, 0
         for move in moves:
             try:
@@ -100,7 +100,7 @@ class Batches:
         self._cost[call.function] = max(limit, self._cost.get(call.function, 0))
         return limit
 
-    def _send(self, pack: Sequence[tuple[Move, int]]) -> list[Submitted]:
+    def _send(self, pack: Sequence[tuple[NamedCall, int]]) -> list[Submitted]:
         if len(pack) == 1:
             return [self._send_alone(*pack[0])]
         shown = self._contract.try_batch([move.call for move, _ in pack])
@@ -121,7 +121,7 @@ class Batches:
         )
         return failed + [Submitted(move, None, sent) for move, _ in good]
 
-    def _send_alone(self, move: Move, gas: int) -> Submitted:
+    def _send_alone(self, move: NamedCall, gas: int) -> Submitted:
         sent = self._sender.submit(
             self._contract.address, self._contract.encode(move.call), purpose=move.purpose, gas=gas
         )

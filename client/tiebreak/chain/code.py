@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from eth_abi.abi import encode
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
@@ -27,7 +28,7 @@ Places = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class ContractCode:
     """One compiled contract. Zeros stand in the code where addresses of libraries and immutables go."""
 
     name: str
@@ -42,11 +43,11 @@ class Code:
 
     @staticmethod
     @functools.cache
-    def load(name: str) -> Code:
+    def load(name: str) -> ContractCode:
         """Reads the artifact that is part of this package. Raises DeploymentError."""
         artifact = load_artifact(name)
         try:
-            return Code(
+            return ContractCode(
                 name=name,
                 is_library=artifact["kind"] == "library",
                 creation=bytes.fromhex(artifact["bytecode"].removeprefix("0x")),
@@ -128,22 +129,22 @@ def damaged(name: str) -> DeploymentError:
 
 def deploy_adjudicator(sender: Sender) -> ChecksumAddress:
     """Deploys an adjudicator with the functions that it needs, and returns its address."""
-    functions = _address(Code.load("Functions").deploy(sender))
-    return _address(Code.load("Adjudicator").deploy(sender, argument=_word(functions)))
+    functions = _address(ContractCode.load("Functions").deploy(sender))
+    return _address(ContractCode.load("Adjudicator").deploy(sender, argument=encode(["address"], [functions])))
 
 
 def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> Receipt:
     """Deploys the verification game with the libraries that it needs; `adjudicator` is the one that it shows."""
-    game = Code.load("VerificationGame")
-    libraries = {name: _address(Code.load(name).deploy(sender)) for name in game.links}
-    return game.deploy(sender, links=libraries, argument=_word(adjudicator))
+    game = ContractCode.load("VerificationGame")
+    libraries = {name: _address(ContractCode.load(name).deploy(sender)) for name in game.links}
+    return game.deploy(sender, links=libraries, argument=encode(["address"], [adjudicator]))
 
 
 def is_game(node: Node, address: ChecksumAddress) -> bool:
     """True if this version's verification game stands there, linked with this version's libraries."""
-    found = Code.load("VerificationGame").at(node, address)
+    found = ContractCode.load("VerificationGame").at(node, address)
     return found is not None and all(
-        Code.load(name).at(node, library) is not None for name, library in found.libraries.items()
+        ContractCode.load(name).at(node, library) is not None for name, library in found.libraries.items()
     )
 
 
@@ -151,19 +152,15 @@ def is_adjudicator(node: Node, address: ChecksumAddress) -> bool:
     """True if this version's adjudicator stands there, with this version's functions.
 
     Nothing is known of what another one computes."""
-    found = Code.load("Adjudicator").at(node, address)
+    found = ContractCode.load("Adjudicator").at(node, address)
     if found is None or found.immutable[:12] != bytes(12):
         return False
-    return Code.load("Functions").at(node, to_checksum_address(found.immutable[12:])) is not None
+    return ContractCode.load("Functions").at(node, to_checksum_address(found.immutable[12:])) is not None
 
 
 def _address(receipt: Receipt) -> ChecksumAddress:
     assert receipt.contract is not None
     return receipt.contract
-
-
-def _word(address: ChecksumAddress) -> bytes:
-    return bytes(12) + to_canonical_address(address)
 
 
 def _filled(code: bytes, places: Places, value: bytes) -> bytes:

@@ -119,7 +119,7 @@ class Credited(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementDisputed(Event):
-    """The challenger disputes the sum that this element is, of which the trainer's bits are `claimed`."""
+    """The challenger disputes an element that is a sum; the trainer's bits of it are `claimed`."""
 
     game: int
     element: int
@@ -128,8 +128,8 @@ class ElementDisputed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProven(Event):
-    """The contract has computed an element, of which the trainer's bits are `claimed`. With finding VALUE, `bits` are
-    those of the element, with UNDECIDED those of the function's argument."""
+    """The contract has computed an element; the trainer's bits of it are `claimed`. With finding VALUE, `bits` are the
+    element's, with UNDECIDED the function's argument's."""
 
     game: int
     element: int
@@ -224,7 +224,7 @@ class OperatorKnown(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefereeCalled(Event):
-    """The referee's clock runs. It computes one element of the disputed operator, of which the trainer's bits are
+    """The referee's clock runs. The referee computes one element of the disputed operator; the trainer's bits of it are
     `claimed`."""
 
     game: int

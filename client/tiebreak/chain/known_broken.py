@@ -1,7 +1,7 @@
 """Contracts that are known to be broken, as this release lists them in known_broken.json.
 
 Nobody can pause or replace a contract that stands on a chain, so clients have to refuse one that turns out to be wrong.
-The file is a list of objects with `contract` (a name of `Code`), `reason` (a clause), and what is meant, one of
+The file is a list of objects with `contract` (a name of `ContractCode`), `reason` (a clause), and what is meant, one of
 
     fingerprint          every deployment of a code: 0x and 64 digits, keccak256 of the artifact's `deployedBytecode`,
                          that is of the code with zeros where addresses and immutables are filled in
@@ -20,7 +20,7 @@ from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 
-from tiebreak.chain.code import Code
+from tiebreak.chain.code import ContractCode
 from tiebreak.chain.errors import DeploymentError
 
 
@@ -44,7 +44,7 @@ class Broken:
 
 def fingerprint(contract: str) -> bytes:
     """keccak256 of this version's code of a contract, 32 bytes, with zeros where a deployment fills in."""
-    return bytes(keccak(Code.load(contract).deployed))
+    return bytes(keccak(ContractCode.load(contract).deployed))
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def why_broken(
     against it. contract: its name, with which the libraries and functions that it calls are looked for as well; listed:
     instead of the list of this release.
     """
-    parts = Code.load("VerificationGame").links if contract == "VerificationGame" else ("Functions",)
+    parts = ContractCode.load("VerificationGame").links if contract == "VerificationGame" else ("Functions",)
     for part in (contract, *parts):
         for entry in shipped() if listed is None else listed:
             if entry.means(part, chain_id, address):

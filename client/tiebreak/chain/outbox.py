@@ -27,7 +27,7 @@ from tiebreak.chain.errors import (
 from tiebreak.chain.flight import Sent, Use, who_used
 from tiebreak.chain.journal import Entry, Journal
 from tiebreak.chain.node import MAX_REORGANISATION, Block, Node
-from tiebreak.chain.pace import Pace
+from tiebreak.chain.pace import BlockPace
 from tiebreak.chain.signer import Signer
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Outbox(Signer):
         self._lock = threading.RLock()
         self._flights: dict[int, Sent] = {}
         self._next = 0
-        self._pace = Pace(clock)
+        self._pace = BlockPace(clock)
         self._head_at = 0.0
         self._gap: tuple[int, int, float] | None = None
         """A nonce below ours that no block takes, with the block and time since it was seen."""

@@ -24,7 +24,7 @@ def block_time(node: Node, blocks: int = 50) -> float:
     return max(0, head.timestamp - first.timestamp) / (head.number - first.number)
 
 
-class Pace:
+class BlockPace:
     """Predicts the next block from those that were seen. `clock`: seconds, as `time.monotonic`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

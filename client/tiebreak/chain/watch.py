@@ -19,7 +19,7 @@ from tiebreak.chain.errors import ContractError, InvalidAnswer, NotConfirmed
 from tiebreak.chain.events import ChunkPosted, ClaimRejected, Event
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION, Block
-from tiebreak.chain.pace import Pace
+from tiebreak.chain.pace import BlockPace
 from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import GameView, JobView, Side
 
@@ -39,7 +39,7 @@ class News:
     taken_back: tuple[Event, ...]
 
 
-class Watch:
+class ContractWatch:
     """The newest view of a contract, and one that is `confirmations` blocks deep (None: the node's).
 
     May be used from several threads. All methods that ask raise the errors of Node. `clock` is there for tests and
@@ -55,7 +55,7 @@ class Watch:
     ) -> None:
         self.contract = contract
         self.confirmations = contract.node.confirmations if confirmations is None else confirmations
-        self._pace = Pace(clock)
+        self._pace = BlockPace(clock)
         self._lock = threading.RLock()
         self._head: Block | None = None
         self._events: dict[tuple[bytes, int], Event] = {}

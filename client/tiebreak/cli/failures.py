@@ -23,7 +23,7 @@ _REMEDIES = {
     "LogError": "copy the log again, or run `tiebreak train` in its run's directory, which mends it",
     "StorageError": "check that file and its disk, and run the same command again",
 }
-"""What helps against errors that only say which file is damaged, by the names of their classes: importing those takes
+"""Remedies of errors that only say which file is damaged, by the names of their classes: importing those takes
 longer than most commands. Their subclasses say themselves what helps."""
 
 

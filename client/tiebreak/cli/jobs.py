@@ -241,7 +241,7 @@ def list_jobs(
     show_list(chain.open_game(), wanted, json)
 
 
-@app.command()
+@app.command(epilog=examples("tiebreak job collect 1 --model model.safetensors"))
 @takes_groups
 def collect(
     job: Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number of a job of yours.")],

@@ -206,7 +206,7 @@ class Place:
         """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from tiebreak.chain.sender import Sender
         from tiebreak.memory import usable_memory
-        from tiebreak.roles.context import Limits, RoleContext
+        from tiebreak.roles.context import RoleContext, RoleLimits
         from tiebreak.roles.engine import Engine
         from tiebreak.roles.notices import ignore
         from tiebreak.roles.policy import Policy
@@ -225,7 +225,7 @@ class Place:
             store=self._party.open_content(stop=self.stop),
             directory=directory,
             engine=Engine() if self._options is None else Engine(options=self._options),
-            limits=Limits(memory_bytes=min(self._max_memory, usable_memory())),
+            limits=RoleLimits(memory_bytes=min(self._max_memory, usable_memory())),
             policy=self._policy or Policy(),
             notify=teller.tell if teller is not None else ignore,
         )

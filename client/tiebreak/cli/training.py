@@ -176,9 +176,9 @@ def _read_thresholds(path: Path, job: Job) -> Thresholds:
         with path.open("rb") as file:
             return Thresholds.from_json(file.read(MAX_JSON_BYTES + 1))
     except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+        raise CommandError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     except ThresholdError as error:
-        raise CommandError(f"{path} holds no thresholds: {error}.") from error
+        raise CommandError(f"{path} holds no thresholds: {error}; correct it, or leave --thresholds away.") from error
 
 
 def audit(
@@ -248,9 +248,9 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1) -> Job:
     """The job in a directory, checked. Raises JobError, CommandError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
-    from roundlog.training.job import Job, Limits
+    from roundlog.training.job import Job, JobLimits
 
-    return Job.read(directory, Limits(memory_bytes=max_memory, micro_batches=micro_batches))
+    return Job.read(directory, JobLimits(memory_bytes=max_memory, micro_batches=micro_batches))
 
 
 def read_claim(text: str) -> bytes | list[bytes]:

@@ -58,7 +58,9 @@ def find_job(game: VerificationGame, number: int) -> JobView:
     """A job of the contract. Raises CommandError if there is none of that number."""
     count = game.job_count()
     if not 1 <= number <= count:
-        raise CommandError(f"there is no job {number}: the contract has {count} so far (`tiebreak job list`).")
+        raise CommandError(
+            f"there is no job {number}: the contract has {count} so far, which `tiebreak job list` shows."
+        )
     return game.job(number)
 
 

@@ -20,7 +20,7 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
 from tiebreak.adversary.desks import RememberingDesk
-from tiebreak.adversary.frauds import Fraud, Kind, fraudulent_challenger, fraudulent_trainer
+from tiebreak.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer
 from tiebreak.adversary.places import all_frauds
 from tiebreak.adversary.trainings import TRAININGS, Training
 from tiebreak.chain.events import ElementProven
@@ -56,7 +56,7 @@ class Bench:
     audited: Path
     """The honest auditor's run."""
     right_root: bytes
-    frauds: dict[Kind, Fraud]
+    frauds: dict[FraudKind, Fraud]
 
 
 def prepare(training: Training, directory: Path) -> Bench:
@@ -85,7 +85,7 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
         f"Two small trainings. Somebody lies about one thing in step {LIE_AT}, and all that follows, follows from it: "
         "first the trainer, whom the auditor challenges, then an auditor, who challenges an honest trainer."
     )
-    report.disputes_planned = len(TRAININGS) * len(SIDES) * len(Kind)
+    report.disputes_planned = len(TRAININGS) * len(SIDES) * len(FraudKind)
     for training in TRAININGS:
         with screen.bars():
             screen.waiting("everybody", f"training the {training.name}")
@@ -93,7 +93,7 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
         for liar in SIDES:
             screen.heading(f"{training.name}: the {liar.name.lower()} lies")
             with screen.bars():
-                for kind in Kind:
+                for kind in FraudKind:
                     done = len(report.disputes)
                     screen.bar("everybody", "games", done, report.disputes_planned)
                     dispute = play_one(scene, screen, bench, kind, liar)
@@ -101,7 +101,7 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
                     screen.dispute(dispute)
 
 
-def play_one(scene: Scene, screen: Screen, bench: Bench, kind: Kind, liar: Side) -> Dispute:
+def play_one(scene: Scene, screen: Screen, bench: Bench, kind: FraudKind, liar: Side) -> Dispute:
     """Plays one game, from the posting of the job to the last withdrawal, and holds it against what is expected."""
     fraud = bench.frauds[kind]
     dispute = _announced(bench, fraud, liar)
@@ -118,7 +118,7 @@ def play_one(scene: Scene, screen: Screen, bench: Bench, kind: Kind, liar: Side)
 def _announced(bench: Bench, fraud: Fraud, liar: Side) -> Dispute:
     program = bench.job.program
     node, slot = program.nodes[fraud.operator], fraud.operator - first_store(program)
-    is_store = fraud.kind is Kind.STORED
+    is_store = fraud.kind is FraudKind.STORED
     return Dispute(
         name=StoryName.OPERATOR,
         title=f"{bench.training.name}: {fraud.kind}",
@@ -182,7 +182,7 @@ class _Played:
             assert isinstance(desk, RememberingDesk)
             self._remembering = desk
             return liar
-        if self._fraud.kind is Kind.ROUNDING:
+        if self._fraud.kind is FraudKind.ROUNDING:
             # An auditor that follows the log without verifying it comes to the trainer's root.
             return AuditorRole(context, self._stage.job, verify_log=1.0)
         self._lay_out(self._bench.audited, room)
@@ -215,7 +215,7 @@ class _Played:
         expect("and at the segment where its sum goes wrong", self._told_segment(), dispute.segment)
         outcome = Outcome.TRAINER_WON if honest else Outcome.CHALLENGER_WON
         reason = Reason.TIMEOUT if honest and self._cannot_be_proven else Reason.PROOF
-        if self._fraud.kind is Kind.ROUNDING and not honest:
+        if self._fraud.kind is FraudKind.ROUNDING and not honest:
             found = f"the log is wrong at {dispute.told}: the logged decision is not the correct rounding"
             expect("the auditor has found it in the log as well", True, found in self._stage.said)
         expect("the honest party has won", (outcome.name, reason.name), (game.outcome.name, game.reason.name))
@@ -228,7 +228,7 @@ class _Played:
     def _cannot_be_proven(self) -> bool:
         """True if the contract refuses the challenger's proof, whose clock then runs out: a right element cannot be
         proven wrong, while a wrong store or segment is shown by what the contract computes, for either side."""
-        return self._fraud.kind is not Kind.STORED and self._told_segment() is None
+        return self._fraud.kind is not FraudKind.STORED and self._told_segment() is None
 
     def _told_segment(self) -> int | None:
         descriptor = describe(self._bench.job.program, self._fraud.operator)
@@ -241,7 +241,7 @@ class _Played:
         claimed = fraud.claimed if self._liar is Side.TRAINER else fraud.right
         if self._told_segment() is not None:
             self._stage.expect("the trainer claims these bits of the sum", claimed, game.disputed.claimed)
-        elif fraud.kind is not Kind.STORED:
+        elif fraud.kind is not FraudKind.STORED:
             found = self._computed()
             assert found is not None
             self._stage.expect(

@@ -120,7 +120,9 @@ class Children:
             return
         child.ended = True
         if child.process.wait() != 0:
-            raise ProcessFailed(f"the {child.name} failed: {child.complaints()}")
+            raise ProcessFailed(
+                f"the {child.name} failed: {child.complaints().rstrip('.')}: play again, and report it if it stays"
+            )
 
     def ended(self, names: set[str]) -> bool:
         """True if the processes of these names have ended and all that they printed was passed on."""

@@ -127,11 +127,11 @@ class Report:
     asked: tuple[StoryName, ...] = USUAL
     seconds: float = 0.0
     contrast: Contrast | None = None
-    """None if single stories were asked for."""
+    """The comparison by plain PyTorch; None if single stories were asked for."""
     stories: list[Story] = field(default_factory=list)
     disputes_planned: int = 0
     disputes: list[Dispute] = field(default_factory=list)
-    """Of the story `operator`."""
+    """Games of the story `operator`."""
 
     @property
     def ok(self) -> bool:

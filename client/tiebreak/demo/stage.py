@@ -39,7 +39,7 @@ class Stage:
         self.scene, self.screen, self.story = scene, screen, story
         self.job = 0
         self.said: list[str] = []
-        """What parties have computed, in their words."""
+        """Texts of notices by which parties say what they have computed."""
         self._parties = parties
         self._before = {party.name: scene.node.balance(party.address) for party in parties}
         self._first_block = scene.node.head().number

@@ -1,4 +1,4 @@
-"""In which order long work is done: what is at stake and when it is due decide, not who came first."""
+"""Scheduling of long work by stake and deadline, not by order of arrival."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """What hangs on a piece of long work. `stake` in wei: what it brings, or what is lost without it."""
+    """The stake and the deadline of a piece of long work. `stake`: wei that it earns, or that are lost without it."""
 
     deadline: float
-    """Seconds since 1970, by the chain's clock; later than this it is of no use."""
+    """Seconds since 1970, by the chain's clock; the work is useless later."""
     stake: int
     seconds: float = 0.0
-    """How long it still takes, as far as that was measured; 0: unknown."""
+    """Measured seconds that the work still takes; 0: unknown."""
     bonded: bool = False
-    """A bond of this account is lost without it."""
+    """Whether a bond of this account is lost without the work."""
 
     @property
     def worth(self) -> tuple[bool, float]:
-        """For comparisons: bonds first, then wei for a second of work."""
+        """A sort key: bonds first, then wei per second of work."""
         return self.bonded, self.stake / max(self.seconds, 1.0)
 
 
 def order(duties: Mapping[K, Duty], now: float) -> list[K]:
-    """All keys, the one to work on first in front.
+    """All keys in the order of work, first one first.
 
-    The earliest deadline goes first, which is in time for all where that is possible. Where it is not, those that
-    bring least for a second of work give way until the others are in time (after Moore and Hodgson, 1968); what gave
-    way comes last, the worthiest of it first."""
+    The earliest deadline goes first, which meets all deadlines if that is possible. Otherwise the duties with the least
+    worth per second give way until the others are in time (after Moore and Hodgson, 1968). They come last, the
+    worthiest first."""
     kept: list[K] = []
     late: list[K] = []
     for key in sorted(duties, key=lambda key: duties[key].deadline):
         kept.append(key)
         while kept and now + sum(duties[one].seconds for one in kept) > duties[kept[-1]].deadline:
-            # Only what takes time makes others late.
+            # Only duties that take time make others late.
             slow = [one for one in kept if duties[one].seconds > 0] or kept
             least = min(slow, key=lambda one: duties[one].worth)
             kept.remove(least)

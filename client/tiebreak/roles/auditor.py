@@ -1,4 +1,4 @@
-"""The auditor: repeats a claimed training, and attests to it or challenges it and plays."""
+"""The auditor: repeats a claimed training, and attests to the claim, or challenges it and plays."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.workshop import Errand, Lane
 
 _FINDINGS_TOLD = 5
-"""The log of a wrong training is wrong almost everywhere after its first wrong step: hundreds of thousands of times."""
+"""Findings that are told one by one. The log of a wrong training has hundreds of thousands, since almost all entries
+after its first wrong step are wrong."""
 
 _LOG_SHARE = 8
-"""A log that takes more than this part of the time that is left is done without."""
+"""Part of the remaining time that fetching the log may take: 1 / `_LOG_SHARE`. After that the audit goes without the
+log."""
 _MOST_LOG_SECONDS = 3600.0
 
 
 class _LogArrived(Exception):
-    """The log is there, while the audit without it has hardly begun."""
+    """The log has arrived while the audit without it is still in its first interval."""
 
 
 class AuditorRole(JobRole):
-    """Audits the claim on one job."""
+    """A role that audits the claim on one job."""
 
     name = "auditor"
 
@@ -49,9 +51,9 @@ class AuditorRole(JobRole):
         use_log: bool = True,
         only_with_bond: bool = False,
     ) -> None:
-        """verify_log: the share of the logged decisions that is verified; 1.0 for all. use_log: False to resolve every
-        decision without the trainer's help. only_with_bond: whether a job is left alone, and not
-        even audited, where the policy allows no bond: other jobs want the machine."""
+        """verify_log: share of the logged decisions that are verified; 1.0 for all. use_log: False to make every
+        decision without the trainer's log. only_with_bond: whether to leave a job unaudited if the policy allows no
+        bond on it, so that the machine is free for other jobs."""
         super().__init__(context, job)
         self._verify_log = verify_log
         self._use_log = use_log
@@ -92,7 +94,7 @@ class AuditorRole(JobRole):
         if mine:
             return self.leave("the game is over and the claim stands")
         contract, now = self.context.contract, self.context.now()
-        # Asked for before the work, and after it.
+        # Attestations are read before the audit and after it, not while it runs.
         asks = "audit" not in self._errands or self._is_audited()
         if asks and contract.has_attested(self.job, self.context.address):
             return self.leave(f"the claim on job {self.job} is right, and this account has said so")
@@ -160,7 +162,8 @@ class AuditorRole(JobRole):
         return Progress(state="challenges")
 
     def _too_large(self, job: engine.Job) -> str | None:
-        """Why a disputed step could not be executed here: audits cut batches, but a step that is disputed is whole."""
+        """The reason why a disputed step could not be executed here; None if it could. Audits cut batches, but a
+        disputed step is executed whole."""
         need, most = engine.run_bytes(job.program, job.spec), self.context.limits.memory_bytes
         if need <= most:
             return None
@@ -168,7 +171,7 @@ class AuditorRole(JobRole):
 
     def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
-        # While all its own games are queued, games of others that are out of time hold them up.
+        # While all own games are queued, games of others whose clocks ran out hold them up.
         end_overdue(self, running or self._live())
         due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None
         duty = Duty(
@@ -185,53 +188,43 @@ class AuditorRole(JobRole):
         return self._games.play(running, evidence)
 
     def _help_others(self, claim_is_right: bool, evidence: Evidence) -> Progress:
-        """Too late for a game of one's own: all that is left is to move for others who hold the right root."""
+        """After the challenge deadline: makes moves in the games of others that hold the right root."""
         if claim_is_right:
             return self.leave(f"the claim on job {self.job} is right")
         root, live = evidence.claim.root, self._live()
         mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
         for number, game in mates.items():
             self._games.help_along(number, game, evidence)
-        # A game that is lost by the clock is left alone, unless one that can be won waits behind it.
+        # A game that is lost by the clock is left alone, unless a game that can be won waits behind it.
         waits = any(game.phase is Phase.QUEUED for game in mates.values())
         won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
         end_overdue(self, live if waits else won)
         return Progress(state="the claim is wrong, but only the games of others can still show it")
 
     def _live(self) -> dict[int, GameView]:
-        """All games of the job that are not over, queued ones too."""
+        """Games of the job that are not over, including queued ones."""
         return self.games(lambda game: game.phase is not Phase.OVER)
 
     # The audit.
 
     def _evidence(self, posted: JobView, duty: Duty, challenged: bytes) -> Evidence | None:
-        """What games are played with; None as long as it takes to have it."""
+        """The evidence that games are played with; None until it is ready."""
         if not self.files_are_here(posted, duty):
             return None
-        recalled = self._recalled(posted, duty, challenged)
-        if recalled is None:
-            return None
-        return recalled[0] if recalled else self._audited(posted, duty)
-
-    def _recalled(self, posted: JobView, duty: Duty, challenged: bytes) -> list[Evidence] | None:
-        """The audit behind a game that runs already, read again without executing anything; empty if it cannot be, None
-        as long as that takes."""
-        if self._is_audited():
-            return []
-
-        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
-            run_dir = self.context.room(self.job, posted) / "alone"
-            evidence = self.context.engine.recall(self.read_job(posted), run_dir)
-            return [evidence] if evidence is not None and evidence.claim.root == challenged else []
-
-        return self.work(Lane.GAMES, "recalling", recall, duty, "reading the audit again")
+        if not self._is_audited():
+            recalled = self.recalled(posted, duty, "alone", "reading the audit again", root=challenged)
+            if recalled is None:
+                return None
+            if recalled:
+                return recalled[0]
+        return self._audited(posted, duty)
 
     def _is_audited(self) -> bool:
         known = self._errands.get("audit")
         return known is not None and known.done and known.error is None
 
     def _audited(self, posted: JobView, duty: Duty) -> Evidence | None:
-        """The audit, resumed or read again from its directory; None as long as it takes."""
+        """The audit, resumed or read from its directory; None until it is done."""
         if not duty.bonded:
             require_decidable(self.context, posted)
         if not self.files_are_here(posted, duty):
@@ -248,7 +241,8 @@ class AuditorRole(JobRole):
         )
 
     def _log(self, posted: JobView, duty: Duty) -> Errand[list[Path]]:
-        """The fetching of the log, for which the audit does not wait; of an empty list if it cannot be had."""
+        """The errand that fetches the log. The audit does not wait for it; its result is an empty list if the log
+        cannot be had."""
         left = max(0.0, posted.claim.challenge_deadline - self.context.now())
         within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
         room = self.context.room(self.job, posted)
@@ -262,7 +256,7 @@ class AuditorRole(JobRole):
     def _audit(
         self, posted: JobView, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool
     ) -> Evidence:
-        """The audit behind everything that is said or bonded. The log is a hint: if it comes late it is left out."""
+        """The audit that all statements and bonds rest on. The log is a hint: if it comes late it is left out."""
         job = self.read_job(posted)
         if not bonded:
             require_small_rows(self.context, job)

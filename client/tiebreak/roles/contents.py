@@ -1,4 +1,4 @@
-"""Fetching what others have published. All of it is hostile until it is shown to be what the chain says it is."""
+"""Fetching of published content. All of it is hostile until it is shown to be what the chain commits to."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program
 from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
 
 _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
-"""A CID names its bytes for good, so content that is refused for these reasons will be refused for ever."""
+"""Errors that no second attempt would change: a CID names its bytes for good, so content refused for these reasons is
+always refused."""
 
 _HEADER_BYTES_A_TENSOR = 1024
 
 
 class Refused(Exception):
-    """Content, or a whole job, that this role will not work with. The message is one sentence."""
+    """Content, or a whole job, is not acceptable to this role. The message is one sentence."""
 
 
 def require_decidable(context: RoleContext, posted: JobView) -> None:
-    """Looks at what the chain alone says of a job: whether disputes about it could be decided, and its size.
+    """Checks a job by its spec on the chain alone: whether disputes about it can be decided, and its number of steps.
 
     Raises Refused if this role will not work on it, NoCode if the node does not show its adjudicator now."""
     limits = context.limits
@@ -52,10 +53,10 @@ def require_decidable(context: RoleContext, posted: JobView) -> None:
 
 
 def fetch_job(context: RoleContext, posted: JobView, room: Path, *, within: float | None = None) -> engine.Job:
-    """The job that the chain names, fetched unless it is there already. Asks the store, not the chain.
+    """The posted job, read from `room` or else fetched. Asks the store, not the chain.
 
-    Raises Refused for a job that is not the posted one, larger than the context's limits, or of which disputes could
-    not be decided; StoreError when its files cannot be had at present, or not in `within` seconds."""
+    Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
+    decided; StoreError if the files cannot be had at present, or not in `within` seconds."""
     limits = context.limits
     directory = room / "job"
     if directory.exists():
@@ -72,7 +73,7 @@ def fetch_job(context: RoleContext, posted: JobView, room: Path, *, within: floa
 
 def _read_job(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
     try:
-        limits = engine.Limits(
+        limits = engine.JobLimits(
             memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
         )
         job = engine.Job.read(directory, limits)
@@ -86,14 +87,14 @@ def _read_job(context: RoleContext, posted: JobView, directory: Path) -> engine.
 
 
 def require_small_rows(context: RoleContext, job: engine.Job) -> None:
-    """To be asked before work and a bond go into a job, and never after. Raises Refused for rows that do not fit a
-    transaction, unless the context's policy accepts them."""
+    """Raises Refused for rows of data that do not fit a transaction, unless the context's policy accepts them. Call it
+    before work and a bond go into a job, never after."""
     if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
         raise Refused(why)
 
 
 def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: float) -> Path | None:
-    """The directory of the trainer's logs; None if they cannot be had within so many seconds. An audit needs no log, so
+    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. An audit needs no log, so
     nothing is raised."""
     directory = room / "log"
     if directory.exists():
@@ -106,9 +107,9 @@ def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: floa
 
 
 def fetch_state(context: RoleContext, cid: str, program: Program, root: bytes, path: Path) -> list[torch.Tensor]:
-    """The state with this state root, from a file that somebody offers; it is left at `path`.
+    """The state with this state root, fetched from the store. The file is left at `path`.
 
-    Raises Refused if the file holds anything else, StoreError when it cannot be had at present."""
+    Raises Refused if the file holds anything else, StoreError if it cannot be had at present."""
     path.unlink(missing_ok=True)
     most = sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
     try:

@@ -1,4 +1,4 @@
-"""What every role is given: its view of the chain, its content store, its directory, and what it will risk."""
+"""The role context: chain, content store, directory, limits and policy of a role."""
 
 from __future__ import annotations
 
@@ -22,38 +22,39 @@ from tiebreak.store import ContentStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What a role is willing to spend on strangers. Bytes, except `steps`."""
+class RoleLimits:
+    """Most resources that a role spends on jobs of others. Bytes, except `steps`."""
 
     steps: int = 10_000_000
     """Training steps of one job."""
     job_bytes: int = 16 << 30
     log_bytes: int = 16 << 30
     memory_bytes: int = field(default_factory=usable_memory)
-    """States, data and intermediate values of one job. By default what this machine has to give: who takes more is
-    ended by the system, and with it the defence of every other job."""
+    """States, data and intermediate values of one job. By default the usable memory of this machine: the system ends a
+    process that takes more, and with it the defence of every other job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoleContext:
-    """`contract` writes with `sender`. Everything the role keeps is below `directory`, which no other role shares.
+    """The surroundings of a role. `contract` writes with `sender`. All files of the role are below `directory`, which
+    no other role shares.
 
-    `engine`: computes. `workshop`: where long work is done. `clock`: seconds of this machine, for pauses. `make_desk`:
-    makes what looks at the chain and writes to it."""
+    `engine`: trains and audits. `workshop`: does long work. `clock`: seconds of this machine, for pauses. `make_desk`:
+    makes the desk, which reads the chain and writes to it."""
 
     contract: VerificationGame
     sender: Sender
     store: ContentStore
     directory: Path
     engine: Engine = field(default_factory=Engine)
-    limits: Limits = field(default_factory=Limits)
+    limits: RoleLimits = field(default_factory=RoleLimits)
     policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
     workshop: Workshop = field(default_factory=Threads)
     clock: Callable[[], float] = time.monotonic
     make_desk: Callable[[VerificationGame, Sender], Desk] = Desk
     desk: Desk = field(init=False)
-    """Every context has a desk of its own, copies too."""
+    """The desk of this context; a copy of a context gets a new desk."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "desk", self.make_desk(self.contract, self.sender))
@@ -63,11 +64,12 @@ class RoleContext:
         return self.sender.address
 
     def now(self) -> int:
-        """Seconds since 1970, by the chain's clock: of a block that comes now, which is later than the newest one."""
+        """Seconds since 1970 by the chain's clock: the timestamp of a block mined now, which is later than the newest
+        block's."""
         head = self.desk.watch.head
         return max(self.desk.watch.now(), 0 if head is None else head.timestamp + 1)
 
     def room(self, job_id: int, job: JobView) -> Path:
-        """Where the files of a job lie. The spec is part of the name, because another chain counts from 1 as well, and
+        """Directory of a job's files. The spec is part of its name, because other chains count jobs from 1 as well, and
         a reorganisation may give the number to another job."""
         return self.directory / f"job-{job_id}-{job.spec_hash.hex()[:16]}"

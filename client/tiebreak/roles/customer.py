@@ -26,14 +26,14 @@ from tiebreak.roles.workshop import Errand, Lane
 
 
 def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: ChecksumAddress) -> int:
-    """Publishes the job's files, posts the job, with the adjudicator of the context's contract, and pays its reward;
-    returns its id.
+    """Publishes a job's files, posts the job with the adjudicator of the context's contract, and pays its reward.
+    Returns the job's id.
 
-    If this is interrupted at any instant, the same call made again with the same context carries on and does not pay
-    twice; once it has returned, another call posts another job. Raises JobError if the files are not a valid job, or
-    one whose disputes could not be decided, or only by the referee (unless the context's policy accepts that), or by
-    the clock for this machine, StoreError, ChainError."""
-    job = engine.Job.read(job_dir, engine.Limits(memory_bytes=context.limits.memory_bytes))
+    After an interruption at any instant, the same call with the same context resumes and does not pay twice. After it
+    has returned, another call posts another job. Raises JobError if the files are not a valid job, if disputes about it
+    could not be decided, if only the referee could decide them (unless the context's policy accepts that), or if its
+    clocks are too short for this machine; StoreError; ChainError."""
+    job = engine.Job.read(job_dir, engine.JobLimits(memory_bytes=context.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
         raise engine.JobError(why)
     if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
@@ -57,7 +57,7 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
         record_path.unlink()
         return found
     context.directory.mkdir(parents=True, exist_ok=True)
-    # The same intention has the same name after a kill, so that it is paid for once.
+    # After a kill the payment has the same name, so that it is made once.
     token = str(record.get("token") or os.urandom(8).hex()) if _is_about(record, name) else os.urandom(8).hex()
     write_record(record_path, {**name, "token": token, "from_block": context.contract.node.head().number + 1})
     job_id, receipt = context.contract.post_job(spec, terms, cid, purpose=f"post a job: {token}")
@@ -68,8 +68,8 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
 
 
 def require_time(context: RoleContext, job: engine.Job, terms: Terms) -> None:
-    """Measures blocks and a step of the job here, and holds the clocks against that. Raises JobError if they are too
-    short for whoever is right, be it on a machine like this one."""
+    """Checks a job's clocks against the time of a block and of a training step, measured here. Raises JobError if a
+    party that is right could lose by the clock on a machine like this one."""
     policy = context.policy
     needed = policy.least_clock
     if needed is None:
@@ -87,7 +87,7 @@ def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:
 
 
 def _posted_since(context: RoleContext, record: dict[str, object]) -> int | None:
-    """The job that an interrupted posting has brought about after all."""
+    """Number of the job that an interrupted posting has posted after all; None if it has not."""
     block = record.get("from_block")
     for event in context.contract.events(from_block=block if isinstance(block, int) else None):
         if (
@@ -105,12 +105,13 @@ def _tell(context: RoleContext, what: What, text: str) -> None:
 
 
 class CustomerRole(JobRole):
-    """Waits for the end of one job, helps it along where anyone may, and collects."""
+    """A role that waits for the end of one job, makes the calls that anyone may make, and collects the model or the
+    refund."""
 
     name = "customer"
 
     def __init__(self, context: RoleContext, job: int, *, model: Path) -> None:
-        """model: where to put the trained state (safetensors)."""
+        """model: path for the trained state (safetensors)."""
         super().__init__(context, job)
         self._model = model
 

@@ -1,7 +1,7 @@
-"""A role's desk: one look at the chain for all its jobs, and one way out for all that it sends.
+"""A role's desk: reads the chain once a look for all of its jobs, and sends all of its transactions.
 
-Nothing here waits for a block. Orders of one look go out together, as many in one transaction as fit; what became of
-them is seen at a later look.
+Nothing here waits for a block. Orders of one look are sent together, as many in one transaction as fit; a later look
+reads their results.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.batch import Batches, Move
+from tiebreak.chain.batch import Batches, NamedCall
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
 from tiebreak.chain.events import JobPosted
@@ -22,18 +22,19 @@ from tiebreak.chain.node import Receipt
 from tiebreak.chain.pace import block_time
 from tiebreak.chain.records import GameView, JobView
 from tiebreak.chain.sender import Sender
-from tiebreak.chain.watch import News, Watch
+from tiebreak.chain.watch import ContractWatch, News
 
 DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
-"""Ids of anvil and hardhat, of ganache, and of the embedded chain. They make blocks on demand, so that time between two
-of them says little, and nobody takes one back."""
+"""Chain ids of anvil and hardhat, of ganache, and of the embedded chain. They make blocks on demand, so the time
+between two blocks means little, and blocks are never taken back."""
 
 SLOWEST_BLOCKS = 30.0
 _SLOWEST_ON_DEMAND = 12.0
-"""Seconds between two blocks that are believed; of development chains, what the chain that they stand for has."""
+"""Most seconds between two blocks that a measurement may give; for development chains, those of the chain that they
+imitate."""
 
 MOST_UNDER_WAY = 12
-"""Transactions that wait for a block; with as many, orders wait for the next look instead."""
+"""Most transactions that wait for a block; with that many, orders wait for the next look."""
 
 _RANGES = (4, 16, 64)
 _SECONDS_BETWEEN_BALANCES = 30.0
@@ -42,10 +43,10 @@ _ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, wha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A call of the contract that a role wants to be made.
+    """A call of the contract, ordered by a role.
 
-    `purpose`: the same for the same intention, so that it is not carried out twice; None: the call itself is the
-    intention, and may be repeated. `sent` is told the receipt, `failed` why there is none. `value` in wei."""
+    `purpose`: a name under which a call is made only once; None: the call itself is its name, and may be repeated
+    later. `sent` is called with the receipt, `failed` with the error. `value`: wei."""
 
     call: Call
     sent: Callable[[Receipt], None]
@@ -56,18 +57,18 @@ class Order:
 
 @dataclass(slots=True)
 class _Parcel:
-    """A transaction, and the orders in it."""
+    """A transaction and the orders in it."""
 
     sent: Sent
     orders: dict[str, Order] = field(default_factory=dict)
 
 
 class Desk:
-    """Looks and sends for one account."""
+    """The view of the chain and the sending of transactions, for one account."""
 
     def __init__(self, contract: VerificationGame, sender: Sender) -> None:
         self.contract = contract
-        self.watch = Watch(contract)
+        self.watch = ContractWatch(contract)
         self._sender = sender
         self._batches = Batches(contract, sender)
         self._block_seconds: float | None = None
@@ -83,11 +84,11 @@ class Desk:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything was ordered or sent of which nobody knows yet what became of it."""
+        """Whether any order is not sent yet, or has no known result."""
         return bool(self._orders or self._under_way)
 
     def look(self) -> News | None:
-        """Looks once: at what was sent, and at what is new on the chain."""
+        """Reads results of transactions and news of the chain, once."""
         self._hear()
         news = self.watch.look()
         if news is not None:
@@ -98,7 +99,7 @@ class Desk:
         return news
 
     def job_count(self) -> int:
-        """Jobs ever posted."""
+        """Number of jobs ever posted."""
         head = self.watch.head
         assert head is not None, "look first"
         if self._jobs_asked_at is None or head.number >= self._jobs_asked_at + _ALL_JOBS_AFTER:
@@ -106,7 +107,7 @@ class Desk:
         return self._jobs
 
     def jobs_after(self, seen: int) -> Iterator[tuple[int, JobView]]:
-        """The jobs with numbers above `seen`, read together; they are followed from now on."""
+        """Jobs with numbers above `seen`, read together; they are followed from now on."""
         new = range(seen + 1, self.job_count() + 1)
         for number in new:
             self.watch.follow(number)
@@ -127,7 +128,8 @@ class Desk:
     def block_seconds(self) -> float:
         """Seconds between two blocks; measured once.
 
-        The least of several ranges, because a development chain whose clock was moved has no slow blocks for that."""
+        It is the least average over several ranges, because a clock of a development chain that was moved makes one
+        average too large."""
         if self._block_seconds is None:
             measured = [block_time(self.contract.node, blocks) for blocks in _RANGES]
             on_demand = self.contract.node.chain_id in DEVELOPMENT_CHAINS
@@ -135,13 +137,14 @@ class Desk:
         return self._block_seconds
 
     def funds(self, bond: int, clock: float) -> Funds:
-        """What the account has, and needs for a bond and a dispute; asked for twice a minute, whatever the bonds."""
+        """Balance of the account, and the amount needed for a bond and a dispute; read at most twice a minute for all
+        bonds."""
         if self._funds is None or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
             self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
         return replace(self._funds, bond=bond)
 
     def is_adjudicator(self, address: ChecksumAddress) -> bool:
-        """Whether the code there is this version's adjudicator; asked for until it is."""
+        """Whether the code at `address` is this version's adjudicator; read again until it is."""
         if address not in self._adjudicators and is_adjudicator(self.contract.node, address):
             self._adjudicators.add(address)
         return address in self._adjudicators
@@ -149,7 +152,7 @@ class Desk:
     # Sending.
 
     def put(self, order: Order) -> bool:
-        """Takes an order for the next `flush`. False if the same is under way already."""
+        """Takes an order for the next `flush`. False if an order with the same name is under way."""
         name = order.purpose or purpose_of(self.contract.address, self.contract.encode(order.call), order.value)
         if name in self._orders or any(name in parcel.orders for parcel in self._under_way):
             return False
@@ -157,7 +160,7 @@ class Desk:
         return True
 
     def flush(self) -> bool:
-        """Sends all orders. Whether a block has taken one of them at once, so that it is worth to look again."""
+        """Sends all orders. True if one of them is mined already, so that another look is worth it."""
         if not self._orders or len(self._sender.in_flight) >= MOST_UNDER_WAY:
             return False
         orders, self._orders = self._orders, {}
@@ -172,7 +175,7 @@ class Desk:
         return bool(parcels) and self._hear()
 
     def _submitted(self, name: str, order: Order) -> Sent | None:
-        """A payment, on its way by itself; None if it is refused."""
+        """A payment, sent in a transaction of its own; None if it is refused."""
         data = self.contract.encode(order.call)
         try:
             return self._sender.submit(self.contract.address, data, value=order.value, purpose=name)
@@ -183,11 +186,11 @@ class Desk:
         return None
 
     def _submitted_together(self, moves: dict[str, Order]) -> Iterable[tuple[str, Sent]]:
-        """What is on its way now; of all others it is told why not."""
+        """(name, transaction) of every order that is sent now. `failed` of all others is called."""
         if not moves:
             return
         try:
-            answers = self._batches.submit([Move(order.call, name) for name, order in moves.items()])
+            answers = self._batches.submit([NamedCall(order.call, name) for name, order in moves.items()])
         except ChainError as error:
             for order in moves.values():
                 order.failed(error)
@@ -199,7 +202,7 @@ class Desk:
                 yield answer.move.purpose, answer.sent
 
     def _hear(self) -> bool:
-        """Whether a block has taken anything since the last time."""
+        """Whether any order was mined since the last call."""
         if not self._under_way:
             return False
         self._sender.poll()

@@ -1,4 +1,4 @@
-"""Which jobs a party can defend itself in: whoever is right about one of these can show it to the contract."""
+"""Disputable jobs: in a dispute about one, the party that is right can show it to the contract."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
 from roundlog.training import job as engine
 
 MOST_PROOF_BYTES = 120_000
-"""A little less than the 128 KiB beyond which nodes do not pass a transaction on."""
+"""Most bytes of a proof, a little less than the 128 KiB above which nodes do not relay a transaction."""
 
 
 def unanswerable_spec(spec: TrainingSpec) -> str | None:
-    """Why disputes about such a spec could not be decided, in one clause; None if they can."""
+    """The reason, in one clause, why disputes under a spec could not be decided; None if they could."""
     if spec.rounding_policy != POLICY_CERTIFIED:
         return (
             "the spec's rounding_policy is 1 (threshold), under which the trainer's log decides and nobody can tell "
@@ -28,7 +28,7 @@ def unanswerable_spec(spec: TrainingSpec) -> str | None:
 
 
 def unanswerable_program(job: engine.Job) -> str | None:
-    """Why somebody who is right could not show it, in one clause; None if it can."""
+    """The reason, in one clause, why a party that is right about a program could not show it; None if it could."""
     size, operator = largest_proof(job.program, job.spec)
     if size > MOST_PROOF_BYTES:
         return (
@@ -39,7 +39,8 @@ def unanswerable_program(job: engine.Job) -> str | None:
 
 
 def rows_for_the_referee(job: engine.Job) -> str | None:
-    """Why what the job loads could be decided by its referee alone, in one clause; None if the contract decides it."""
+    """The reason, in one clause, why only the referee could decide about loaded rows of data; None if the contract can,
+    too."""
     size = row_bytes(job.program)
     if size > MAX_ROW:
         return (

@@ -1,4 +1,4 @@
-"""The engine as roles use it: trains and audits jobs on this machine, and gives evidence of runs."""
+"""The engine of a role: trains and audits jobs on this machine, and gives evidence of runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tiebreak.roles.evidence import CACHE_BYTES, Evidence
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """How a party computes.
+    """A party's engine.
 
-    `options`: of its runs; audits cut batches with fewer samples than micro-batches into single ones, and trainings
-    leave them whole. `cache_bytes`: how much of steps that are executed again for games is kept in memory."""
+    `options`: of its runs. An audit uses at most as many micro-batches as there are samples; a training uses whole
+    batches. `cache_bytes`: memory for steps that are executed again for games."""
 
     options: RunOptions = field(default_factory=RunOptions)
     cache_bytes: int = CACHE_BYTES
@@ -41,7 +41,7 @@ class Engine:
         verify_log: float,
         on_distrust: Callable[[str], None],
     ) -> Verdict:
-        """Audits a claimed checkpoint root, beyond a stop if need be. Raises as `audit`."""
+        """Audits a claimed checkpoint root, and continues after a stop. Raises as `audit`."""
         return audit(
             job,
             run_dir,
@@ -53,11 +53,11 @@ class Engine:
         )
 
     def evidence(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> Evidence:
-        """The evidence of a run that was executed here. state_roots: one an interval."""
+        """The evidence of a run that was executed in `run_dir`. state_roots: one an interval."""
         return Evidence(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
 
     def recall(self, job: Job, run_dir: Path) -> Evidence | None:
-        """The evidence of a run that a former process executed to its end; None if there is none."""
+        """The evidence of a run that an earlier process has finished; None if there is none."""
         roots = Run(job, run_dir).recorded_roots()
         return self.evidence(job, run_dir, roots) if len(roots) == job.spec.intervals else None
 

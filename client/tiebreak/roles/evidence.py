@@ -1,4 +1,4 @@
-"""A party's evidence: the trees that it believes in, computed by the engine as deep as a dispute needs them."""
+"""Evidence: the trees of a party's own run, computed as deep as a dispute needs them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from tiebreak.game import Leaves, Output, Place, Trace, Tree
 CACHE_BYTES = 1 << 30
 
 _STEPS_ON_DISK = 4
-"""Steps whose outputs are kept; games at more places take turns."""
+"""Most steps whose outputs are kept on disk; games at more places take turns."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Evidence:
-    """A run that a party has executed in `run_dir`, executed again where a dispute asks for more.
+    """Evidence of a run that a party has executed in `run_dir`. Parts are executed again where a dispute asks for more.
 
-    A disputed step is executed once: its outputs stay on disk for all that is opened of it. One thread at a time may
-    ask for a `tree`; any thread may ask what is `at_hand`."""
+    A disputed step is executed once; its outputs stay on disk for all later openings. One thread at a time may call
+    `tree`; any thread may call `at_hand`."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class Evidence:
         *,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """state_roots: one an interval. options: as of the run. cache_bytes: how much of what was computed is kept in
-        memory; games at the same place share it."""
+        """state_roots: one an interval. options: as of the run. cache_bytes: memory for computed trees and states;
+        games at the same place share them."""
         self.job = job
         self.run_dir = run_dir
         self.fabricated = FabricatedValues(run_dir)
         self._options = options
         self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
-        # Games at different places take turns, so that more than the last one is kept of each.
+        # Games at different places take turns, so more than the newest item of each kind is kept.
         self._before: Kept[int, list[torch.Tensor]] = Kept(cache_bytes // 4)
         self._traces: Kept[Place, Trace] = Kept(cache_bytes // 4)
         self._outputs: Kept[Place, Output] = Kept(cache_bytes // 2)
@@ -72,13 +72,14 @@ class Evidence:
         return self._roots[()]
 
     def at_hand(self, place: Place) -> Tree | None:
-        """The tree at a place, if it was computed before and is still kept."""
+        """The tree at a place if it is kept in memory; None otherwise."""
         if len(place) < 2:
             return self._roots.get(place)
         return (self._traces if len(place) == 2 else self._outputs).get(place)
 
     def tree(self, place: Place) -> Tree:
-        """The tree at a place of the dispute, executed again if need be. Raises KeyError where no tree hangs."""
+        """The tree at a place of the dispute; executes again what it needs. Raises KeyError for a place without a
+        tree."""
         if (found := self.at_hand(place)) is not None:
             return found
         if len(place) == 1:
@@ -96,11 +97,11 @@ class Evidence:
         raise KeyError(place)
 
     def step_at(self, place: Place) -> int:
-        """The step, counted from 0, that a place is about."""
+        """The step of a place, counted from 0."""
         return place[0] * self.job.spec.interval + place[1]
 
     def trace(self, step: int) -> StepTrace:
-        """All that a step computes; with the outputs, if the disk has room for them."""
+        """The trace of a step, with all outputs if the disk has room for them."""
         if (kept := self._on_disk.get(step)) is not None:
             return kept
         try:
@@ -111,7 +112,7 @@ class Evidence:
         return trace
 
     def output(self, step: int, q: int) -> DisputedOperator:
-        """The output of operator q of a step, with everything that can be opened of it."""
+        """The output of operator q of a step, with all that can be opened of it."""
         wanted, trace = needed(self.job.program, q), self.trace(step)
         if self._on_disk.get(step) is None:
             trace = self._executed(step, SomeOutputs(wanted))
@@ -129,7 +130,7 @@ class Evidence:
 
     @cached_property
     def _run(self) -> Run:
-        # A disputed step that stops has a state all the same: a fabricated one.
+        # A disputed step that stops has a fabricated state.
         return Run(self.job, self.run_dir, replace(self._options, continue_after_stop=True, on_step=None))
 
     def _executed(self, step: int, outputs: MutableMapping[int, torch.Tensor]) -> StepTrace:
@@ -144,7 +145,7 @@ class Evidence:
         return kept
 
     def _replayed(self, step: int) -> list[torch.Tensor]:
-        """The state before a step, from the nearest one at hand that lies after the last checkpoint."""
+        """The state before a step, computed from the nearest kept state at or after the last checkpoint."""
         checkpoint = step - step % self.job.spec.interval
         near = max((known for known in self._before if checkpoint <= known < step), default=None)
         if near is None or (states := self._before.get(near)) is None:
@@ -153,7 +154,7 @@ class Evidence:
 
 
 class Kept(Generic[K, V]):
-    """The values that were used last, of at most so many bytes together; one is kept whatever its size."""
+    """A cache of the values used last, with a limit on their bytes; one value is kept whatever its size."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -161,7 +162,7 @@ class Kept(Generic[K, V]):
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
-        """None for what is not kept."""
+        """The value of a key; None if it is not kept."""
         value = self._values.get(key)
         if value is not None:
             with suppress(KeyError):  # another thread has just put it out
@@ -169,7 +170,7 @@ class Kept(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keeps one more, of `size` bytes, and drops what was not used for the longest time."""
+        """Keeps a value of `size` bytes, and drops the values that were not used for the longest time."""
         self._values[key], self._sizes[key] = value, size
         while sum(self._sizes.values()) > self._most and len(self._values) > 1:
             dropped, _ = self._values.popitem(last=False)

@@ -1,4 +1,4 @@
-"""One process for many jobs: looks for new ones, gives each a role, and lets none of them wait for another."""
+"""The follower: one process for many jobs. It looks for new jobs and gives each a role; no job waits for another."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tiebreak.roles.role import OUTAGES, Role, sentence
 from tiebreak.roles.workshop import Interrupted
 
 Make = Callable[[int, JobView], JobRole | None]
-"""Gives a job's role, at the same context; None for a job to be left alone for ever."""
+"""Makes the role of a job, in the follower's context; None for a job to be left alone for good."""
 
 
 class Follower(Role):
-    """Follows the chain. Never finishes by itself: set `stop`."""
+    """A role that runs one role for each job on the chain. It never finishes by itself: set `stop`."""
 
     def __init__(self, context: RoleContext, name: str, make: Make) -> None:
         super().__init__(context)
@@ -67,6 +67,6 @@ class Follower(Role):
             role.notify_job(What.WARNING, sentence(error))
             return Progress(state=sentence(error))
         except Exception as error:
-            # Whatever a stranger's job has broken here, the other jobs go on, and this one is looked at again.
+            # An error in one job must not end the others; this job is looked at again.
             role.notify_job(What.WARNING, f"could not look after job {role.job} ({type(error).__name__}: {error})")
             return Progress(state=str(error))

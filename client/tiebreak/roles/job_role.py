@@ -1,4 +1,4 @@
-"""A role in one job: what it orders for the job now, and the long work behind that, done apart from the games."""
+"""The base of roles in one job: decides what is due on the job, and has long work done apart from the games."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_job
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.ending import Ending
+from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.role import OUTAGES, Role, sentence
@@ -53,7 +54,7 @@ class JobRole(Role):
         self.context.desk.watch.follow(self.job)
         posted = self.posted()
         if posted is None:
-            # A node that lags behind says the same of a job that there is, and a number can be posted yet.
+            # The node may lag behind, or the job may be posted later.
             return Progress(state=f"there is no job {self.job} yet")
         if posted.spec_hash != self._spec_hash:
             self._begin_anew(posted)
@@ -66,25 +67,26 @@ class JobRole(Role):
             else:
                 progress = self.leave(self.refusal(str(error)))
         if not self._leaves:
-            # There is something to do after all, whatever an earlier look has shown.
+            # There is something to do after all, so a reason to leave from an earlier look is void.
             self._ending.clear()
         return progress
 
     @abstractmethod
     def consider(self, posted: JobView) -> Progress:
-        """What is due about the job as it stands now. Raises Refused where nothing can ever be done."""
+        """Orders what is due for the job in its present state. Raises Refused if nothing can ever be done."""
 
     @abstractmethod
     def refusal(self, why: str) -> str:
-        """The clause with which a role leaves a job that it cannot work on."""
+        """A sentence for leaving a job that the role cannot work on. why: a clause."""
 
     def bond_held(self, posted: JobView) -> int:
-        """Wei of this account that the job holds as a bond: who has one at stake never leaves because of what it
-        cannot do at present."""
+        """Wei of this account that the job holds as a bond. A role with a bond at stake does not leave when it cannot
+        work at present."""
         return 0
 
     def _try_again(self, why: str, held: int) -> Progress:
-        """Memory may be short, or a limit lower than it was when the bond was paid: works on it again after a pause."""
+        """Schedules refused work for another attempt after a pause. Memory may be short at present, or a limit lower
+        than when the bond was paid."""
         self.notify_job(What.WARNING, why)
         for what, errand in list(self._errands.items()):
             if isinstance(errand.error, Refused):
@@ -102,7 +104,7 @@ class JobRole(Role):
             raise
 
     def confirmed(self, posted: JobView) -> bool:
-        """Whether the job, and the claim on it, lie as deep as asked: only then a bond is put on them."""
+        """Whether the job and the claim on it are confirmed. Only then is a bond put on them."""
         try:
             deep = self.context.desk.watch.confirmed_job(self.job)
         except NotConfirmed:
@@ -110,12 +112,13 @@ class JobRole(Role):
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
 
     def intention(self, posted: JobView) -> str:
-        """The job's part in the name of a payment that is made once: one number may stand for several jobs, on other
-        contracts or after a reorganisation."""
+        """The job's part in the name of a payment that is made once. A job's number alone is not unique: other
+        contracts use it, too, and a reorganisation may give it to another job."""
         return f"job {self.job} of {self.context.contract.address} with spec 0x{posted.spec_hash.hex()}"
 
     def leave(self, why: str) -> Progress:
-        """Ends the role: once it has seen the same reason often enough, deep enough, and has all that is its own."""
+        """Ends the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
+        is owed."""
         self._leaves = True
         if self.context.desk.is_busy or self.withdraw():
             return Progress(working=True, state=why)
@@ -124,13 +127,13 @@ class JobRole(Role):
         return Progress(finished=True, state=why)
 
     def newest_block(self) -> int:
-        """Number of the newest block that was seen."""
+        """Number of the newest block seen."""
         head = self.context.desk.watch.head
         assert head is not None, "look first"
         return head.number
 
     def _begin_anew(self, posted: JobView) -> None:
-        """What was computed belongs to a spec, and not to the number that the chain has given to it."""
+        """Drops results of another job. Results belong to a spec, not to the number that the chain has given to it."""
         if self._spec_hash is not None:
             self.notify_job(
                 What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
@@ -150,9 +153,9 @@ class JobRole(Role):
         *,
         about: Hashable = None,
     ) -> T | None:
-        """What `call` returns; None as long as that takes. It is called apart from the games, and again after a pause
-        if it fails for a reason that can pass, or when it is `about` something else. Raises what it has raised for
-        good, Interrupted."""
+        """The result of `call`; None until it is done. `call` runs apart from the games. It runs again, after a pause,
+        if it fails with an error that may pass, and it runs anew if `about` changes. Raises its error if that is in
+        `FOR_GOOD`, and Interrupted."""
         if self._again.get(what, 0.0) > self.context.clock():
             return None
         errand = self.begin(lane, what, call, duty, doing, about=about)
@@ -166,7 +169,7 @@ class JobRole(Role):
             self.forget(what)
             raise
         except Exception as error:
-            # Whatever a stranger's job has broken here, the games of this job and all others go on.
+            # An error in long work must not end the games of this job or of others.
             self.forget(what)
             text = sentence(error) if isinstance(error, OUTAGES) else f"{type(error).__name__}: {error}"
             self.notify_job(What.WARNING, f"{doing} did not succeed: {text}")
@@ -199,7 +202,7 @@ class JobRole(Role):
             self.context.workshop.forget(errand.key)
 
     def drop_work(self) -> None:
-        """Drops everything that was computed about the job."""
+        """Drops all work for the job."""
         for what in list(self._errands):
             self.forget(what)
         self._again.clear()
@@ -213,8 +216,8 @@ class JobRole(Role):
         return found
 
     def files_are_here(self, posted: JobView, duty: Duty) -> bool:
-        """Whether the job's files are in its room, and were found to be what they have to be. They are not kept in
-        memory: whoever works with them reads them again. Raises Refused."""
+        """Whether the job's files are in its room and were checked. They are not kept in memory; `read_job` reads them
+        again. Raises Refused."""
         self._block_seconds = self.context.desk.block_seconds()
         patience = self._patience.setdefault("files", Pauses(first=60.0, most=3600.0))
 
@@ -225,14 +228,28 @@ class JobRole(Role):
         return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
 
     def read_job(self, posted: JobView) -> engine.Job:
-        """The job's files, from its room; for work that runs apart from the games. Raises Refused, StoreError."""
+        """The job, read from the files in its room; for work that runs apart from the games. Raises Refused,
+        StoreError."""
         return fetch_job(self.context, posted, self.context.room(self.job, posted))
+
+    def recalled(
+        self, posted: JobView, duty: Duty, run: str, doing: str, *, root: bytes | None = None
+    ) -> list[Evidence] | None:
+        """The evidence of a finished run, read without executing anything, as a list of one. The list is empty if there
+        is no such run, or it came to another checkpoint root than `root`; None until that is known. run: the run's
+        directory in the job's room."""
+
+        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
+            found = self.context.engine.recall(self.read_job(posted), self.context.room(self.job, posted) / run)
+            return [found] if found is not None and root in (None, found.claim.root) else []
+
+        return self.work(Lane.GAMES, "recalling", recall, duty, doing)
 
     def on_step(
         self, errand: Errand[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
     ) -> Callable[[StepEvent], None]:
         """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
-        is paid it holds the clocks of games against what a step takes here."""
+        is paid it checks the clocks of games against the measured time of a step."""
         spec, seen = job.spec, [float("inf")]
 
         def told(event: StepEvent) -> None:
@@ -249,26 +266,27 @@ class JobRole(Role):
             )
             if self.stop.is_set():
                 raise Interrupted
-            # The first step may have compiled its kernels.
+            # The first step may include the compilation of kernels.
             seen.append(event.seconds)
             if not bonded and len(seen) == _MEASURED_STEPS + 1:
                 self.require_time(posted, job, min(seen))
             elif not bonded and len(seen) <= _MEASURED_STEPS and event.step + 1 == spec.steps:
                 self.require_time(posted, job, min(*seen, step_seconds(job)))
-            # At the first step of an interval only that step is lost.
+            # A pause at the first step of an interval loses only that step.
             errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
 
         return told
 
     def require_time(self, posted: JobView, job: engine.Job, step_seconds: float) -> None:
-        """Holds a job's clocks against what its games take here. Raises Refused if they are too short."""
+        """Checks a job's clocks against the time that its games take here. Raises Refused if they are too short."""
         pace = Pace(block=self._block_seconds, step=step_seconds)
         needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
         if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
             raise Refused(objection)
 
     def missing_funds(self, bond: int) -> str | None:
-        """What this account lacks for a bond and the gas of a whole dispute, in one sentence; None if nothing."""
+        """The funds that this account lacks for a bond and the gas of a whole dispute, in one sentence; None if it
+        lacks none."""
         found = self.context.desk.funds(bond, self.context.clock())
         if not found.missing:
             return None
@@ -276,14 +294,15 @@ class JobRole(Role):
         return found.sentence
 
     def close(self) -> None:
-        """Gives back what the role keeps in memory, once it has finished."""
+        """Frees the memory of a finished role."""
         self.drop_work()
         self.context.desk.watch.unfollow(self.job)
 
     def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
-        """The games of this job that are wanted, by their numbers."""
+        """Games of this job for which `wanted` is true, by their numbers."""
         found = self.context.desk.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
+        """Tells a notice about this job; a warning only if it is new."""
         self.tell(what, text, job=self.job, game=game)

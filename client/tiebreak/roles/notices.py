@@ -1,4 +1,4 @@
-"""What a role tells while it works, for a command line or a log."""
+"""Notices: messages of a role while it works, for a command line or a log."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class What(StrEnum):
     STEP = "step"
     """A training step was executed: `done` of `total`, with its `loss`."""
     FETCHED = "fetched"
-    """Content came from the store and was found to be what it has to be."""
+    """Content came from the store and passed its checks."""
     PUBLISHED = "published"
     """Content went into the store; the text names its CID."""
     COMPUTED = "computed"
     """A root, a comparison or a verdict."""
     STAKED = "staked"
-    """A bond is about to be put on a job: the text says who its referee is."""
+    """A bond is about to be put on a job; the text names its referee."""
     SENT = "sent"
     """A transaction is in a block: `receipt`."""
     WARNING = "warning"
-    """Something went wrong that the role can live with."""
+    """Something went wrong, and the role goes on."""
     HEARTBEAT = "heartbeat"
-    """What the role does and waits for, what it has at stake, and when it has to move at the latest."""
+    """A report at intervals: current work, waits, stake and deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """`text` is one sentence without a full stop. `job` and `game` are None where it is about none. `at`: seconds since
-    1970, by the clock of this machine."""
+    """A message of a role. `text`: one sentence without a full stop. `job`, `game`: None if it is about none. `at`:
+    seconds since 1970, by the clock of this machine."""
 
     role: str
     what: What
@@ -50,12 +50,12 @@ class Notice:
 
 
 def time_of(notice: Notice) -> str:
-    """UTC to the second, as in RFC 3339."""
+    """Time of a notice in UTC to the second, as in RFC 3339."""
     return datetime.fromtimestamp(notice.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def plain(notice: Notice) -> dict[str, Any]:
-    """A notice for programs."""
+    """A notice as plain JSON values, for programs."""
     about: dict[str, Any] = {"time": time_of(notice)}
     about |= {"role": notice.role, "what": notice.what.value, "text": printable(notice.text)}
     about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
@@ -76,31 +76,31 @@ Notify = Callable[[Notice], None]
 
 
 def ignore(notice: Notice) -> None:
-    """Tells nobody."""
+    """A `Notify` that drops all notices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What one `step()` of a role came to."""
+    """The result of one `step()` of a role."""
 
     acted: bool = False
-    """Something was done, so that another step at once may find more to do."""
+    """Whether something was done, so that another step at once may find more to do."""
     finished: bool = False
-    """There is nothing left that this role will ever do here."""
+    """Whether the role has nothing left to do, ever."""
     working: bool = False
-    """Long work is under way, or something has to be looked at once more: a step in a moment may find it done."""
+    """Whether long work is under way or another look is needed, so that a step in a moment may find more to do."""
     state: str = ""
-    """How things stand: what it waits for, or how it ended."""
+    """The state in one clause: what the role waits for, or how it ended."""
     until: int | None = None
-    """The instant (chain time) from which there is something to do even if nobody else moves; None: unknown."""
+    """The instant (chain time) at which there is something to do even if no other party moves; None: unknown."""
     stake: int = 0
     """Wei of this account that the job holds now as a bond."""
     deadline: int | None = None
-    """The instant (chain time) up to which this role has to have moved; None: nobody waits for it."""
+    """The last instant (chain time) for this role's move; None: it need not move."""
 
 
 def together(found: Sequence[Progress], state: str) -> Progress:
-    """What several jobs come to: all that is at stake, and the nearest deadlines."""
+    """Progress of several jobs together: the sum of their stakes, and their nearest deadlines."""
     waiting = [progress for progress in found if not progress.finished]
     return Progress(
         acted=any(progress.acted for progress in found),
@@ -113,16 +113,16 @@ def together(found: Sequence[Progress], state: str) -> Progress:
 
 
 class Warnings:
-    """Tells each warning once, until it changes; how often it came again is told by `summary`.
+    """A filter that passes each warning once, until it changes. `summary` counts the repetitions.
 
-    A warning is the same if it has the same text about the same job and game."""
+    Two warnings are the same if they have the same text about the same job and game."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[int | None, int | None, str], int] = {}
         self._repeated = 0
 
     def is_new(self, notice: Notice) -> bool:
-        """Whether this one is to be told."""
+        """Whether a warning was not told before."""
         key = (notice.job, notice.game, notice.text)
         if key in self._told:
             self._told[key] += 1
@@ -134,12 +134,12 @@ class Warnings:
         return True
 
     def forget(self, job: int | None) -> None:
-        """All is well with that job again, so that the next warning is news."""
+        """Forgets the warnings about a job that is well again, so that the next warning is told."""
         for key in [key for key in self._told if key[0] == job]:
             del self._told[key]
 
     def summary(self) -> str:
-        """How many warnings came again since this was asked the last time, in one clause; empty if none did."""
+        """Number of repeated warnings since the last call, in one clause; empty if there were none."""
         count, self._repeated = self._repeated, 0
         return f"{count} warnings came again" if count else ""
 

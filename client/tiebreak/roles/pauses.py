@@ -1,10 +1,10 @@
-"""Pauses between attempts that grow, so that an outage is neither missed nor hammered at."""
+"""Growing pauses between attempts (exponential backoff)."""
 
 from __future__ import annotations
 
 
 class Pauses:
-    """From `first` seconds, twice as long each time, up to `most`."""
+    """Pauses that start at `first` seconds and double up to `most`."""
 
     def __init__(self, *, first: float, most: float) -> None:
         self._first, self._most = first, most
@@ -16,5 +16,5 @@ class Pauses:
         return pause
 
     def reset(self) -> None:
-        """It went well."""
+        """Starts again at `first`, after a success."""
         self._now = self._first

@@ -1,4 +1,5 @@
-"""Plays a party's games: asks the strategy, has computed what it needs, orders what it says."""
+"""The player of a party's games: asks the strategy for moves, has the trees computed that it needs, and orders the
+moves."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from tiebreak.roles.workshop import Lane
 
 
 class Games:
-    """The games of one side under one claim. Nothing is remembered that the chain could take back."""
+    """The games of one side under one claim. It remembers nothing that the chain could take back."""
 
     def __init__(self, role: JobRole, side: Side) -> None:
         self._role = role
@@ -49,7 +50,7 @@ class Games:
         self._told: dict[int, str] = {}
 
     def play(self, games: Mapping[int, GameView], evidence: Evidence) -> Progress:
-        """Orders every move that can be made now, and asks for what the others need."""
+        """Orders every move that can be made now, and starts the work that other moves need."""
         waits: list[Wait] = []
         deadlines: list[int] = []
         working = False
@@ -74,18 +75,18 @@ class Games:
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
 
     def tell_ended(self, games: Mapping[int, GameView]) -> None:
-        """Tells of each game that is over how it ended; once, unless that changes."""
+        """Tells the outcome of each game that is over; once, unless it changes."""
         for game_id, game in games.items():
             if game.phase is Phase.OVER:
                 self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
 
     def help_along(self, game_id: int, game: GameView, evidence: Evidence) -> None:
-        """Makes the forced moves of a silent side that holds the same trees as we do. Nobody but the party itself can
-        open a level or name an element, so this helps in between."""
+        """Makes forced moves for a silent party that holds the same trees. Only the party itself can open a level or
+        name an element, so this helps with the moves between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
             return
         clock, now = game.clocks[self._side], self._role.context.now()
-        # The first half of its time is the party's own: two who send the same move only get in each other's way.
+        # The first half of its time is left to the party: of two equal moves one fails.
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
         decision = self._decide(game_id, game, evidence)
@@ -93,12 +94,12 @@ class Games:
             self.order(game_id, game, decision)
 
     def order(self, game_id: int, game: GameView, move: Move) -> None:
-        """Lets a move go out with this look."""
+        """Orders a move, to be sent with this look."""
         function, arguments = call_of(game_id, move)
         self._role.order(describe(game, move), function, *arguments, job=game.job, game=game_id)
 
     def _decide(self, game_id: int, game: GameView, evidence: Evidence) -> Decision | None:
-        """What to do in a game; None as long as it is being computed, or the chunk cannot be had."""
+        """The decision in a game; None while it is computed, or the posted chunk cannot be had."""
         now = self._role.context.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
         if not moves:
@@ -127,7 +128,7 @@ class Games:
         )
 
     def _chunk(self, game_id: int, game: GameView) -> bytes | None:
-        """The chunk that was posted; its hash is known, so that it need not lie under any number of blocks."""
+        """The posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show it."""
         found = self._role.context.desk.watch.posted_chunk(game_id)
         if found is None:
             self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
@@ -140,12 +141,12 @@ class Games:
 
 
 def _is_quick(game: GameView) -> bool:
-    """Whether a move follows at once from trees that are at hand; all others hash or compute."""
+    """Whether the move takes no computation but reads trees in memory; all other moves hash or compute."""
     return game.phase is Phase.BISECTION and game.current.level is not Level.PARTIAL
 
 
 def computed_move(game: GameView, side: Side, evidence: Evidence, chunk: bytes | None) -> Decision:
-    """The move that is due from a side, whatever has to be executed for it."""
+    """The move that is due from a side; executes all that it needs."""
     known = Known({(): evidence.claim}, chunk)
     while isinstance(decision := forced_move(game, side, known), Need):
         known.trees[decision.place] = evidence.tree(decision.place)

@@ -1,4 +1,4 @@
-"""The heartbeat of a role: one line at intervals that says what it does, waits for, has at stake, and is due when."""
+"""The heartbeat of a role: one line at intervals with its work, waits, stake and deadline."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Pulse:
-    """Tells how things stand: at the first look, and then every so many seconds."""
+    """A heartbeat at the first look, and then every `seconds` seconds."""
 
     def __init__(self, role: Role, seconds: float) -> None:
         self._role, self._seconds = role, seconds
         self._next = float("-inf")
 
     def beat(self, progress: Progress) -> None:
-        """Tells it if it is time."""
+        """Tells the heartbeat if it is due."""
         now = self._role.context.clock()
         if now < self._next or progress.finished:
             return
@@ -26,7 +26,7 @@ class Pulse:
         self._role.tell(What.HEARTBEAT, self.line(progress))
 
     def line(self, progress: Progress) -> str:
-        """How things stand, in one sentence."""
+        """The state of the role, in one sentence."""
         parts = [*self._role.doing(), progress.state or "waits"]
         parts.append(f"{progress.stake} wei at stake" if progress.stake else "nothing at stake")
         if progress.deadline is not None:

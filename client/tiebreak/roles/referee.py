@@ -1,5 +1,5 @@
-"""The referee: answers what the contract leaves open, an element of an elementary function whose rounding its precision
-does not decide, or of a row of data that does not fit a transaction."""
+"""The referee: decides elements that the contract cannot. These are values of elementary functions whose rounding the
+contract's precision leaves open, and elements of rows of data that do not fit a transaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiebreak.roles.workshop import Lane
 
 
 class RefereeRole(Role):
-    """Answers every game that calls this account. Never finishes by itself."""
+    """A role that answers every game that calls this account. It never finishes by itself."""
 
     name = "referee"
 
@@ -53,7 +53,7 @@ class RefereeRole(Role):
 
 
 class RefereesJob(JobRole):
-    """The games of one job that call its referee."""
+    """The referee of one job: answers the games that call it."""
 
     name = "referee"
 
@@ -118,7 +118,8 @@ class RefereesJob(JobRole):
         self.order(f"decide about {what}", "adjudicate", game_id, bits, job=self.job, game=game_id)
 
     def _argument(self, game_id: int, game: GameView) -> int | None:
-        """The function's argument, as the contract has read it from the agreed operand."""
+        """Bits of the function's argument, as the contract has read them from the agreed operand; None if the node does
+        not show them."""
         if game_id not in self._arguments:
             contract, newest = self.context.contract, self.newest_block()
             oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
@@ -130,7 +131,7 @@ class RefereesJob(JobRole):
 
 
 def decided(job: engine.Job, descriptor: Descriptor, game: GameView, argument: int | None) -> int:
-    """The bits to answer with. argument: of a function; None where a row of the data set is asked for."""
+    """The bits to answer with. argument: of a function; None for an element of the data set."""
     if argument is not None:
         return verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed)
     step = game.levels[Level.CHECKPOINT].index * job.spec.interval + game.levels[Level.STEP].index
@@ -138,8 +139,8 @@ def decided(job: engine.Job, descriptor: Descriptor, game: GameView, argument: i
 
 
 def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> Descriptor:
-    """The descriptor of the disputed operator. Raises Refused if it is not the one that the game has seen, or none that
-    a contract could ask about."""
+    """The descriptor of the disputed operator. Raises Refused if its hash is not the game's, or if it is no operator
+    that a contract asks about."""
     descriptor = describe(program, operator)
     known = bytes(keccak(encode_descriptor(descriptor))) == descriptor_hash
     if not known or descriptor.family not in (Family.FUNCTION, Family.DATA):
@@ -148,6 +149,7 @@ def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> D
 
 
 def verdict(code: Function, argument: int, rounding_bits: int, claimed: int) -> int:
-    """The bits to answer with. Where a run has no value nobody is right: then any but those that are claimed."""
+    """The bits to answer with. Where a run has no value, no claim is right: the answer is then any bits but the claimed
+    ones."""
     bits = function_value(code, argument, rounding_bits)
     return bits if is_finite(bits) else claimed ^ 1

@@ -1,4 +1,4 @@
-"""The base of all roles: looks at the chain one at a time, in a loop that outlives outages."""
+"""The base of all roles: repeated looks at the chain, in a loop that outlives outages."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from tiebreak.roles.workshop import Interrupted
 from tiebreak.store import StoreError
 
 OUTAGES = (ChainError, StoreError, OSError)
-"""What passes by itself, or by somebody's hand: the chain or the store is away, the disk is full or read-only."""
+"""Errors of outages, which end by themselves or by hand: the chain or the store is away, the disk is full or
+read-only."""
 
 
 class Role(ABC):
-    """Does what is possible, one `step` at a time. Whatever it remembers in memory it can find again."""
+    """A role that works one `step` at a time. All that it keeps in memory it can find again."""
 
     name: str
 
     def __init__(self, context: RoleContext) -> None:
         self.context = context
         self.stop = context.contract.node.stop or threading.Event()
-        """Set it, and the role ends at its next wait; long work ends at its next training step."""
+        """Once set, the role ends at its next wait, and long work at its next training step."""
         self._warnings = Warnings()
 
     @abstractmethod
@@ -41,19 +42,19 @@ class Role(ABC):
 
     @abstractmethod
     def doing(self) -> list[str]:
-        """What long work is under way, one clause each."""
+        """Long work under way, one clause each."""
 
     def step(self) -> Progress:
-        """One look at the chain, and all that can be done now."""
+        """One look at the chain, and all calls that can be made now."""
         desk = self.context.desk
         desk.look()
         progress = self.look()
         return replace(progress, acted=desk.flush() or progress.acted, working=progress.working or desk.is_busy)
 
     def run(self, *, poll: float = 1.0, heartbeat: float = 60.0) -> Progress:
-        """Steps until the role has finished or `stop` is set; waits `poll` seconds where there is nothing to do, longer
-        and longer during an outage of the chain, the store or the disk, which it reports and outlives. Every
-        `heartbeat` seconds it tells how things stand."""
+        """Steps until the role has finished or `stop` is set. Waits `poll` seconds when there is nothing to do, and
+        longer and longer during an outage of the chain, the store or the disk, which it reports. Tells a heartbeat
+        every `heartbeat` seconds."""
         progress = Progress(state="not started")
         pauses = Pauses(first=poll, most=max(poll, 30.0))
         pulse = Pulse(self, heartbeat)
@@ -88,12 +89,13 @@ class Role(ABC):
         game: int | None = None,
         receipt: Receipt | None = None,
     ) -> None:
+        """Tells a notice; a warning only if it is new."""
         notice = Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt)
         if what is not What.WARNING or self._warnings.is_new(notice):
             self.context.notify(notice)
 
     def repeated_warnings(self) -> str:
-        """How many warnings came again since this was asked the last time; empty if none did."""
+        """Number of repeated warnings since the last call, in one clause; empty if there were none."""
         return self._warnings.summary()
 
     def order(
@@ -106,15 +108,15 @@ class Role(ABC):
         job: int | None = None,
         game: int | None = None,
     ) -> None:
-        """Lets a call of the contract go out with this look. If the contract refuses it, mostly because somebody else
-        has been faster, the next look sees that."""
+        """Orders a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
+        account was faster, the next look sees that."""
 
         def sent(receipt: Receipt) -> None:
             self.tell(What.SENT, text, job=job, game=game, receipt=receipt)
 
         def failed(error: ChainError) -> None:
             if isinstance(error, ContractError) and error.name == "TooEarly":
-                # Nodes try calls at the time of their newest block, which lags behind that of the next one.
+                # Nodes try calls at the time of their newest block, which is earlier than the time of the next one.
                 return
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
@@ -123,7 +125,7 @@ class Role(ABC):
         )
 
     def withdraw(self) -> bool:
-        """Fetches what the contract owes to this account; False if that is nothing."""
+        """Withdraws this account's credit from the contract. False if there is none."""
         credit = self.context.contract.credit_of(self.context.address)
         if credit:
             self.order(f"withdraw {credit} wei", "withdraw")
@@ -131,7 +133,7 @@ class Role(ABC):
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, in one sentence."""
+    """An error in one sentence."""
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
         return f"the disk cannot be used now ({error.strerror}{where}): make room, or make it writable"

@@ -1,24 +1,25 @@
-"""The adjudicator's second opinion on a stop, before a bond is put on it."""
+"""Confirmation of a stop by the reference, before a bond is put on it."""
 
 from __future__ import annotations
 
-from roundlog.adjudication.adjudicate import Outcome
+from roundlog.adjudication.adjudicate import NoAnswer
 from roundlog.training.stops import noted_stop
 
 from tiebreak.roles.evidence import Evidence
 
 
 def confirm_stop(evidence: Evidence) -> str | None:
-    """Why no bond may be paid on evidence whose run stopped; None if it did not stop, or rightly so.
+    """The reason why no bond may be paid on evidence of a run that stopped; None if it did not stop, or the stop is
+    confirmed.
 
-    A run that stops (NaN, an infinity, an index out of range) leads to values that are made up, and a game about it
-    ends with the contract's answer on one element: the first one that had no value here. If the contract has a value
-    there, the bond is lost, however honest the run was. So that very element is computed from its openings by the
-    reference that computes as the contract does (`roundlog.adjudication`), which shares nothing with the engine's
-    kernels. The step is executed again for it, as a whole: call this only if one fits into memory.
+    After a stop (NaN, an infinity, an index out of range) a run has fabricated values. A game about it ends with the
+    contract's answer on one element: the first one without a value here. If the contract has a value there, the bond is
+    lost, however honest the run was. So the reference (`roundlog.adjudication`), which computes as the contract does
+    and shares nothing with the engine's kernels, computes this element from its openings. The step is executed again as
+    a whole: call this only if one fits into memory.
 
-    Call it before every bond that stakes on `evidence`; it executes nothing if the run went through. After a restart it
-    knows the stop from the run's directory. Raises OSError, and StorageError for a damaged directory."""
+    Call it before every bond on `evidence`; it executes nothing if the run did not stop. After a restart it reads the
+    stop from the run's directory. Raises OSError, and StorageError for a damaged directory."""
     if not evidence.fabricated.needed:
         return None
     noted = noted_stop(evidence.run_dir)
@@ -32,9 +33,9 @@ def confirm_stop(evidence: Evidence) -> str | None:
         again = "goes through" if found is None else f"stops at operator {found.operator}, element {found.element}"
         return f"{where} stopped at element {stop.element}, and {again} when it is executed again: check this machine"
     answer = evidence.output(step, stop.operator).answer(stop.element)
-    if answer is Outcome.NO_VALUE:
+    if answer is NoAnswer.NO_VALUE:
         return None
-    value = "leaves it to the referee" if isinstance(answer, Outcome) else f"has {answer:#x} there"
+    value = "leaves it to the referee" if isinstance(answer, NoAnswer) else f"has {answer:#x} there"
     return (
         f"{where} stops here at element {stop.element}, but the contract {value}: this machine or this release is "
         "wrong, so report it, and audit with another"

@@ -1,4 +1,5 @@
-"""How much thinking time a party needs in a game: what trees, blocks and this machine make of it."""
+"""Thinking time that a party needs in a game, computed from the trees, the time of a block and the speed of this
+machine."""
 
 from __future__ import annotations
 
@@ -19,24 +20,24 @@ from roundlog.training.policies import alone
 from roundlog.training.run import Run
 
 BLOCKS_A_MOVE = 2
-"""One in which the other side's move is seen, one that takes the answer."""
+"""Blocks for one move: one shows the opponent's move, one takes the answer."""
 
 RESERVE = 3
-"""Over what was measured: blocks come late, fees rise, other programs want the machine as well."""
+"""Safety factor over measured times: blocks come late, fees rise, and other programs use the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What was measured. Seconds."""
+    """Measured times, in seconds."""
 
     block: float
-    """Between two blocks."""
+    """Time between two blocks."""
     step: float
-    """To execute one training step of this job here."""
+    """Time of one training step of the job here."""
 
 
 def step_seconds(job: Job) -> float:
-    """What the first step of a job takes here; the quicker of two executions, because the first one compiles."""
+    """Seconds of the first step of a job here: the faster of two executions, because the first one compiles."""
     seen: list[float] = []
     with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
         run = Run(
@@ -48,8 +49,8 @@ def step_seconds(job: Job) -> float:
 
 
 def most_moves(spec: TrainingSpec, chunks: int, segments: int) -> int:
-    """Moves of one side in the longest game about such a spec: half of every search, rounded up, and what it opens,
-    posts and proves in between. chunks, segments: of the largest output, and of the longest sum."""
+    """Most moves of one side in a game under a spec: half of every search, rounded up, and its openings, posts and
+    proofs. chunks: of the largest output. segments: of the longest sum."""
     trace = depth_of(2 * half_of(spec.operator_count, spec.state_count))
     depths = (depth_of(spec.intervals), depth_of(spec.interval), trace, depth_of(chunks), depth_of(segments))
     # A leaf is opened below each level but the last; then a chunk is posted, an element named, a segment proven.
@@ -68,11 +69,11 @@ def largest_trees(program: Program) -> tuple[int, int]:
 
 
 def least_clock(program: Program, spec: TrainingSpec, pace: Pace, games: int = 1) -> int:
-    """Seconds of thinking time with which a party that is right cannot lose by the clock.
+    """Least seconds of thinking time with which a party that is right cannot lose by the clock.
 
-    Each side's moves wait for blocks; and each of `games` games that run at once asks for an interval and a step of it
-    to be executed again: the interval for its roots, the part before the step for the state there, and the step for
-    its trace and once more for the output of one operator."""
+    Each move waits for blocks. Each of `games` games that run at once needs executions: an interval for its roots, the
+    part before the disputed step for the state there, and the step itself for its trace and once more for the output of
+    one operator."""
     moves = most_moves(spec, *largest_trees(program))
     executions = games * (2 * spec.interval + 2) * pace.step
     return int(RESERVE * (moves * BLOCKS_A_MOVE * pace.block + executions)) + 1

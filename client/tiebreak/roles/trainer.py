@@ -30,7 +30,7 @@ class Claimed:
 
 
 class TrainerRole(JobRole):
-    """Trains one job and lives with the consequences."""
+    """A role that trains one job, claims the result and defends the claim."""
 
     name = "trainer"
 
@@ -61,7 +61,7 @@ class TrainerRole(JobRole):
         if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
             return Progress(state=missing)
         if not self._told_stakes:
-            # Before the work, so that whoever does not like it need not wait for the end.
+            # Told before the work, so that a user can object in time.
             self.notify_job(What.STAKED, stakes(posted, posted.terms.trainer_bond))
             self._told_stakes = True
         duty = Duty(deadline=posted.commit_deadline, stake=posted.terms.reward)
@@ -80,11 +80,12 @@ class TrainerRole(JobRole):
         return self._defend(posted)
 
     def _trained(self, posted: JobView, duty: Duty) -> Claimed | None:
-        """None as long as the training takes."""
+        """The finished training; None until it is done."""
         return self.work(Lane.RUNS, "training", lambda errand: self._train(posted, errand), duty, "the training")
 
     def _train(self, posted: JobView, errand: Errand[Claimed]) -> Claimed:
-        """Raises Refused for a run that has no end, or whose clocks are too short for this machine."""
+        """Trains and publishes. Raises Refused for a run that stops, or for clocks that are too short for this
+        machine."""
         room, job = self.context.room(self.job, posted), self.read_job(posted)
         bonded = posted.status is not JobStatus.OPEN
         if not bonded:
@@ -102,17 +103,6 @@ class TrainerRole(JobRole):
         self.notify_job(What.PUBLISHED, f"published the log ({result.log_bytes} bytes) as {log_cid}")
         self.notify_job(What.PUBLISHED, f"published the final state as {model_cid}")
         return Claimed(evidence, log_cid, model_cid)
-
-    def _recalled(self, posted: JobView, duty: Duty) -> list[Evidence] | None:
-        """The evidence of a finished run, read again without executing anything; empty if there is none, None as long
-        as that takes."""
-
-        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
-            run_dir = self.context.room(self.job, posted) / "run"
-            found = self.context.engine.recall(self.read_job(posted), run_dir)
-            return [] if found is None else [found]
-
-        return self.work(Lane.GAMES, "recalling", recall, duty, "reading the run again")
 
     def _commit(self, posted: JobView, done: Claimed) -> Progress:
         if not self.confirmed(posted):
@@ -135,7 +125,7 @@ class TrainerRole(JobRole):
             self._games.tell_ended(self.games(lambda game: True))
         if posted.live_games:
             return self._play(posted, stake)
-        # What a game would need is on disk; a role with many claims keeps none of them in memory.
+        # Evidence for games is on disk; a role with many claims keeps none in memory.
         self.forget("training")
         self.forget("recalling")
         if self.context.now() <= posted.claim.challenge_deadline:
@@ -147,7 +137,7 @@ class TrainerRole(JobRole):
 
     def _play(self, posted: JobView, stake: int) -> Progress:
         games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
-        # Every game holds the claim up, and silent challengers lose without anything that the trainer has to compute.
+        # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
         end_overdue(self, games)
         due = min(
             (game.deadlines[Side.TRAINER] for game in games.values() if game.deadlines[Side.TRAINER]), default=None
@@ -160,10 +150,10 @@ class TrainerRole(JobRole):
         return replace(self._games.play(games, evidence), stake=stake)
 
     def _evidence(self, posted: JobView, duty: Duty) -> Evidence | None:
-        """What games are played with; None as long as it takes to have it."""
+        """The evidence that games are played with; None until it is ready."""
         if not self.files_are_here(posted, duty):
             return None
-        recalled = self._recalled(posted, duty)
+        recalled = self.recalled(posted, duty, "run", "reading the run again")
         if recalled is None:
             return None
         if recalled:

@@ -1,7 +1,7 @@
-"""Where long work is done, apart from the games: threads for files, for what a game needs now, and for whole runs.
+"""The workshop: threads for long work. There are lanes for files, for work that a game needs now, and for whole runs.
 
-A role asks for a piece of work at every look and goes on; the piece tells when it is done. Runs give way to one another
-between intervals, in the order of `agenda`, and wait at a step while a game needs the machine.
+A role asks for a piece of work, an errand, at every look and does not wait for it. Runs give way to one another between
+intervals, in the order of `agenda`, and pause at a step while a game needs the machine.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ T = TypeVar("T")
 
 
 class Lane(Enum):
-    """What runs side by side."""
+    """Lanes of work that run in parallel."""
 
     FILES = "files"
-    """Fetching: waits for others most of the time."""
+    """Fetching of files, which mostly waits for others."""
     GAMES = "games"
-    """Executing again what a game is about. While there is some, no run takes a step."""
+    """Executions for disputes. While there are any, no run takes a step."""
     RUNS = "runs"
     """Trainings and audits, one at a time."""
 
     @property
     def width(self) -> int:
-        """How many errands of this kind are done at a time."""
+        """Most errands of this lane at a time."""
         return 8 if self is Lane.FILES else 1
 
 
 class Interrupted(Exception):
-    """Work was told to stop; taken up again, it carries on where it stood."""
+    """The work was told to stop; it can be resumed."""
 
 
 class GivesWay(Interrupted):
-    """A run makes room for a more urgent one, and will be continued."""
+    """A run gives way to a more urgent one, and will be resumed."""
 
 
 class Errand(Generic[T]):
-    """A piece of long work. `doing` is what to tell people while it runs."""
+    """A piece of long work. `doing`: a clause that describes it to people while it runs."""
 
     def __init__(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str) -> None:
         self.lane, self.key, self.doing = lane, key, doing
         self.duty = duty
         self.stop = threading.Event()
-        """Set: the work is not wanted any more, and ends at its next step."""
+        """Once set, the work ends at its next step, because it is not wanted any more."""
         self.gives_way = threading.Event()
         self.hold: Callable[[], None] = lambda: None
-        """Called at every step; returns when the step may be taken."""
+        """Called at every step; returns when the next step may run."""
         self.steps = 0
         self.total = 0
         self.step_seconds = 0.0
@@ -68,22 +68,22 @@ class Errand(Generic[T]):
 
     @property
     def error(self) -> BaseException | None:
-        """What the work has raised; None while it runs, and if it succeeded."""
+        """The error that the work has raised; None while it runs, and if it succeeded."""
         return self._error if self.done else None
 
     def result(self) -> T:
-        """What the work has returned. Raises what it has raised."""
+        """The result of the work. Raises the error that the work has raised."""
         assert self.done, "ask only for the result of what is done"
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # set when done without an error
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether the work is done, after at most so many seconds."""
+        """Waits for the end of the work, at most `seconds` seconds. Returns whether it is done."""
         return self._over.wait(seconds)
 
     def run(self) -> None:
-        """Does the work; what it raises is kept for `result`."""
+        """Does the work; an error is kept for `result`."""
         try:
             self._result = self._work(self)
         except GivesWay:
@@ -94,11 +94,12 @@ class Errand(Generic[T]):
         self._over.set()
 
     def taken(self, step: int, total: int, seconds: float, *, may_pause: bool) -> None:
-        """To be called after every step of a run (counted from 0): measures, waits for games, obeys.
+        """To be called after every step of a run (counted from 0): measures, waits for games, and obeys `stop` and
+        `gives_way`.
 
-        may_pause: little would be lost by stopping here. Raises Interrupted, GivesWay."""
+        may_pause: whether little is lost by stopping here. Raises Interrupted, GivesWay."""
         self.steps, self.total = step + 1, total
-        # The slowest of the last steps counts for some time: a machine that is shared does not get faster.
+        # A slow step counts for some time, since a shared machine stays slow.
         self.step_seconds = max(seconds, 0.9 * self.step_seconds + 0.1 * seconds)
         if self.stop.is_set():
             raise Interrupted
@@ -109,30 +110,30 @@ class Errand(Generic[T]):
             raise Interrupted
 
     def measured(self) -> Duty:
-        """The duty with what is known by now about the time that is left."""
+        """The duty with the time that is left, as far as it is measured."""
         if not self.total or not self.step_seconds:
             return self.duty
         return replace(self.duty, seconds=(self.total - self.steps) * self.step_seconds)
 
 
 class Workshop(ABC):
-    """Does errands. The same key is one errand, however often it is asked for."""
+    """A place where errands are done. One key is one errand, however often it is asked for."""
 
     @abstractmethod
     def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
-        """The errand of that key, begun if there is none. `duty` is what hangs on it now."""
+        """The errand of `key`, begun if there is none. duty: its present stake and deadline."""
 
     @abstractmethod
     def forget(self, key: Hashable) -> None:
-        """Drops an errand: one that runs is told to stop, and asking for the key again begins anew."""
+        """Drops an errand. A running errand is told to stop; asking for its key again begins a new one."""
 
     @abstractmethod
     def close(self, patience: float = 1.0) -> bool:
-        """Tells all errands to stop, and waits for that so many seconds at most. Whether they all did."""
+        """Tells all errands to stop, and waits at most `patience` seconds for that. Returns whether they all did."""
 
 
 class Inline(Workshop):
-    """Does every errand at once, while the role waits: for tests and stories that count steps."""
+    """A workshop that does every errand at once, while the role waits; for tests and stories that count steps."""
 
     def __init__(self) -> None:
         self._errands: dict[Hashable, Errand[Any]] = {}
@@ -152,13 +153,13 @@ class Inline(Workshop):
 
 
 class Threads(Workshop):
-    """Threads of this process; they end with it. `now`: the chain's clock, in seconds since 1970."""
+    """A workshop with threads, which end with the process. `now`: the chain's clock, in seconds since 1970."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._errands: dict[Hashable, Errand[Any]] = {}
         self._waiting: dict[Lane, dict[Hashable, Errand[Any]]] = {lane: {} for lane in Lane}
-        # Not by key: one that was forgotten may end after another of its key has begun.
+        # Not by key: a forgotten errand may end after another with its key has begun.
         self._running: dict[Lane, list[Errand[Any]]] = {lane: [] for lane in Lane}
         self._change = threading.Condition()
         self._closed = False
@@ -221,11 +222,11 @@ class Threads(Workshop):
         return order({key: errand.measured() for key, errand in self._waiting[lane].items()}, self._now())
 
     def _prefer(self, lane: Lane) -> None:
-        """Lets a run that is under way make room for a more urgent one."""
+        """Tells the current run to give way if a waiting run is more urgent."""
         if lane is not Lane.RUNS or not self._waiting[lane] or not self._running[lane]:
             return
         running = self._running[lane][0]
-        both = {running.key: running, **self._waiting[lane]}  # that which runs goes on where nothing else decides
+        both = {running.key: running, **self._waiting[lane]}  # first, so that it continues if all else is equal
         if order({key: errand.measured() for key, errand in both.items()}, self._now())[0] != running.key:
             running.gives_way.set()
         else:

@@ -65,7 +65,7 @@ class Cid:
         if len(data) == 36 and data[0] == 1 and data[1] in (DAG_PB, RAW) and data[2:4] == _MULTIHASH_PREFIX:
             return cls(data[1], data[4:])
         raise InvalidCid(
-            f"a link holds {data[:40].hex()}, which is not a SHA-256 content identifier: refuse the content."
+            f"the link {data[:40].hex()} is not a SHA-256 content identifier: ask its publisher to add it again."
         )
 
     def to_bytes(self) -> bytes:

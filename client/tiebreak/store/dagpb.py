@@ -89,7 +89,9 @@ def decode(block: bytes, name: str) -> UnixFsNode:
     try:
         node = _decode(block)
     except (ValueError, TypeError) as error:
-        raise MalformedContent(f"block {name} is not a UnixFS node ({error}): refuse the content.") from error
+        raise MalformedContent(
+            f"block {name} is not a UnixFS node ({error}): ask its publisher to add it again."
+        ) from error
     if encode(node) != block:
         raise MalformedContent(f"block {name} is not canonically encoded: publish the content again with `ipfs add`.")
     return node
@@ -115,7 +117,7 @@ def _decode_link(message: bytes) -> Link:
         text = name.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UnsafeName(
-            f"a directory entry has the name {name[:80]!r}, which is not UTF-8: refuse the content."
+            f"a directory entry has the name {name[:80]!r}, which is not UTF-8: ask its publisher to add it again."
         ) from error
     return Link(Cid.from_bytes(target), text, size)
 

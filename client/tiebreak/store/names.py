@@ -22,6 +22,6 @@ def check_name(name: str) -> None:
     ):
         shown = name if len(name) <= 80 else name[:77] + "..."
         raise UnsafeName(
-            f"the directory entry {shown!r} is not a plain file name: rename it, or refuse the content if "
+            f"the directory entry {shown!r} is not a plain file name: rename it, or ask its publisher to if "
             "it was fetched."
         )

@@ -158,8 +158,7 @@ class _Walk:
         if size > self._bytes_left:
             raise ContentTooLarge(
                 f"{cid} brings {size} bytes where at most {self._bytes_left} of {self._max_bytes} are "
-                "allowed: "
-                "refuse it, or allow more if you trust its author."
+                "allowed: allow more, or ask its publisher for less."
             )
         self._bytes_left -= size
         blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
@@ -168,16 +167,22 @@ class _Walk:
     def _content(self, cid: Cid, node: UnixFsNode, size: int, depth: int, blocks_left: list[int]) -> Iterator[bytes]:
         """Yields exactly `size` bytes or raises."""
         if _promised_size(cid, node) != size:
-            raise MalformedContent(f"file block {cid} has another size than its parent promises: refuse the content.")
+            raise MalformedContent(
+                f"file block {cid} has another size than its parent promises: ask its publisher to add it again."
+            )
         if not node.links:
             yield node.data or b""
             return
         if depth == MAX_FILE_DEPTH:
-            raise MalformedContent(f"the file with block {cid} nests deeper than {MAX_FILE_DEPTH} levels: refuse it.")
+            raise MalformedContent(
+                f"the file of block {cid} nests deeper than {MAX_FILE_DEPTH} levels: ask its publisher to add it again."
+            )
         for link, child_size in zip(node.links, node.block_sizes, strict=True):
             blocks_left[0] -= 1
             if blocks_left[0] < 0:
-                raise MalformedContent(f"the file with block {cid} is cut into absurdly small pieces: refuse it.")
+                raise MalformedContent(
+                    f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it again."
+                )
             child = _as_file(link.cid, self._fetch(link.cid))
             yield from self._content(link.cid, child, child_size, depth + 1, blocks_left)
 
@@ -195,13 +200,15 @@ class _Walk:
         if node is None or node.kind != DIRECTORY or node.data is not None or node.file_size is not None:
             raise MalformedContent(f"{cid} is not a directory: check the identifier.")
         if depth == MAX_DIRECTORY_DEPTH:
-            raise ContentTooLarge(f"{cid} nests deeper than {MAX_DIRECTORY_DEPTH} directories: refuse it.")
+            raise ContentTooLarge(
+                f"{cid} nests deeper than {MAX_DIRECTORY_DEPTH} directories: ask its publisher for a flatter one."
+            )
         self._entries_left -= len(node.links)
         if self._entries_left < 0:
-            raise ContentTooLarge(f"{cid} has more entries than allowed: refuse it, or allow more.")
+            raise ContentTooLarge(f"{cid} has more entries than allowed: allow more, or ask its publisher for fewer.")
         names = [link.name.encode("utf-8") for link in node.links]
         if any(before >= after for before, after in itertools.pairwise(names)):
-            raise UnsafeName(f"directory {cid} has repeated or unsorted names: refuse the content.")
+            raise UnsafeName(f"directory {cid} has repeated or unsorted names: ask its publisher to add it again.")
         path.mkdir()
         for link in node.links:
             check_name(link.name)
@@ -216,7 +223,8 @@ class _Walk:
                     self.write_file(link.cid, child, target)
             except FileExistsError as error:
                 raise UnsafeName(
-                    f"directory {cid} has two entries that are {link.name!r} on this file system: refuse the content."
+                    f"directory {cid} has two entries that are {link.name!r} on this file system: "
+                    "ask its publisher to add it again."
                 ) from error
 
 
@@ -230,18 +238,21 @@ def _as_file(cid: Cid, block: bytes) -> UnixFsNode:
         return UnixFsNode(RAW_LEAF, block, len(block))
     node = decode(block, str(cid))
     if node.kind == SYMLINK:
-        raise MalformedContent(f"{cid} is a symbolic link, which is never followed: refuse the content.")
+        raise MalformedContent(
+            f"{cid} is a symbolic link, which is never followed: ask its publisher to add the file itself."
+        )
     if node.kind in (DIRECTORY, SHARDED_DIRECTORY):
         raise MalformedContent(f"{cid} is a directory where a file is expected: check the identifier.")
     if node.kind not in (FILE, RAW_LEAF):
-        raise MalformedContent(f"{cid} is of the unknown UnixFS kind {node.kind}: refuse the content.")
+        raise MalformedContent(f"{cid} is of the unknown UnixFS kind {node.kind}: ask its publisher to add it again.")
     if len(node.links) != len(node.block_sizes):
         raise MalformedContent(
-            f"file block {cid} gives {len(node.block_sizes)} sizes for {len(node.links)} links: refuse it."
+            f"file block {cid} gives {len(node.block_sizes)} sizes for {len(node.links)} links: "
+            "ask its publisher to add it again."
         )
     if node.links and (node.data is not None or 0 in node.block_sizes or any(link.name for link in node.links)):
         raise MalformedContent(
-            f"file block {cid} mixes content, empty parts or names into its links: refuse the content."
+            f"file block {cid} mixes content, empty parts or names into its links: ask its publisher to add it again."
         )
     return node
 
@@ -250,7 +261,7 @@ def _promised_size(cid: Cid, node: UnixFsNode) -> int:
     actual = sum(node.block_sizes) if node.links else len(node.data or b"")
     if (node.file_size or 0) != actual:
         raise MalformedContent(
-            f"file block {cid} promises {node.file_size} bytes but holds {actual}: refuse the content."
+            f"file block {cid} promises {node.file_size} bytes but holds {actual}: ask its publisher to add it again."
         )
     return actual
 

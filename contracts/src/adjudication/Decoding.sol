@@ -4,8 +4,8 @@ pragma solidity 0.8.37;
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Scalars} from "./Scalars.sol";
 
-/// @title From bytes to a descriptor that can be evaluated
-/// @notice Every call begins here, so that what no program has is refused everywhere, and by the same error.
+/// @title Decoding of descriptors
+/// @notice Every call begins here, so that a malformed descriptor is refused everywhere, and by the same error.
 library Decoding {
     using Descriptors for Descriptor;
 
@@ -26,7 +26,7 @@ library Decoding {
     /// @dev The greatest code of each family, a digit for each as above.
     uint256 private constant CODES = 0x0001_0070_0100_0000;
 
-    /// @notice Not what `abi.encode` makes of any descriptor: here stands another number than has to, or the end.
+    /// @notice The encoding is not the one of `abi.encode`: at this position stands a wrong number, or the end.
     error NotCanonical(uint256 position);
 
     /// @notice The descriptor. Reverts for anything else (without data if a number leaves its type).

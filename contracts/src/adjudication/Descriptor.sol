@@ -25,7 +25,7 @@ enum Family {
     FUNCTION,
     /// The sum of one input, or of the products of two, correctly rounded.
     SUM,
-    /// The sum of those elements of input 0 at which input 1 is the element's label.
+    /// The sum of the elements of input 0 at which input 1 is the element's label.
     SELECTED_SUM,
     /// The largest or smallest of the terms; a zero is +0.
     EXTREME,
@@ -112,7 +112,7 @@ enum Fault {
     ALIAS
 }
 
-/// @title Reading a descriptor
+/// @title Sizes that follow from a descriptor
 /// @notice A descriptor is the payload of a leaf under the spec's program root. Nobody vouches for it: whatever it says, its evaluation ends
 ///         soon, does not overflow, and reads nothing that is not there.
 library Descriptors {
@@ -144,7 +144,7 @@ library Descriptors {
         return self.family >= Family.SUM;
     }
 
-    /// @notice Openings that the terms of one element need: 0 for what is no reduction, and at least 1 for what is.
+    /// @notice Openings that the terms of one element need: at least 1 for a reduction, 0 for all else.
     function segments(Descriptor memory self) internal pure returns (uint256) {
         if (!isReduction(self)) return 0;
         uint256 length = self.segment;
@@ -163,7 +163,7 @@ library Descriptors {
         return self.parameters[position];
     }
 
-    /// @notice A parameter that must not be negative.
+    /// @notice The value of a parameter that must not be negative.
     function natural(Descriptor memory self, uint256 position) internal pure returns (uint256) {
         int64 number = parameter(self, position);
         if (number < 0) revert MalformedDescriptor(Fault.NEGATIVE);

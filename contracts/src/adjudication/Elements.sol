@@ -13,7 +13,7 @@ library Elements {
     using Descriptors for Descriptor;
     using Reading for Operands;
 
-    /// @dev An element that reads what is not there has no value, so whoever claims one is wrong.
+    /// @dev An element that reads beyond a tensor has no value, so every claim of one is wrong.
     function compute(Operands memory operands, ChunkOpening[] calldata openings, IFunctions functions, uint8 roundingBits)
         internal
         pure

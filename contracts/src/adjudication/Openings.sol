@@ -15,7 +15,7 @@ struct ChunkOpening {
     bytes32[] proof;
 }
 
-/// @notice A tensor of which chunks are opened.
+/// @notice A tensor with opened chunks.
 struct Tensor {
     bytes32 root;
     DType dtype;
@@ -43,7 +43,7 @@ struct Index {
     uint256 chunkSize;
 }
 
-/// @title Reading elements of tensors that are known by their roots
+/// @title Reading elements from opened chunks of tensors
 /// @notice Openings are checked once, all of them, and then read like an array. They have to stand in ascending order of (input, chunk),
 ///         each once.
 library Openings {
@@ -128,7 +128,7 @@ library Openings {
         return uint64(reverse(uint64(bytes8(data[start:start + 8]))));
     }
 
-    /// @notice One element of a tensor of which the one chunk that is needed is opened.
+    /// @notice One element of a tensor, from the one chunk that holds it.
     function elementIn(ChunkOpening calldata opening, Tensor memory tensor, uint256 position, uint32 chunkSize)
         internal
         pure

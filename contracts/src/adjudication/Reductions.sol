@@ -87,7 +87,7 @@ library Reductions {
         return closed(accumulator);
     }
 
-    /// @dev A term of which one factor is padding is left out, and nothing of it needs to be opened.
+    /// @dev A term with a factor in the padding is left out, and none of its factors needs to be opened.
     function addTerm(Accumulator memory accumulator, Operands memory operands, ChunkOpening[] calldata openings) private pure {
         (uint256 flat, bool valid) = Access.read(operands.rows[0]);
         if (!valid) return;
@@ -152,7 +152,7 @@ library Reductions {
         return isLargest ? Binary32.lt(best, x) : Binary32.lt(x, best);
     }
 
-    /// @dev INVARIANT: of all running results only what terms come to is read, in its one form; so no two leaves mean the same.
+    /// @dev INVARIANT: a running result is read only in its canonical form, so no two leaves mean the same.
     function bestOf(Descriptor memory descriptor, Partial memory before) private pure returns (Best memory) {
         (uint256 found, uint256 value) = (uint256(before.words[0]), uint256(before.words[1]));
         int64 label = integerOf(before.words[2]);

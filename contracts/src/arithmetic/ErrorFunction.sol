@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {FixedPoint, Interval} from "./FixedPoint.sol";
 
-/// @title erf
+/// @title Error function erf
 library ErrorFunction {
     uint256 private constant BITS = 112;
     /// @dev floor(2 / sqrt(pi) * 2^120).

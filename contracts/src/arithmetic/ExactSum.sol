@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {Float32, Rounding} from "./Rounding.sol";
 
-/// @notice An exact sum on its way: (window0 + window1 * 2^128 + window2 * 2^256 + window3 * 2^384) * 2^-298, unless `special` is set.
+/// @notice An unfinished exact sum: (window0 + window1 * 2^128 + window2 * 2^256 + window3 * 2^384) * 2^-298, unless `special` is set.
 struct Accumulator {
     int256 window0;
     int256 window1;
@@ -41,7 +41,7 @@ library ExactSum {
     uint256 private constant SPECIAL_SHIFT = 224;
     uint256 private constant WINDOW_MASK = type(uint128).max;
 
-    /// @notice A partial sum that is larger than any sum of `MAX_TERMS` products.
+    /// @notice The partial sum is larger than any sum of `MAX_TERMS` products.
     error PartialSumOutOfRange(int256 high);
 
     /// @notice Adds the product of two patterns (below 2^32 each).

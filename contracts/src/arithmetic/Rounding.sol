@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 /// @notice The bit pattern of an IEEE 754 binary32 number: sign, 8 bits of exponent, 23 of fraction.
 type Float32 is uint32;
 
-/// @title The one place where anything is rounded
+/// @title Rounding, in one place for all operators
 /// @notice IEEE 754-2019, 4.3.1 (to nearest, ties to even) with subnormals and overflow to infinity.
 library Rounding {
     uint256 internal constant EXPONENT_MASK = 0xFF;

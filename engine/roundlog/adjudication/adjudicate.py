@@ -1,4 +1,5 @@
-"""What the contract decides: one element of one operator, or one segment of a long reduction, from opened chunks."""
+"""Adjudication as the contract does it: one element of one operator, or one segment of a long reduction, from opened
+chunks."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MAX_ROW = 1 << 16
 """Bytes of a row of data that fit a transaction; a longer one is the referee's."""
 
 
-class Outcome(enum.Enum):
+class NoAnswer(enum.Enum):
     """Instead of an element's bits."""
 
     NO_VALUE = "no value"
@@ -32,7 +33,7 @@ class Outcome(enum.Enum):
     referee does."""
 
 
-Answer = int | Outcome
+Answer = int | NoAnswer
 """An element: FP32 as its bit pattern, int64 as its value, bool as 0 or 1; or none."""
 
 
@@ -41,7 +42,7 @@ class NoValueError(ArithmeticError):
 
 
 class Tree(enum.IntEnum):
-    """What an opened chunk belongs to."""
+    """Tree that an opened chunk belongs to."""
 
     VALUE = 0
     """The output of an earlier operator; `tensor` is its number."""
@@ -73,7 +74,7 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """What the spec and the dispute say about the step: numbers of the job, and the step counted from 0."""
+    """Step that is disputed: numbers of the job, and the step counted from 0."""
 
     step: int
     seed: int
@@ -103,7 +104,7 @@ def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks)
             return finish(descriptor, whole, step.rounding_bits)
         return _pointwise(descriptor, element, chunks, step.rounding_bits)
     except NoValueError:
-        return Outcome.NO_VALUE
+        return NoAnswer.NO_VALUE
 
 
 def run_segment(descriptor: Descriptor, element: int, partial: Partial, terms: range, chunks: Chunks) -> Partial:
@@ -137,7 +138,7 @@ def segments(descriptor: Descriptor) -> list[range]:
 def finish(descriptor: Descriptor, partial: Partial, rounding_bits: int = ieee.FULL_BITS) -> Answer:
     """The element that the last running result stands for."""
     result = partial.finish(rounding_bits)
-    return Outcome.NO_VALUE if result is None else result
+    return NoAnswer.NO_VALUE if result is None else result
 
 
 def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) -> Answer:
@@ -147,7 +148,7 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
             place = read(item, index)
             if place is not None:
                 bits = _item(item, place, chunks)
-                return Outcome.NO_VALUE if d.code == Copy.FINITE and not ieee.is_finite(bits) else bits
+                return NoAnswer.NO_VALUE if d.code == Copy.FINITE and not ieee.is_finite(bits) else bits
         raise NoValueError("no input has this element")
     if d.family == Family.GATHER:
         replaced = d.parameters[0], _read(d.inputs[1], index, chunks)
@@ -160,7 +161,7 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
         return int(SCALARS[Scalar(d.code)](*operands))
     assert d.family == Family.FUNCTION
     value = evaluate(Function(d.code), operands[0], rounding_bits)
-    return Outcome.UNDECIDED if value is None else value
+    return NoAnswer.UNDECIDED if value is None else value
 
 
 def _load(d: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:
@@ -171,7 +172,7 @@ def _load(d: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:
     if d.family == Family.DATA:
         offset, row_bytes, items = p
         if row_bytes > MAX_ROW:
-            return Outcome.UNDECIDED
+            return NoAnswer.UNDECIDED
         sample, item = divmod(element, items)
         row = row_of_position(step.seed, step.step * step.batch_size + sample, step.data_rows)
         start_byte = offset + item * d.dtype.itemsize

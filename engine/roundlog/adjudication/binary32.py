@@ -65,7 +65,7 @@ def nearest(number: Fraction, *, zero: int = 0, width: int = 32) -> int:
 
 
 def rounded(number: Fraction, width: int = 32) -> int:
-    """What an inexact operator gives: to nearest, ties to even, and every zero is +0."""
+    """Result of an inexact operator: rounded to nearest, ties to even, and every zero is +0."""
     bits = nearest(number, width=width)
     return 0 if bits == SIGN else bits
 

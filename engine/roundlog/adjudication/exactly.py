@@ -1,4 +1,4 @@
-"""What the referee answers, where the contract cannot tell."""
+"""Answers of the referee, where the contract cannot tell."""
 
 from __future__ import annotations
 

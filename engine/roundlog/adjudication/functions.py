@@ -119,7 +119,7 @@ def _beside(negative: bool, mantissa: int, exponent: int, outwards: bool) -> Int
 
 
 def _below_one(negative: bool) -> Interval:
-    """The same for +-1, towards zero: the next boundary is 1 - 2^-25."""
+    """Interval next to +-1, on the side of zero: the next boundary is 1 - 2^-25."""
     return _beside(negative, 1 << 23, -23, outwards=False)
 
 

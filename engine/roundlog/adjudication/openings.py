@@ -1,4 +1,4 @@
-"""What a party opens: which chunks an element depends on, and the proofs that lead from them to agreed roots."""
+"""Openings: the chunks that an element depends on, and the proofs that lead from them to agreed roots."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def needed(program: Program, q: int) -> set[int]:
 
 @dataclass(kw_only=True, slots=True)
 class Material:
-    """Everything that openings of one operator are cut from. Implements `Chunks`.
+    """Tensors that the openings of one operator are cut from. Implements `Chunks`.
 
     values: outputs by value number, at least the operator's inputs. states: state before the step, in program order.
     dataset: fields [rows, ...] in program order. schedule: f32[steps, columns]. literals: of a CONSTANT operator."""
@@ -61,7 +61,7 @@ class Material:
     schedule: torch.Tensor
     literals: tuple[DType, tuple[int, ...]] | None = None
     _bytes: dict[tuple[Tree, int], memoryview] = field(default_factory=dict, init=False)
-    """Of the tensors that were read, so that each is looked at as a whole only once."""
+    """Bytes of the tensors that were read, so that each is looked at as a whole only once."""
 
     @staticmethod
     def of(
@@ -109,7 +109,7 @@ class Material:
 
 
 @dataclass(slots=True)
-class Recorder:
+class ReadRecorder:
     """Passes chunks on and notes which."""
 
     chunks: Chunks
@@ -121,7 +121,7 @@ class Recorder:
 
 
 def _recorded(material: Chunks, run: Callable[[Chunks], _R]) -> tuple[_R, list[Chunk]]:
-    recorder = Recorder(material)
+    recorder = ReadRecorder(material)
     result = run(recorder)
     return result, sorted(recorder.seen)
 

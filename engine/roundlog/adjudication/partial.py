@@ -33,7 +33,7 @@ class Partial(ABC):
 
     @abstractmethod
     def absorb(self, operands: tuple[int, ...], label: int) -> Partial:
-        """With one more term: FP32 as bits, int64 as values, bool as 0 or 1."""
+        """The running result with one more term: FP32 as bits, int64 as values, bool as 0 or 1."""
 
     @abstractmethod
     def finish(self, width: int) -> int | None:
@@ -100,7 +100,7 @@ class Largest(Partial):
 
 
 class Smallest(Largest):
-    """The same with the order turned round: flipping both signs does."""
+    """Smallest element, found as the largest one with both signs flipped."""
 
     sign = ieee.SIGN
 

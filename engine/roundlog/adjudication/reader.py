@@ -1,4 +1,4 @@
-"""Which elements an operator reads: for an output element and a reduction index, from its descriptor alone."""
+"""Elements that an operator reads for an output element and a reduction index, from its descriptor alone."""
 
 from __future__ import annotations
 

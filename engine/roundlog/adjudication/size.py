@@ -1,4 +1,4 @@
-"""How large the proof of one element can get: what does not fit a transaction cannot be shown to a contract."""
+"""Largest size of the proof of one element: a proof that does not fit a transaction cannot be shown to a contract."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roundlog.spec import TrainingSpec
 
 _WORD = 32
 _OPENING_WORDS = 8
-"""Of an opening beside its data and its siblings: its numbers, and what the encoding adds to lists."""
+"""Bytes of an opening beside its data and its siblings: its numbers, and the lengths of its lists."""
 _FIXED_BYTES = 2 * CHUNK_SIZE
 """The trainer's chunk, and the numbers around it."""
 

@@ -65,7 +65,7 @@ def _round_one(name: str, x: float, bits: int) -> float:
 
 
 def _has_value(name: str, x: F32) -> Bool:
-    """Which arguments the function is defined for."""
+    """Mask of the arguments that the function is defined for."""
     if name in ("sin", "cos"):
         return np.isfinite(x)
     return ~np.isnan(x) & (x >= {"log": 0, "log1p": -1}.get(name, -np.inf))

@@ -55,8 +55,8 @@ class DisturbedError(MachineError):
 
 @contextmanager
 def undisturbed(what: str) -> Iterator[None]:
-    """Everything inside is computed in the right floating-point environment, on this thread and on those of the
-    kernels; afterwards this thread has its own again. what: what is computed, for a sentence.
+    """Context in which everything is computed in the right floating-point environment, on this thread and on those of
+    the kernels; afterwards this thread has its own again. what: what is computed, for a sentence.
 
     Raises DisturbedError if one of them was in another environment in the end, MachineError if this thread is in
     another one that cannot be changed here."""
@@ -86,7 +86,8 @@ _ATTEMPTS = 3
 
 
 def until_undisturbed(compute: Callable[[], T], again: Callable[[], None]) -> T:
-    """What `compute` returns, called again, after `again`, where it raises DisturbedError. Raises the last one."""
+    """The result of `compute`, which is called again, after `again`, where it raises DisturbedError. Raises the last
+    such error."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return compute()

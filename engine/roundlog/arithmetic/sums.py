@@ -93,8 +93,8 @@ class RunningSums:
         self._parts += 1
 
     def rounded(self, terms: int, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
-        """As `round_sums_of`; terms: of all parts together. An error is added up with at most so many others, and with
-        two more a part."""
+        """The rounded sums of all parts, as `round_sums_of` gives them; terms: of all parts together. An error is added
+        up with at most so many others, and with two more a part."""
         return round_sums_of(self._total, self._errors, self._magnitude, terms + 2 * self._parts, bits)
 
 

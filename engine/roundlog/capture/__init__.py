@@ -1,4 +1,5 @@
-"""From an ordinary PyTorch training task to a program: forward, loss, backward and optimizer update of one step."""
+"""Capture of an ordinary PyTorch training task as a program: forward, loss, backward and optimizer update of one
+step."""
 
 from roundlog.capture.checkpoint import load_checkpoint
 from roundlog.capture.errors import CaptureError

@@ -39,9 +39,9 @@ class Builder:
         """The call that draws random numbers which is being lowered."""
         self._streams: dict[object, int] = {}
         self._drawn: dict[Draw, int] = {}
-        """How many streams a call has taken."""
+        """Number of streams that a call has taken."""
         self.places: dict[Value, int] = {}
-        """Where values are in the program that was finished."""
+        """Places of the values in the finished program."""
 
     def type(self, value: Value) -> TensorType:
         return self.nodes[value].type

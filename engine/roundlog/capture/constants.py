@@ -17,7 +17,7 @@ from roundlog.capture.rules import VIEWS
 
 
 class Constants:
-    """Which nodes of a graph are constant, and what they give."""
+    """Constant nodes of a graph, and their values."""
 
     def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
         """module: what the graph's attributes are found in."""

@@ -28,9 +28,9 @@ class Draw:
     """One operator call that draws random numbers."""
 
     number: int
-    """Of the call in its step."""
+    """Number of the call in its step."""
     state: str
-    """Of the generator, as the call has found it."""
+    """State of the generator before the call."""
 
 
 class Draws(TorchDispatchMode):
@@ -44,7 +44,7 @@ class Draws(TorchDispatchMode):
         self._calls = 0
         self._states = {generator: {_digest(state)} for generator, state in states.items()}
         self.refused: list[CaptureError] = []
-        """What was raised, whether or not the user's code has caught it."""
+        """Error that was raised, whether or not the user's code has caught it."""
         self.drawn: list[torch.Tensor] = []
         """Copies of what was drawn, in order: nodes of the graph."""
 
@@ -104,7 +104,7 @@ class Replay(TorchDispatchMode):
 
 
 def generator_key(generator: torch.Generator | None) -> int:
-    """What a generator is known by; 0 for that of torch."""
+    """Identity of a generator; 0 for that of torch."""
     if generator is None:
         return 0
     # Python's objects for generators are made anew; what they stand for has an address.

@@ -1,4 +1,4 @@
-"""What stops a capture."""
+"""Errors that stop a capture."""
 
 from torch.fx import traceback
 

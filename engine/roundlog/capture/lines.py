@@ -1,4 +1,4 @@
-"""Which line of the user's code each traced operator came from, through the backward pass too, and which lines an error
+"""Lines of the user's code that traced operators came from, through the backward pass too, and lines that an error
 passed through."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CAPTURE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-"""Where code lies that is not the user's."""
+"""Folders of code that is not the user's."""
 
 
 class SourceLines(TorchDispatchMode):
@@ -106,7 +106,7 @@ def is_internal(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePlace:
     """A line of Python that an error passed through."""
 
     frame: FrameType
@@ -139,11 +139,11 @@ class Place:
         return f"{Path(self.path).name}:{self.line}"
 
 
-def places_of(error: BaseException) -> list[Place]:
+def places_of(error: BaseException) -> list[SourcePlace]:
     """The lines that an error passed through, from the outermost to the innermost."""
     traceback, found = error.__traceback__, []
     while traceback is not None:
-        found.append(Place(traceback.tb_frame, traceback.tb_lineno))
+        found.append(SourcePlace(traceback.tb_frame, traceback.tb_lineno))
         traceback = traceback.tb_next
     return found
 
@@ -168,7 +168,7 @@ def place_of_call() -> str:
 def _user_place(frame: FrameType | None) -> str:
     while frame is not None:
         if not is_internal(frame.f_code.co_filename):
-            return Place(frame, frame.f_lineno).name
+            return SourcePlace(frame, frame.f_lineno).name
         frame = frame.f_back
     return ""
 

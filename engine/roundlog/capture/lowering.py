@@ -1,4 +1,4 @@
-"""From a traced graph of ATen operators to a program in the project's own operator set."""
+"""Lowering of a traced graph of ATen operators to a program in the project's own operator set."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the values of a program come from in the user's own step."""
+    """Origin of a program's values in the user's own step."""
 
     tensors: dict[str, torch.Tensor]
     """State name -> the user's own tensor. Optimizer slots and large constants have none."""
@@ -80,7 +80,7 @@ class _Lowering(Context):
         self.task = task
         self.traced = traced
         self.values: dict[fx.Node, Any] = {}
-        """What each graph node stands for: a value, a tuple of them, or, for what was computed at capture, the tensor
+        """Meaning of each graph node: a value, a tuple of them, or, where it was computed at capture, the tensor
         itself, until an operator of the program needs it."""
         self.constants = Constants(traced.graph, traced.graph.graph)
         self.states: dict[str, torch.Tensor] = {}
@@ -147,7 +147,7 @@ class _Lowering(Context):
             self.values[node] = self.builder.source_op(op, kind, slot=slot)
 
     def value(self, node: fx.Node) -> Any:
-        """What a graph node stands for, as values of the program."""
+        """Values of the program that a graph node stands for."""
         value = self.values[node]
         if isinstance(value, torch.Tensor):
             value = self.values[node] = self.literal(value)

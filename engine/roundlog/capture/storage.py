@@ -17,7 +17,7 @@ from roundlog.program import ProgramError
 
 
 class Storages:
-    """Which graph nodes share memory, and what they stand for after a write.
+    """Graph nodes that share memory, and their meaning after a write.
 
     A view is remembered with the rule that computes it from its base. A write into a view is carried back, view by
     view, to the tensor that owns the memory; then every view of that tensor is computed again."""

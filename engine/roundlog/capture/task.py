@@ -1,4 +1,4 @@
-"""What a user brings: an ordinary model, loss, optimizer and data."""
+"""Task of a user: an ordinary model, loss, optimizer and data."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class Task:
         self._check_numbers()
         self._check_dataset()
         if not 1 <= self.batch_size <= self.rows:
-            raise CaptureError(f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows")
+            raise CaptureError(
+                f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows: choose a smaller batch_size"
+            )
         for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
             if is_lazy(tensor):
                 raise CaptureError(f"{name} of a lazy module has no shape yet: run the model on a batch first")
@@ -102,7 +104,7 @@ class Task:
                 "choose a number of steps that the interval divides"
             )
         if not 0 <= self.seed < 2**64:
-            raise CaptureError(f"the seed {self.seed} does not fit 64 bits")
+            raise CaptureError(f"the seed {self.seed} does not fit 64 bits: choose one in 0..2^64 - 1")
         if self.micro_batches < 1 or self.batch_size % self.micro_batches:
             raise CaptureError(
                 f"a batch of {self.batch_size} cannot be cut into {self.micro_batches} equal parts: "
@@ -132,11 +134,14 @@ class Task:
             if field.layout != torch.strided:
                 raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
             if field.shape[0] != self.rows:
-                raise CaptureError(f"dataset field {name} has {field.shape[0]} rows, the first field {self.rows}")
+                raise CaptureError(
+                    f"dataset field {name} has {field.shape[0]} rows, the first field {self.rows}: "
+                    "give all fields the same number of rows"
+                )
 
 
 _LOSS = 'give a function of both, as lambda model, batch: F.mse_loss(model(batch["x"]), batch["y"])'
-"""What to do about a loss."""
+"""Advice about a loss, for refusals."""
 
 
 def _is_of_torch(loss: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from roundlog.capture.lines import Place, places_of
+from roundlog.capture.lines import SourcePlace, places_of
 
 _HIGHER_ORDER = re.compile(r"HigherOrderOperator (\w+)")
 _BUILD_PATH = re.compile(
@@ -37,7 +37,7 @@ def reason(error: BaseException) -> str:
     return _ADDRESS.sub("", _BUILD_PATH.sub("", line)).strip() or type(error).__name__
 
 
-def _is_packed(place: Place) -> bool:
+def _is_packed(place: SourcePlace) -> bool:
     """Whether it is a line of what torch.nn.utils.rnn does with packed sequences."""
     path = place.path.replace("\\", "/")
     if path.endswith("torch/nn/utils/rnn.py"):

@@ -61,7 +61,7 @@ _NAN = 0x7FC00000
 
 
 def _has_other_nan(array: NDArray[np.generic]) -> bool:
-    """Of a contiguous array of floats that is not empty."""
+    """Whether a contiguous array of floats, not empty, has a NaN that is not the canonical one."""
     if array.dtype != np.float32:
         # The maximum of anything with a NaN is NaN: one pass, and no mask as large as the tensor.
         return bool(np.isnan(array.max()))

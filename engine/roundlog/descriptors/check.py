@@ -1,4 +1,5 @@
-"""What holds for every descriptor. The contract repeats the checks that docs/protocol.md marks as its own."""
+"""Checks of descriptors, which hold for every one. The contract repeats the checks that docs/protocol.md marks as its
+own."""
 
 from __future__ import annotations
 

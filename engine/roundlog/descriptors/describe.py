@@ -18,7 +18,7 @@ from roundlog.program import Attribute, Node, Program, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a rule looks at: one operator of a checked program."""
+    """Subject of a rule: one operator of a checked program."""
 
     program: Program
     index: int

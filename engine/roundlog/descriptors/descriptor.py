@@ -16,7 +16,7 @@ class DescriptorError(ProgramError):
 
 
 class Family(enum.IntEnum):
-    """How an element of the output comes about. The numbers are part of the encoding."""
+    """Family of an operator: how an element of its output is computed. The numbers are part of the encoding."""
 
     STATE = 0
     DATA = 1

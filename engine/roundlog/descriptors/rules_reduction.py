@@ -116,7 +116,8 @@ def _matmul(subject: Subject) -> Descriptor:
 
 
 def _spatial(axes: Axes, subject: Subject, out: tuple[int, int], tap: tuple[int, int]) -> list[Row]:
-    """Where output position and kernel tap meet the input, an axis each: out * stride + tap * dilation - padding."""
+    """Index of the input for an output position and a kernel tap, an axis each: out * stride + tap * dilation -
+    padding."""
     lists = (subject.integers(name) for name in ("padding", "stride", "dilation"))
     return [
         axes.row(-padding, (out[a], stride), (tap[a], dilation))

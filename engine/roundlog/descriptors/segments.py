@@ -1,4 +1,4 @@
-"""How many terms of a long reduction one opening covers."""
+"""Segments of a long reduction: the number of terms that one opening covers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roundlog.descriptors.check import MAX_SEGMENT
 from roundlog.descriptors.descriptor import Descriptor, Family, Input
 
 GAS_BUDGET = 2_500_000
-"""Of the 3,000,000 for one adjudication: the rest is for the descriptor, the roots of the inputs and storage."""
+"""Gas of the 3,000,000 for one adjudication: the rest is for the descriptor, the roots of the inputs and storage."""
 GAS_PER_BYTE = 40
 """EIP-7623: the least that a byte of calldata costs, if it is not zero."""
 GAS_PER_BYTE_BESIDE_WORK = 16
@@ -43,7 +43,7 @@ def gas(descriptor: Descriptor, terms: int) -> int:
 
 
 def gas_per_term(descriptor: Descriptor) -> int:
-    """What a term takes but for its chunks: to go on to it, to read its operands and to add it."""
+    """Gas of a term but for its chunks: to go on to it, to read its operands and to add it."""
     reads = sum(GAS_PER_READ + GAS_PER_COORDINATE * len(item.view) for item in descriptor.inputs)
     compared = descriptor.family in (Family.EXTREME, Family.ARGMAX)
     return GAS_PER_TERM + reads + compared * GAS_PER_COMPARISON

@@ -13,8 +13,8 @@ from roundlog.descriptors.descriptor import Descriptor, Family, Input, Row
 
 
 def simplify(descriptor: Descriptor) -> Descriptor:
-    """The same operator in its simplest form. `descriptor.parameters` of ARGMAX and SELECTED_SUM are a row and follow
-    the axes; the parameter of GATHER names a view axis of input 0 and follows it."""
+    """Simplest form of an operator. `descriptor.parameters` of ARGMAX and SELECTED_SUM are a row and follow the axes;
+    the parameter of GATHER names a view axis of input 0 and follows it."""
     if 0 in descriptor.axes:
         return _nothing_read(descriptor)
     simple = _drop_index_axes(descriptor)
@@ -42,7 +42,7 @@ def _longer_than_one(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _rows(d: Descriptor) -> list[Row]:
-    """Every row that has to agree before two index axes can be joined."""
+    """Rows that have to agree before two index axes can be joined."""
     rows = [row for item in d.inputs for row in item.rows]
     return [*rows, d.label] if d.family in (Family.ARGMAX, Family.SELECTED_SUM) else rows
 
@@ -50,7 +50,7 @@ def _rows(d: Descriptor) -> list[Row]:
 def _with_axes(
     d: Descriptor, iteration: tuple[int, ...], reduction: tuple[int, ...], keep: tuple[int, ...]
 ) -> Descriptor:
-    """The same rows, with the coefficients of the axes `keep` only."""
+    """Rows with the coefficients of the axes `keep` only."""
 
     def cut(row: Row) -> Row:
         return replace(row, coefficients=tuple(row.coefficients[axis] for axis in keep))

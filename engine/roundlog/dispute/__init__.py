@@ -1,4 +1,4 @@
-"""What a party needs once a single step is disputed: all that the step computes as one tree, the chunks of one output,
+"""Disputes of a single step, from a party's side: all that the step computes as one tree, the chunks of one output,
 the running results of one sum, and proofs of single elements (docs/protocol.md)."""
 
 from roundlog.dispute.operator import DisputedOperator, ElementMaterial

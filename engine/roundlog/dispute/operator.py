@@ -17,7 +17,7 @@ from roundlog.adjudication.adjudicate import (
     run_segment,
     segments,
 )
-from roundlog.adjudication.openings import Material, Opening, Recorder, openings, prove
+from roundlog.adjudication.openings import Material, Opening, ReadRecorder, openings, prove
 from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tree
 from roundlog.descriptors import Family, describe, encode_descriptor, program_tree
@@ -31,12 +31,12 @@ from roundlog.training.stops import Stop
 
 @dataclass(frozen=True, slots=True)
 class ElementMaterial:
-    """What decides one element, or one segment of its terms."""
+    """Openings that decide one element, or one segment of its terms."""
 
     openings: list[Opening]
-    """With proofs up to the tensor roots; of loads, up to the roots in the spec or the agreed state."""
+    """Openings with proofs up to the tensor roots; of loads, up to the roots in the spec or the agreed state."""
     answer: Answer | None = None
-    """What the element is; None of a segment."""
+    """Value of the element; None for a segment."""
 
     @property
     def roots(self) -> dict[int, bytes]:
@@ -81,7 +81,7 @@ class DisputedOperator:
 
     @cached_property
     def descriptor_proof(self) -> list[bytes]:
-        """That the descriptor is leaf q under the program root."""
+        """Proof that the descriptor is leaf q under the program root."""
         return program_tree(self._job.program).proof(self.q)
 
     @cached_property
@@ -121,13 +121,13 @@ class DisputedOperator:
         return stop.element if stop is not None and stop.element == first + len(own) // size else None
 
     def material(self, element: int) -> ElementMaterial:
-        """What decides an element that needs one opening."""
+        """Openings that decide an element which needs one segment only."""
         answer, chunks = openings(self.descriptor, element, self._step, self._material)
         return ElementMaterial(prove(chunks, self._material), answer)
 
     def answer(self, element: int) -> Answer:
-        """What the adjudicator finds there, of a long reduction, too: by `roundlog.adjudication`, which computes as the
-        contract does and shares nothing with the kernels."""
+        """Answer of the adjudicator for an element, of a long reduction, too: by `roundlog.adjudication`, which
+        computes as the contract does and shares nothing with the kernels."""
         d = self.descriptor
         if d.family is Family.SUM and d.terms:
             totals = running_sums(d, element, self._material)
@@ -142,7 +142,7 @@ class DisputedOperator:
         return self._running[element]
 
     def segment(self, element: int, segment: int) -> ElementMaterial:
-        """What decides one segment of an element's terms; it does not depend on what came before."""
-        recorder = Recorder(self._material)
+        """Openings that decide one segment of an element's terms; they do not depend on earlier segments."""
+        recorder = ReadRecorder(self._material)
         run_segment(self.descriptor, element, start(self.descriptor), segments(self.descriptor)[segment], recorder)
         return ElementMaterial(prove(sorted(recorder.seen), self._material))

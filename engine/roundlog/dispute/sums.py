@@ -75,7 +75,7 @@ def _products(d: Descriptor, element: int, terms: _I64, material: Material) -> t
 
 
 def _read(item: Input, index: list[int | _I64], count: int) -> tuple[_I64, npt.NDArray[np.bool_]]:
-    """As `reader.read` for many terms: (flat index, whether the read is valid)."""
+    """Reads of many terms, each as `reader.read` does it: (flat index, whether the read is valid)."""
     flat, valid = np.zeros(count, np.int64), np.ones(count, bool)
     for size, row in zip(item.view, item.rows, strict=True):
         numerator = np.full(count, row.offset, np.int64)
@@ -89,7 +89,7 @@ def _read(item: Input, index: list[int | _I64], count: int) -> tuple[_I64, npt.N
 
 
 def _specials(patterns: _I64, segment: int) -> list[int]:
-    """What the infinities and NaN of each segment come to; 0 where there is none."""
+    """Sum of the infinities and NaN of each segment; 0 where there is none."""
     found = [0] * -(-len(patterns) // segment)
     for at in np.flatnonzero(patterns).tolist():
         one, before = int(patterns[at]), found[at // segment]

@@ -1,4 +1,4 @@
-"""The same training by PyTorch alone, as everybody writes it: what a task means. Good for comparisons only, since its
+"""Training of a task by PyTorch alone, as everybody writes it: what a task means. Good for comparisons only, since its
 bits are those of the machine that it runs on."""
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _inspect(content: bytes) -> None:
 
 
 class _Made:
-    """What a stand-in was asked to make."""
+    """Object that a stand-in was asked to make."""
 
     __slots__ = ("arguments", "name", "state")
 
@@ -127,7 +127,7 @@ def _rows(content: object) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _pixels(array: object) -> NDArray[np.uint8]:
-    """What NumPy would make of (version, shape, dtype, Fortran order, bytes)."""
+    """Array that NumPy would make of (version, shape, dtype, Fortran order, bytes)."""
     if not isinstance(array, _Made) or array.name != "_reconstruct" or not isinstance(array.state, tuple):
         raise ValueError("its data are no array")
     _, shape, dtype, is_fortran, raw = array.state

@@ -90,9 +90,8 @@ class Executor:
         pass_on: PassOn | None,
         see: Callable[[int, Mapping[int, torch.Tensor]], None],
     ) -> None:
-        """Executes a step again, operator by operator, that has stopped at a number that is not finite, and goes on
-        behind it. see: called after every operator with its index and the values that are alive. Raises
-        IndexRangeError."""
+        """Executes a stopped step again, operator by operator, past the number that is not finite. see: called after
+        every operator with its index and the values that are alive. Raises IndexRangeError."""
         self._run(PastStops(self._checked, see), inputs, rounding, pass_on)
 
     def _way(self, device: torch.device) -> Way:

@@ -18,30 +18,30 @@ import torch
 from roundlog.execution.finiteness import ends_finite
 from roundlog.kernels.compiled_tape import Chain, Operand
 from roundlog.kernels.scratch import empty
-from roundlog.kernels.tape import BOOL, F32, Assignments, Code, Tape
+from roundlog.kernels.tape import BOOL, F32, Assignments, Opcode, Tape
 from roundlog.operators import workspace
 from roundlog.operators.registry import ints
 from roundlog.program import DType, Program
 
 _CODES = {
-    "add": Code.ADD,
-    "sub": Code.SUB,
-    "mul": Code.MUL,
-    "div": Code.DIV,
-    "sqrt": Code.SQRT,
-    "neg": Code.NEG,
-    "abs": Code.ABS,
-    "floor": Code.FLOOR,
-    "maximum": Code.MAXIMUM,
-    "minimum": Code.MINIMUM,
-    "eq": Code.EQ,
-    "lt": Code.LT,
-    "le": Code.LE,
-    "logical_and": Code.AND,
-    "logical_or": Code.OR,
-    "logical_not": Code.NOT,
-    "where": Code.WHERE,
-    "to_f32": Code.COPY,
+    "add": Opcode.ADD,
+    "sub": Opcode.SUB,
+    "mul": Opcode.MUL,
+    "div": Opcode.DIV,
+    "sqrt": Opcode.SQRT,
+    "neg": Opcode.NEG,
+    "abs": Opcode.ABS,
+    "floor": Opcode.FLOOR,
+    "maximum": Opcode.MAXIMUM,
+    "minimum": Opcode.MINIMUM,
+    "eq": Opcode.EQ,
+    "lt": Opcode.LT,
+    "le": Opcode.LE,
+    "logical_and": Opcode.AND,
+    "logical_or": Opcode.OR,
+    "logical_not": Opcode.NOT,
+    "where": Opcode.WHERE,
+    "to_f32": Opcode.COPY,
 }
 
 
@@ -198,7 +198,7 @@ class _Planner:
         inputs = list(dict.fromkeys(v for index in members for v in nodes[index].inputs if v not in inside))
         outputs = [index for index in members if any(user not in inside for user in self._users.get(index, ()))]
         kept = set(outputs)
-        # Registers of values that nobody in the group reads any more are used again.
+        # Registers of values that no later operator of the group reads are used again.
         register = {value: slot for slot, value in enumerate(inputs)}
         last = {value: index for index in members for value in nodes[index].inputs}
         free: list[int] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from roundlog.execution.finiteness import all_finite
-from roundlog.operators import Kind, operator
+from roundlog.operators import OperatorKind, operator
 from roundlog.operators.elementwise import Elementwise
 from roundlog.operators.transcendental import Function
 from roundlog.program import Program
@@ -49,7 +49,7 @@ class Watch:
         self._lost.add(index)
         op = operator(self._program.nodes[index].op)
         by_element = isinstance(op, Elementwise | Function)
-        if op.kind == Kind.MOVEMENT or (by_element and inputs is None):
+        if op.kind == OperatorKind.MOVEMENT or (by_element and inputs is None):
             return
         lost = ~output.isfinite()
         if by_element:
@@ -71,7 +71,7 @@ class Watch:
                     reached.add(value)
                     todo.append(value)
         found = [index for index in sorted(reached & self._starts.keys()) if self._began(index)]
-        sources = [index for index in found if operator(self._program.nodes[index].op).kind == Kind.SOURCE]
+        sources = [index for index in found if operator(self._program.nodes[index].op).kind == OperatorKind.SOURCE]
         index = next(iter([i for i in found if i not in sources] or sources))
         start = self._starts[index]
         says, advice = ("has", _MASK) if index in sources else ("gives", _ADVICE)

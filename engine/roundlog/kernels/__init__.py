@@ -18,7 +18,7 @@ from roundlog.kernels.cache import kept_in, place_for
 
 
 def _import_all() -> None:
-    """With a place for their machine code that is named after the sources of all of them."""
+    """Import all kernels, with a place for their machine code that is named after the sources of all of them."""
     folder = Path(__file__).parent
     sources = sorted(folder.glob("*.py"))
     digest = sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()

@@ -1,5 +1,5 @@
-"""Where compiled loops are kept between processes: in a place that is ours alone, named after the sources they are made
-of, in files that are checked before they are read.
+"""Cache of compiled loops between processes: in a place that is ours alone, named after the sources they are made of,
+in files that are checked before they are read.
 
 numba unpickles what it finds in its cache, so whoever can write there can run code here. And it looks at the file of a
 loop alone to tell whether its machine code is fresh, although loops contain constants and code from other files.
@@ -159,7 +159,7 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
 
 
 def _checked(path: Path) -> bytes | None:
-    """What stands in a file behind its checksum; None if there is none, or it is damaged."""
+    """Content of a file behind its checksum; None if there is none, or it is damaged."""
     try:
         data = path.read_bytes()
     except OSError:

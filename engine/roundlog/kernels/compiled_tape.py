@@ -28,7 +28,7 @@ _GRAIN = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """How an input register is filled: element e of the output reads element (e // inner) % count."""
+    """Operand of a chain, which fills an input register: element e of the output reads element (e // inner) % count."""
 
     kind: int
     """F32 or BOOL."""
@@ -44,7 +44,7 @@ class Operand:
 
 
 class _Played:
-    """What all chains of one form share."""
+    """State that all chains of one form share."""
 
     def __init__(self) -> None:
         self.work = 0
@@ -102,7 +102,7 @@ class Chain:
         return all(results)
 
     def _compiled(self) -> MachineCode | None:
-        """If it is time for it."""
+        """The machine code, which is made if it is time for it; None before."""
         played = self._played
         with played.lock:
             played.work += self._work

@@ -56,7 +56,7 @@ _ARM_BITS = 1 << 24 | 3 << 22 | 1 << 1 | 1 << 0
 
 
 class Environment(ABC):
-    """That of the thread that asks."""
+    """Floating-point environment of the thread that asks."""
 
     @abstractmethod
     def is_right(self) -> bool:
@@ -103,7 +103,8 @@ class _Register(Environment):
 
 
 class ByNumbers(Environment):
-    """Of a processor whose register is not known here: some numbers are computed, and nothing can be changed."""
+    """Environment of a processor whose register is not known here: some numbers are computed, and nothing can be
+    changed."""
 
     def is_right(self) -> bool:
         with np.errstate(all="ignore"):

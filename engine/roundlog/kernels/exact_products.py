@@ -189,7 +189,7 @@ def _add_lane(digits: Any, lane: int, sums: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _value(factor: int, code: int) -> float:
-    """Of a number, what its products' sign and infinity depend on."""
+    """Number that stands for a factor: its products have the same sign, and are infinite or NaN in the same cases."""
     if code == _NAN:
         return np.nan
     if code == _INF:
@@ -211,7 +211,7 @@ def _note_products(a: Any, b: Any, count: int) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _cut(of_a: Any, of_b: Any, most: int, slot_a: Any, slot_b: Any, cuts: Any) -> int:
-    """Where blocks of sums begin: a block has at most so many sums, and at most _SLOTS runs of a and of b each."""
+    """Begins of blocks of sums: a block has at most so many sums, and at most _SLOTS runs of a and of b each."""
     count = taken_a = taken_b = 0
     for r in range(len(of_a)):
         a, b = of_a[r], of_b[r]

@@ -50,7 +50,7 @@ class _Column:
         return self.builder.inttoptr(address, kind.as_pointer())
 
     def total(self, value: Any) -> Any:
-        """What comes before the carry: the digit and what is above it."""
+        """Sum before the carry: the digit and what is above it."""
         builder, (highs, carries) = self.builder, self.state[:2]
         return builder.add(builder.add(value, highs), carries)
 

@@ -37,7 +37,7 @@ _TOGETHER = 4
 """Strips of the right operand that are packed together, to read whole lines of the cache where its columns lie side by
 side."""
 _GROWTH = 8
-"""How much more room there is for marked elements once there were too many."""
+"""Factor by which the room for marked elements grows once there were too many."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -83,8 +83,8 @@ def _mark_tile(
     near: Any,
     count: int,
 ) -> int:
-    """As `roundlog.kernels.marking`; what does not fit into `near` is only counted. Positions, because slices cost more
-    than a small tile."""
+    """Round and mark a tile, as `roundlog.kernels.marking` does it; elements that do not fit into `near` are only
+    counted. Positions, because slices cost more than a small tile."""
     indices, values, bounds = near
     source, whole = tiles.ctypes.data + tile * 8, columns == COLUMNS
     for r in range(rows):
@@ -224,15 +224,15 @@ class Lines:
     memory: F32
     """Flat."""
     first: int
-    """Where its first line begins."""
+    """Begin of its first line."""
     line: int
-    """From one line to the next."""
+    """Distance from one line to the next."""
     term: int
-    """From one term of a line to the next."""
+    """Distance from one term of a line to the next."""
     count: int
     """Lines."""
     batch: int = 0
-    """From one batch to the next."""
+    """Distance from one batch to the next."""
 
     def steps(self) -> I64:
         return np.array([self.first, self.line, self.term, self.batch], dtype=np.int64)
@@ -244,8 +244,8 @@ def _numbers(name: str, size: int) -> F64:
 
 
 def _prepared(a: Lines, b: Lines, terms: int, block: int) -> tuple[tuple[Any, ...], I64, tuple[F64, ...]]:
-    """What every product needs: the operands' memory, and where their lines lie in it; rows, columns, terms, those of a
-    block and of a chunk; and scratch memory of this thread."""
+    """Arguments of every product: the operands' memory, and where their lines lie in it; rows, columns, terms, those of
+    a block and of a chunk; and scratch memory of this thread."""
     chunk = min(terms, block * max(1, _AT_ONCE // block))
     rows, columns = -(-a.count // ROWS), -(-b.count // COLUMNS)
     room = (
@@ -262,7 +262,7 @@ def _prepared(a: Lines, b: Lines, terms: int, block: int) -> tuple[tuple[Any, ..
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a product goes: element [i, r, c] to memory[first + i * batch + r * row + c]."""
+    """Place of a product: element [i, r, c] goes to memory[first + i * batch + r * row + c]."""
 
     memory: F32
     """Flat."""

@@ -20,7 +20,7 @@ LANES = 8
 """FP64 numbers in a vector register of AVX-512."""
 _VECTORS = 3
 ROWS, COLUMNS = 8, _VECTORS * LANES
-"""Of a tile: its sums take 24 of the 32 vector registers, one term of the right operand three."""
+"""Rows and columns of a tile: its sums take 24 of the 32 vector registers, one term of the right operand three."""
 
 _DOUBLE, _INDEX = ir.DoubleType(), ir.IntType(64)
 _VECTOR = ir.VectorType(_DOUBLE, LANES)

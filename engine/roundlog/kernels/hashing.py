@@ -70,7 +70,7 @@ class _Libcrypto:
         )
 
     def hash_pieces(self, prefix: bytes, data: bytes | bytearray | memoryview, size: int) -> bytes:
-        """As the function of that name."""
+        """Hashes of all pieces, as the function of that name gives them."""
         primed = np.zeros(_CONTEXT_SIZE, dtype=np.uint8)
         self._library.SHA256_Init(ctypes.c_void_p(primed.ctypes.data))
         self._library.SHA256_Update(ctypes.c_void_p(primed.ctypes.data), prefix, ctypes.c_size_t(len(prefix)))

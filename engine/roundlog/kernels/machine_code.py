@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import config
 
-from roundlog.kernels.tape import BOOL, Assignments, Code
+from roundlog.kernels.tape import BOOL, Assignments, Opcode
 
 LANES = 16
 """Elements of a vector: a register of AVX-512. LLVM takes several registers where they are narrower."""
@@ -27,20 +27,20 @@ ALIGNMENT = 4 * LANES
 """Bytes of a vector."""
 
 WHOLE, SCALAR, ROWS, COLUMNS = range(4)
-"""How an input is read, element e of the output reading element (e // inner) % count of it: inner 1 and count the
+"""Ways to read an input, element e of the output reading element (e // inner) % count of it: inner 1 and count the
 output's size, count 1, inner more than 1, inner 1."""
 
 _ARITHMETIC = {
-    Code.ADD: ir.IRBuilder.fadd,
-    Code.SUB: ir.IRBuilder.fsub,
-    Code.MUL: ir.IRBuilder.fmul,
-    Code.DIV: ir.IRBuilder.fdiv,
+    Opcode.ADD: ir.IRBuilder.fadd,
+    Opcode.SUB: ir.IRBuilder.fsub,
+    Opcode.MUL: ir.IRBuilder.fmul,
+    Opcode.DIV: ir.IRBuilder.fdiv,
     # Of numbers that are 1 or 0.
-    Code.AND: ir.IRBuilder.fmul,
+    Opcode.AND: ir.IRBuilder.fmul,
 }
-_FUNCTIONS = {Code.SQRT: "llvm.sqrt", Code.FLOOR: "llvm.floor", Code.ABS: "llvm.fabs"}
-_COMPARISONS = {Code.EQ: "==", Code.LT: "<", Code.LE: "<="}
-_CHOICES = {Code.MAXIMUM: ">", Code.MINIMUM: "<"}
+_FUNCTIONS = {Opcode.SQRT: "llvm.sqrt", Opcode.FLOOR: "llvm.floor", Opcode.ABS: "llvm.fabs"}
+_COMPARISONS = {Opcode.EQ: "==", Opcode.LT: "<", Opcode.LE: "<="}
+_CHOICES = {Opcode.MAXIMUM: ">", Opcode.MINIMUM: "<"}
 
 _MAGNITUDE, _INFINITY = 0x7FFFFFFF, 0x7F800000
 
@@ -50,7 +50,7 @@ _POINTER = ir.PointerType()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """All that machine code is made of. What has the same form shares it, whatever its size."""
+    """Form of a chain, all that its machine code is made of: chains of one form share the code, whatever their size."""
 
     tape: Assignments
     inputs: tuple[tuple[int, int], ...]
@@ -200,20 +200,20 @@ class _Loops:
             for slot, (read, kind) in enumerate(form.inputs)
         ]
         for code, a, b, c, checked in form.tape.instructions:
-            values.append(self._do(Code(code), values[a], values[b], values[c]))
+            values.append(self._do(Opcode(code), values[a], values[b], values[c]))
             if checked:
                 bad = self._call("llvm.umax", bad.type, bad, self._magnitude(values[-1]))
         for position, (value, kind) in enumerate(zip(form.tape.outputs, form.outputs, strict=True)):
             self._store(len(form.inputs) + position, values[value], kind, element, lanes)
         return bad
 
-    def _do(self, code: Code, a: Any, b: Any, c: Any) -> Any:
+    def _do(self, code: Opcode, a: Any, b: Any, c: Any) -> Any:
         build = self._build
-        if code in (Code.AND, Code.OR, Code.NOT) and _is_mask(a) and _is_mask(b):
-            if code == Code.NOT:
+        if code in (Opcode.AND, Opcode.OR, Opcode.NOT) and _is_mask(a) and _is_mask(b):
+            if code == Opcode.NOT:
                 return build.xor(a, ir.Constant(a.type, 1))
-            return build.and_(a, b) if code == Code.AND else build.or_(a, b)
-        if code == Code.WHERE:
+            return build.and_(a, b) if code == Opcode.AND else build.or_(a, b)
+        if code == Opcode.WHERE:
             masks = _is_mask(b) and _is_mask(c)
             return build.select(self._mask(a), *((b, c) if masks else (self._float(b), self._float(c))))
         x, y = self._float(a), self._float(b)
@@ -223,16 +223,16 @@ class _Loops:
             return _ARITHMETIC[code](build, x, y)
         if code in _FUNCTIONS:
             return self._call(_FUNCTIONS[code], x.type, x)
-        if code == Code.OR:
+        if code == Opcode.OR:
             return build.select(build.fcmp_ordered(">", x, y), x, y)
         if code in _CHOICES:
             first = build.fcmp_ordered(_CHOICES[code], x, y)
             return build.select(build.or_(first, build.fcmp_unordered("uno", x, x)), x, y)
-        if code == Code.NEG:
+        if code == Opcode.NEG:
             return build.fneg(x)
-        if code == Code.NOT:
+        if code == Opcode.NOT:
             return build.fsub(ir.Constant(x.type, 1.0), x)
-        assert code == Code.COPY
+        assert code == Opcode.COPY
         return x
 
     def _call(self, name: str, result: Any, *arguments: Any) -> Any:
@@ -259,7 +259,7 @@ class _Loops:
         return self._build.fcmp_unordered("!=", value, ir.Constant(value.type, 0.0))
 
     def _magnitude(self, value: Any) -> Any:
-        """As an integer: magnitudes compare like the numbers, and infinities and NaN come last."""
+        """Magnitude as an integer: magnitudes compare like the numbers, and infinities and NaN come last."""
         words = self._build.bitcast(self._float(value), _like(value.type, _I32))
         return self._build.and_(words, ir.Constant(words.type, _MAGNITUDE))
 

@@ -44,7 +44,7 @@ class AmbiguousPart:
 
 @njit(inline="always")
 def _ones(word: Any) -> Any:
-    """How many bits of a 64-bit word are set (Warren, Hacker's Delight, 2nd ed., section 5-1)."""
+    """Number of bits of a 64-bit word that are set (Warren, Hacker's Delight, 2nd ed., section 5-1)."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -69,8 +69,8 @@ def _place(indices: Any, y: Any, d: Any, first: int, occurs: Any, before: Any, n
 
 
 def ascending(indices: I64, y: F64, d: F64) -> AmbiguousPart:
-    """The same elements, by their indices, each of which occurs once. Where many are marked, as hostile data can make
-    it, it is counted how many come before each: sorting them would take several times as long."""
+    """Elements in the order of their indices, each of which occurs once. Where many are marked, as hostile data can
+    make it, it is counted how many come before each: sorting them would take several times as long."""
     count = len(indices)
     if count < 2 or (indices[1:] > indices[:-1]).all():
         return AmbiguousPart(indices, y, d)

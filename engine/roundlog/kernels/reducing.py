@@ -131,8 +131,8 @@ def _sum_columns(
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What is known of many sums of FP32 numbers. Terms are added up in blocks of 256 in any order, blocks likewise,
-    and what becomes of 256 blocks one after the other (`roundlog.operators.terms.sum_depth`)."""
+    """Sums of FP32 numbers, many of them, and what their bounds need. Terms are added up in blocks of 256 in any order,
+    blocks likewise, and what becomes of 256 blocks one after the other (`roundlog.operators.terms.sum_depth`)."""
 
     total: F64
     magnitude: F64

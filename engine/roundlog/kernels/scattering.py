@@ -20,7 +20,7 @@ def _multiply(factor: Any, code: Any, words: Any, at: Any, buckets: Any, lane: A
 
 @njit(inline="always")
 def _four(lanes: Any, at: int, pitch: int) -> Any:
-    """Where the runs of four sums begin."""
+    """Begins of the runs of four sums."""
     return (
         np.uint64(lanes[np.uint64(at)] * pitch),
         np.uint64(lanes[np.uint64(at + 1)] * pitch),

@@ -35,7 +35,7 @@ _ALIGNED = 64
 """Bytes of a line of the cache, and of a vector: torch's memory begins at a multiple of it."""
 
 
-class Pool:
+class MemoryPool:
     """Large blocks of memory, lent to tensors and lent again when these are gone. Never holds more than were lent at
     once at some time."""
 
@@ -77,20 +77,20 @@ class Pool:
             self._idle.clear()
 
     def unlock(self) -> None:
-        """In a process that was forked, whichever thread was in here."""
+        """Unlock the pool in a process that was forked, whichever thread was in here."""
         self._lock = threading.RLock()
 
 
-POOL = Pool()
+POOL = MemoryPool()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=POOL.unlock)
 
 
 class _Lent:
-    """What an array's memory belongs to."""
+    """Owner of an array's memory."""
 
-    def __init__(self, pool: Pool, size: int) -> None:
+    def __init__(self, pool: MemoryPool, size: int) -> None:
         self._pool, self._block = pool, pool.lend(size + _ALIGNED)
         first = -self._block.ctypes.data % _ALIGNED
         self.__array_interface__ = self._block[first : first + size].__array_interface__

@@ -144,7 +144,7 @@ def lines_of(elements: I64, rows: int, columns: int) -> tuple[I64, I64]:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _find_runs(first: Any, order: Any, begins: Any, run_of: Any) -> int:
-    """Where runs begin, neighbours in this order that begin alike counted once, and the run of every sum."""
+    """Begins of runs, neighbours in this order that begin alike counted once, and the run of every sum."""
     count = 0
     for r in order:
         if not count or first[r] != begins[count - 1]:

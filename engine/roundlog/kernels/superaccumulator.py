@@ -31,13 +31,13 @@ LAST_PLACE = -298
 """Exponent of bit 0."""
 LIMBS = 20
 NOTE = LIMBS
-"""Where it stands which infinities and NaN were among the terms: 1, 2 and 4 for +inf, -inf and NaN."""
+"""Word that notes which infinities and NaN were among the terms: 1, 2 and 4 for +inf, -inf and NaN."""
 
 MASK = 0xFFFFFFFF
-"""Of a limb."""
+"""Mask of a limb's bits."""
 
 _POWERS = 2.0 ** np.arange(-149, 32 * LIMBS + LAST_PLACE)
-"""Of two, from the last place of FP32 on."""
+"""Powers of two, from the last place of FP32 on."""
 
 
 def new_sums(count: int) -> I64:
@@ -55,7 +55,7 @@ def _special(bits: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def note_of(value: float) -> int:
-    """What is noted of a term that is not finite."""
+    """Note of a term that is not finite."""
     if value != value:
         return 4
     return 1 if value > 0 else 2
@@ -63,7 +63,7 @@ def note_of(value: float) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def of_note(note: int) -> Any:
-    """What becomes of a sum with such terms."""
+    """Sum of terms with such a note."""
     return np.float32(np.nan if note > 2 else np.inf if note == 1 else -np.inf)
 
 

@@ -24,8 +24,8 @@ BLOCK = 1024
 """Elements of a register: 4 KiB, so that a chain's registers stay in the first or second level of the cache."""
 
 
-class Code(enum.IntEnum):
-    """What an instruction does to its registers."""
+class Opcode(enum.IntEnum):
+    """Operation of an instruction on its registers."""
 
     ADD = 0
     SUB = 1
@@ -47,7 +47,7 @@ class Code(enum.IntEnum):
     COPY = 17
 
 
-_CODES = {code.name: int(code) for code in Code}
+_CODES = {code.name: int(code) for code in Opcode}
 ADD, SUB, MUL, DIV, SQRT, NEG, ABS, FLOOR, MAXIMUM, MINIMUM = (
     _CODES[name] for name in ("ADD", "SUB", "MUL", "DIV", "SQRT", "NEG", "ABS", "FLOOR", "MAXIMUM", "MINIMUM")
 )
@@ -79,7 +79,7 @@ class Assignments:
     """A tape on which every instruction makes a new value: values are numbered, inputs first."""
 
     instructions: tuple[tuple[int, int, int, int, int], ...]
-    """Code, three sources (the first one again where the code has fewer), and whether the result has to be finite."""
+    """Opcode, three sources (the first one again where the code has fewer), and whether the result has to be finite."""
     outputs: tuple[int, ...]
 
     @classmethod

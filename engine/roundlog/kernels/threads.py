@@ -30,7 +30,7 @@ _OWN = threading.local()
 for others would keep its thread from them."""
 
 
-class _Pool:
+class _ThreadPool:
     """Threads of `concurrent.futures`, in the floating-point environment that the kernels need.
 
     A queue of our own shared out a task in 10 microseconds, `concurrent.futures` does it in 24: a step loses 0.2 to
@@ -84,13 +84,13 @@ def _wait(parts: list[Future[None]]) -> list[BaseException | None]:
     return errors
 
 
-_POOL = _Pool()
+_POOL = _ThreadPool()
 
 
 def _without_threads() -> None:
     """A process that was forked has none of its parent's threads, and would wait for them for ever."""
     global _POOL
-    _POOL = _Pool()
+    _POOL = _ThreadPool()
 
 
 if hasattr(os, "register_at_fork"):
@@ -98,8 +98,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def disturbed() -> int:
-    """How often so far a thread of the kernels has begun a part in the right floating-point environment, or been put
-    into it, and ended it in another: while this number stays, what they compute is right."""
+    """Number of parts that a thread of the kernels has begun in the right floating-point environment and ended in
+    another: while it stays the same, what they compute is right."""
     return _POOL.disturbed
 
 
@@ -122,7 +122,7 @@ def on_every_thread(ask: Callable[[], bool]) -> bool:
 
 
 def threads_for(items: int, elements: int) -> int:
-    """How many threads a task of so many items is worth, `elements` being the size of the whole task."""
+    """Number of threads that a task of so many items is worth, `elements` being the size of the whole task."""
     if getattr(_OWN, "busy", False):
         return 1
     return max(1, min(_TORCH.threads or torch.get_num_threads(), items, elements // MIN_ELEMENTS))
@@ -218,7 +218,7 @@ class _Library(ABC):
 
 class _Torch(_Library):
     threads = 0
-    """What torch was set to; 0 while it is not resting."""
+    """Threads that torch was set to; 0 while it is not resting."""
 
     def rest(self) -> None:
         self.threads = torch.get_num_threads()

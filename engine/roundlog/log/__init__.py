@@ -4,7 +4,7 @@ policy, everything (docs/log-format.md).
 
 from roundlog.log.entries import Decision, Entries, StepLog
 from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import Kind, LogHeader
+from roundlog.log.layout import LogHeader, PayloadKind
 from roundlog.log.reader import LogReader
 from roundlog.log.summary import Counts, LogSummary, StepSummary, summarise
 from roundlog.log.trits import TritLog, Trits
@@ -15,13 +15,13 @@ __all__ = [
     "Counts",
     "Decision",
     "Entries",
-    "Kind",
     "LogError",
     "LogHeader",
     "LogReader",
     "LogSummary",
     "LogWriter",
     "PayloadError",
+    "PayloadKind",
     "StepLog",
     "StepSummary",
     "TritLog",

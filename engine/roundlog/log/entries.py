@@ -1,4 +1,4 @@
-"""What a log says about one step, in memory."""
+"""Entries of a log for one step, in memory."""
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from roundlog.log.errors import PayloadError
 
 
 class Decision(enum.IntEnum):
-    """How an ambiguous element was rounded."""
+    """Decision on an ambiguous element: how it was rounded."""
 
     DOWN = 0
     """rnd(y' - d), with the reader's own y' and d."""

@@ -19,8 +19,8 @@ HEADER_SIZE = _HEADER.size + _CHECKSUM_SIZE
 SEGMENT_HEADER_SIZE = _SEGMENT.size
 
 
-class Kind(enum.IntEnum):
-    """What the payloads of a log are."""
+class PayloadKind(enum.IntEnum):
+    """Kind of the payloads of a log."""
 
     ENTRIES = 0
     """The decisions that matter: the `certified` policy."""
@@ -30,7 +30,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogHeader:
-    """What a log file belongs to: a run, and the steps of one checkpoint interval of it.
+    """Header of a log file: its run, and the steps of one checkpoint interval of it.
 
     program_root, run_id: 32 bytes each (`TrainingSpec.program_root`, `TrainingSpec.run_id`).
     first_step, steps: the file has the steps first_step .. first_step + steps - 1, counted from 0.
@@ -44,7 +44,7 @@ class LogHeader:
     first_step: int
     steps: int
     guard: int
-    kind: Kind = Kind.ENTRIES
+    kind: PayloadKind = PayloadKind.ENTRIES
 
     def __post_init__(self) -> None:
         if len(self.program_root) != 32 or len(self.run_id) != 32:
@@ -71,7 +71,7 @@ class LogHeader:
             raise LayoutError(8, f"log version {version} is not supported by this version, which reads {LOG_VERSION}")
         if sha256(raw[: _HEADER.size]).digest() != raw[_HEADER.size :]:
             raise LayoutError(_HEADER.size, "the header does not match its checksum")
-        if kind not in list(Kind):
+        if kind not in list(PayloadKind):
             raise LayoutError(11, f"holds payloads of kind {kind}, which this version does not know")
         try:
             return cls(
@@ -80,7 +80,7 @@ class LogHeader:
                 first_step=first_step,
                 steps=steps,
                 guard=guard,
-                kind=Kind(kind),
+                kind=PayloadKind(kind),
             )
         except ValueError as error:
             raise LayoutError(11, str(error)) from error
@@ -96,7 +96,7 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What stands before the compressed payload of a step.
+    """Header of a step's segment, before its compressed payload.
 
     payload, compressed: bytes after and before decompression. leaf: leaf hash of the compressed bytes.
     """

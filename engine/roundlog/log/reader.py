@@ -23,9 +23,9 @@ from roundlog.log.errors import LogError, PayloadError
 from roundlog.log.layout import (
     HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
-    Kind,
     LayoutError,
     LogHeader,
+    PayloadKind,
     SegmentHeader,
     compressed_bound,
     footer_size,
@@ -109,7 +109,7 @@ class LogFile:
         if expected is not None:
             _check_run(header, expected)
         if not self._max_payload:
-            self._max_payload = trits.MAX_PAYLOAD if header.kind == Kind.TRITS else payload.MAX_PAYLOAD
+            self._max_payload = trits.MAX_PAYLOAD if header.kind == PayloadKind.TRITS else payload.MAX_PAYLOAD
         footer = self.size - footer_size(header.steps)
         if footer < HEADER_SIZE + header.steps * _MIN_SEGMENT:
             raise LayoutError(self.size, f"the file ends before its {header.steps} steps and its footer")
@@ -176,7 +176,7 @@ class LogReader:
         this program.
         """
         self._sizes = np.array(operator_sizes, np.int64)
-        if expected.kind == Kind.TRITS:
+        if expected.kind == PayloadKind.TRITS:
             bound = min(trits.payload_size(operator_sizes), trits.MAX_PAYLOAD)
         else:
             bound = payload.payload_bound(operator_sizes)
@@ -190,14 +190,14 @@ class LogReader:
         Raises LogError if the file's bytes are not the log of that step, and ValueError for a step outside
         the file or a log of another kind.
         """
-        return self._decoded(step, Kind.ENTRIES, payload.decode)
+        return self._decoded(step, PayloadKind.ENTRIES, payload.decode)
 
     def trits(self, step: int) -> dict[int, Trits]:
         """The log of one step of kind 1: the trits of every inexact operator, by operator index. Raises as `step`."""
-        return self._decoded(step, Kind.TRITS, trits.decode)
+        return self._decoded(step, PayloadKind.TRITS, trits.decode)
 
     def _decoded(
-        self, step: int, kind: Kind, decode: Callable[[bytes, NDArray[np.int64] | None], dict[int, T]]
+        self, step: int, kind: PayloadKind, decode: Callable[[bytes, NDArray[np.int64] | None], dict[int, T]]
     ) -> dict[int, T]:
         if self.header.kind != kind:
             raise ValueError(f"{self._file.path} holds payloads of kind {int(self.header.kind)}, not {int(kind)}")

@@ -1,4 +1,4 @@
-"""What `log inspect` shows: the whole file checked, counted but not kept."""
+"""Summary of a log file for `log inspect`: the whole file is checked and counted, but not kept."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 from roundlog.log import payload, trits
 from roundlog.log.entries import Decision, Entries
 from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import SEGMENT_HEADER_SIZE, Kind, LogHeader
+from roundlog.log.layout import SEGMENT_HEADER_SIZE, LogHeader, PayloadKind
 from roundlog.log.reader import LogFile
 from roundlog.log.trits import DOWN, UP, Trits
 
@@ -93,7 +93,7 @@ def summarise(path: Path) -> LogSummary:
         file.close()
 
 
-def _counts(kind: Kind, plain: bytes) -> dict[int, Counts]:
-    if kind == Kind.TRITS:
+def _counts(kind: PayloadKind, plain: bytes) -> dict[int, Counts]:
+    if kind == PayloadKind.TRITS:
         return {operator: Counts.of_trits(part) for operator, part in trits.decode(plain, None).items()}
     return {operator: Counts.of(part) for operator, part in payload.decode(plain, None).items()}

@@ -14,7 +14,7 @@ from roundlog.commitments import leaf_hash
 from roundlog.log import payload, trits
 from roundlog.log.entries import StepLog
 from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import Kind, LogHeader, SegmentHeader, pack_footer
+from roundlog.log.layout import LogHeader, PayloadKind, SegmentHeader, pack_footer
 from roundlog.log.trits import TritLog
 from roundlog.storage import commit_file, partial_path
 
@@ -61,13 +61,13 @@ class LogWriter:
         Raises LogError if it is not the next step, or an earlier step could not be written, and ValueError for
         a file of another kind.
         """
-        self._append(step, Kind.ENTRIES, lambda: payload.encode(step_log))
+        self._append(step, PayloadKind.ENTRIES, lambda: payload.encode(step_log))
 
     def append_trits(self, step: int, step_log: TritLog) -> None:
         """`append` for files of kind 1."""
-        self._append(step, Kind.TRITS, lambda: trits.encode(step_log))
+        self._append(step, PayloadKind.TRITS, lambda: trits.encode(step_log))
 
-    def _append(self, step: int, kind: Kind, encode: Callable[[], bytes]) -> None:
+    def _append(self, step: int, kind: PayloadKind, encode: Callable[[], bytes]) -> None:
         if self.header.kind != kind:
             raise ValueError(f"{self.path} is for payloads of kind {int(self.header.kind)}, not {int(kind)}")
         if self._file.closed:

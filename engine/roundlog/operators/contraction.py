@@ -47,8 +47,8 @@ F64 = npt.NDArray[np.float64]
 
 MANY = 256
 _SHARED = 16
-"""Of so many outputs one at least is decided by a superaccumulator, without double-double sums before it, if there are
-MANY such."""
+"""Number of outputs of which one at least is decided by a superaccumulator, without double-double sums before it, if
+there are MANY such."""
 
 
 class Contraction(Inexact):

@@ -46,12 +46,11 @@ Shape = tuple[int, ...]
 
 
 class _Convolution(Contraction):
-    """What the three convolutions share. x[N, C, H, W], w[O, C/groups, I, J], g[N, O, P, Q] with
-    P = (H + 2 padding - dilation (I - 1) - 1) // stride + 1, Q likewise; the product of g[n, o, p, q],
-    w[o, c, i, j] and x[n, c', p stride + i dilation - padding, q stride + j dilation - padding], c' = c + the
-    group's first channel, belongs together. Products with padding are left out, also where the other factor is
-    infinite: kernels that write the padding out as zeros make NaN of those, which `roundlog.rounding.resolve.settle`
-    computes again."""
+    """Base of the three convolutions. x[N, C, H, W], w[O, C/groups, I, J], g[N, O, P, Q] with P = (H + 2 padding -
+    dilation (I - 1) - 1) // stride + 1, Q likewise; the product of g[n, o, p, q], w[o, c, i, j] and x[n, c', p stride +
+    i dilation - padding, q stride + j dilation - padding], c' = c + the group's first channel, belongs together.
+    Products with padding are left out, also where the other factor is infinite: kernels that write the padding out as
+    zeros make NaN of those, which `roundlog.rounding.resolve.settle` computes again."""
 
     def geometry(self, x: tuple[int, ...], w: tuple[int, ...], attributes: Attributes, **more: type) -> tuple[int, int]:
         """(P, Q), everything checked."""
@@ -139,7 +138,7 @@ class _Convolution(Contraction):
 
 
 def _plain_convolution() -> AbstractContextManager[None]:
-    """For sums of squares: cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound."""
+    """Convolution for sums of squares: cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound."""
     manager: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=False)
     return manager
 

@@ -9,7 +9,7 @@ import torch
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    Kind,
+    OperatorKind,
     Tensors,
     Types,
     broadcast,
@@ -25,7 +25,7 @@ _NUMBERS = (DType.F32, DType.I64)
 class Elementwise(Direct):
     """Inputs of one dtype, broadcast together."""
 
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
     arity = 2
     accepts: tuple[DType, ...] = _NUMBERS
     gives: DType | None = None

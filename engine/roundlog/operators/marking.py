@@ -34,7 +34,7 @@ class Ambiguous:
 
     @staticmethod
     def collect(found: list[AmbiguousPart]) -> Ambiguous:
-        """What several kernels have marked in one output, each index once."""
+        """Elements that several kernels have marked in one output, each index once."""
         indices, y, d = (
             np.concatenate([getattr(near, name) for near in found]) if len(found) != 1 else getattr(found[0], name)
             for name in ("indices", "y", "d")
@@ -52,8 +52,8 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Amb
 
 
 def without_exact(rounded: torch.Tensor, marked: Ambiguous, bits: int = FULL_BITS) -> Ambiguous:
-    """Where d is 0, y is the value itself: it is rounded, on a tie too, and there is nothing to decide. Puts these
-    roundings into `rounded`, and returns what else is marked, and what is not finite."""
+    """Ambiguous elements without those that are exact: where d is 0, y is the value itself, and is rounded, on a tie
+    too. Puts these roundings into `rounded`, and returns what else is marked, and what is not finite."""
     if bool((marked.d > 0).all()):
         return marked
     right = round_to_bits(marked.y, bits)

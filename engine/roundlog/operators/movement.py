@@ -9,7 +9,7 @@ import torch
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    Kind,
+    OperatorKind,
     Tensors,
     Types,
     axis,
@@ -25,7 +25,7 @@ from roundlog.program.text import MAX_RANK
 
 
 class Movement(Direct):
-    kind = Kind.MOVEMENT
+    kind = OperatorKind.MOVEMENT
 
 
 @register
@@ -268,7 +268,7 @@ class OutOfRangeError(ProgramError):
 
 
 def outside_of(index: torch.Tensor, size: int) -> torch.Tensor | None:
-    """Which of them are not in [0, size), or None if they all are: a stranger's indices never reach a kernel
+    """Mask of the indices that are not in [0, size), or None if they all are: a stranger's indices never reach a kernel
     unchecked."""
     if not index.numel() or (int(index.min()) >= 0 and int(index.max()) < size):
         return None

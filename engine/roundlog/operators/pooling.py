@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    Kind,
+    OperatorKind,
     Tensors,
     Types,
     ints,
@@ -27,7 +27,7 @@ class MaxPoolIndex(Direct):
     Padding is never chosen. P = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1, Q likewise."""
 
     name = "max_pool_index"
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32)

@@ -13,7 +13,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, round_signed
 from roundlog.operators.elementwise import integer_as_f64
-from roundlog.operators.registry import Attributes, Direct, Kind, Operator, Tensors
+from roundlog.operators.registry import Attributes, Direct, Operator, OperatorKind, Tensors
 from roundlog.program import DType, Program, ProgramError
 
 _SELECTING = frozenset({"neg", "abs", "floor", "maximum", "minimum", "amax", "amin"})
@@ -49,14 +49,14 @@ def check_narrow(program: Program, operators: Sequence[Operator], bits: int) -> 
         return
     known = {*_SELECTING, *_WIDE, "to_f32"}
     for index, (node, op) in enumerate(zip(program.nodes, operators, strict=True)):
-        if op.kind == Kind.EXACT and node.type.dtype == DType.F32 and node.op not in known:
+        if op.kind == OperatorKind.EXACT and node.type.dtype == DType.F32 and node.op not in known:
             raise ProgramError(f"{program.describe(index)} cannot be rounded to {bits} bits yet: use rounding_bits 32")
 
 
 def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, bits: int) -> torch.Tensor:
     """`operator.compute`, and if the operator is exact and gives FP32, its mathematical value rounded once to `bits`
     bits, to nearest even. Movement copies bits as they are."""
-    if bits == FULL_BITS or operator.kind != Kind.EXACT:
+    if bits == FULL_BITS or operator.kind != OperatorKind.EXACT:
         return operator.compute(inputs, attributes)
     if operator.name == "to_f32":
         return round_signed(integer_as_f64(inputs[0]), bits)

@@ -16,7 +16,7 @@ from roundlog.operators.bound import Bound, FullBound
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    Kind,
+    OperatorKind,
     Tensors,
     Types,
     axes,
@@ -148,14 +148,14 @@ class Sum(Summation):
 
 
 def _first_terms(x: torch.Tensor, dims: tuple[int, ...], elements: Index) -> Index:
-    """Where the sums over these axes of x, for the chosen elements, begin in memory."""
+    """Begins, in memory, of the sums over these axes of x for the chosen elements."""
     kept = [dim for dim in range(x.ndim) if dim not in dims]
     sizes, strides = (1, *(x.shape[dim] for dim in kept)), (0, *(x.stride(dim) for dim in kept))
     return locate(elements, sizes, strides, int(x.storage_offset()))
 
 
 def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
-    """How far it is in memory from one term of a sum over these axes of x to the next, if it is the same everywhere."""
+    """Distance in memory from one term of a sum over these axes of x to the next, if it is the same everywhere."""
     step: int | None = None
     reach = 0
     for dim in reversed(dims):
@@ -173,7 +173,7 @@ class Extreme(Direct):
     """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0, and NaN if an
     element is."""
 
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32)
@@ -215,7 +215,7 @@ class ArgMax(Direct):
     an axis of size 1."""
 
     name = "argmax"
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32)
@@ -239,7 +239,7 @@ class SumI64(Direct):
     """sum_i64(x, dims): the sum over those axes, which stay as axes of size 1, modulo 2^64. int64."""
 
     name = "sum_i64"
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.I64)
@@ -256,7 +256,7 @@ class Any(Direct):
     """any(x, dims): whether any element over those axes, which stay as axes of size 1, is true. bool."""
 
     name = "any"
-    kind = Kind.EXACT
+    kind = OperatorKind.EXACT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.BOOL)

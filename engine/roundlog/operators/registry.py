@@ -1,4 +1,4 @@
-"""What an operator is, and the one place that knows them all."""
+"""Registry of operators: what an operator is, and the one place that knows them all."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Tensors = Sequence[torch.Tensor]
 Types = Sequence[TensorType]
 
 
-class Kind(enum.StrEnum):
-    """How a value comes about: copied, exact, inexact, or a source."""
+class OperatorKind(enum.StrEnum):
+    """Kind of an operator: its values are copied, exact, inexact, or come from a source."""
 
     SOURCE = "source"
     MOVEMENT = "movement"
@@ -34,7 +34,7 @@ class Operator(ABC):
     """One entry of the registry. The class docstring is its meaning: formula, shapes, attributes."""
 
     name: ClassVar[str]
-    kind: ClassVar[Kind]
+    kind: ClassVar[OperatorKind]
 
     @abstractmethod
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
@@ -44,7 +44,7 @@ class Operator(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepInputs:
-    """Where the sources of one step get their values: everything else is computed."""
+    """Inputs of one step, from which its sources get their values: everything else is computed."""
 
     states: Tensors
     data: Tensors
@@ -58,7 +58,7 @@ class StepInputs:
 class Source(Operator):
     """A value from outside the arithmetic."""
 
-    kind = Kind.SOURCE
+    kind = OperatorKind.SOURCE
 
     @abstractmethod
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
@@ -81,7 +81,7 @@ is bounded, because it is done some at a time."""
 class Inexact(Operator):
     """An operator whose FP64 kernel comes within a known distance of the mathematical value."""
 
-    kind = Kind.INEXACT
+    kind = OperatorKind.INEXACT
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         """Bytes that the operator needs beside inputs and output: FP64 copies of them, what they are rounded to, and

@@ -65,8 +65,8 @@ class ScatterAdd(Summation):
         return self.bound_of(self._measures(inputs, attributes), inputs[0].shape[integer(attributes, "dim")])
 
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
-        """Where whole slices are added up, only those that there is something for are computed: the gradient of an
-        embedding has a few of very many. The others are zero."""
+        """Sums of whole slices are computed only where there are terms: the gradient of an embedding has a few of very
+        many. The others are zero."""
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")
         if x.device.type != "cpu" or index.numel() != x.shape[dim]:

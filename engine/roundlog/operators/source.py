@@ -1,4 +1,4 @@
-"""Where values come from, and where the next state goes."""
+"""Sources of values, and stores of the next state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roundlog.kernels.cuda import works
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    Kind,
+    OperatorKind,
     Source,
     StepInputs,
     Tensors,
@@ -155,7 +155,7 @@ class Loss(Direct):
     """loss(x): x, an FP32 scalar, marked as the step's loss. The run stops if it is not finite."""
 
     name = "loss"
-    kind = Kind.MOVEMENT
+    kind = OperatorKind.MOVEMENT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32)
@@ -172,7 +172,7 @@ class Store(Direct):
     unless x is what the slot held before, `state`, itself."""
 
     name = "store"
-    kind = Kind.MOVEMENT
+    kind = OperatorKind.MOVEMENT
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, None)

@@ -1,4 +1,4 @@
-"""What is known of sums of FP32 numbers, by which their FP64 sums are bounded: magnitudes, and the last places of terms
+"""Measures of sums of FP32 numbers, by which their FP64 sums are bounded: magnitudes, and the last places of terms
 (docs/numerics.md). On any device."""
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class Summation(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
-        """By their sums where they lie in the CPU's memory, by their terms elsewhere, and where even those straddle."""
+        """Exact values: by sums where the inputs lie in the CPU's memory, by terms elsewhere, and where even those sums
+        straddle."""
         chosen = elements.numpy()
         if inputs[0].device.type != "cpu":
             return torch.from_numpy(self._round_listed(inputs, attributes, chosen, bits))
@@ -132,7 +133,7 @@ class Summation(Inexact):
 
     @abstractmethod
     def measured(self, part: Types, output: TensorType) -> int:
-        """How many numbers the measures are."""
+        """Number of numbers that the measures are."""
 
     def part_workspace(self, part: Types, attributes: Attributes, output: TensorType) -> int:
         """Bytes that a sum part by part needs beside one part of its inputs (the largest) and its output: what a part

@@ -38,26 +38,25 @@ def blocks(terms: int) -> list[tuple[int, int]]:
 
 
 def chain(terms: int) -> int:
-    """One more than the additions that a term can go through in a sum that is taken block by block, each by any kernel,
-    and the blocks' sums one after the other: those of its block, and one for every further block."""
+    """Blocked-sum chain length: one more than the additions that a term can go through. Blocks are summed in any order,
+    and their sums one after the other, so these are the additions of a block, and one for every further block."""
     count = max(1, -(-terms // BLOCK_TERMS))
     return -(-terms // count) + count - 1
 
 
 def blocked_gamma(terms: int, more: int = 0) -> float:
-    """`gamma` of a sum that is taken block by block, and of whose additions a term goes through `more` others. With
-    SLACK, for bounds made of norms."""
+    """Blocked-sum gamma, with `more` additional additions per term. It includes SLACK, for bounds made of norms."""
     return gamma(chain(terms) + more) * SLACK
 
 
 def parts_keep_chain(parts: Sequence[int]) -> bool:
-    """Whether in no sum that is taken part by part, each of so many terms and block by block, a term goes through more
-    additions than in the sum that is taken as a whole."""
+    """Whether no term goes through more additions if a sum is taken in parts of so many terms, block by block, than if
+    it is taken as a whole."""
     return max(map(chain, parts)) + len(parts) - 1 <= chain(sum(parts))
 
 
 def sum_depth(terms: int) -> int:
-    """The most additions that a term goes through in a sum whose terms are added up in blocks of BLOCK_TERMS, each in
+    """Depth of a sum: the most additions that a term goes through. Terms are added up in blocks of BLOCK_TERMS, each in
     any order, the blocks' sums likewise, and at last the sums of BLOCK_TERMS blocks one after the other."""
     blocks_of_terms = -(-terms // BLOCK_TERMS)
     blocks_of_blocks = -(-blocks_of_terms // BLOCK_TERMS)
@@ -65,13 +64,13 @@ def sum_depth(terms: int) -> int:
 
 
 def sum_gamma(terms: int) -> float:
-    """`gamma` of such a sum."""
+    """`gamma` of a sum whose terms go through `sum_depth(terms)` additions."""
     return gamma(sum_depth(terms) + 1)
 
 
 def sum_parts_keep_depth(parts: Sequence[int]) -> bool:
-    """Whether in no sum that is taken part by part, each of so many terms, a term goes through more additions than in
-    the sum that is taken as a whole."""
+    """Whether no term goes through more additions if a sum is taken in parts of so many terms than if it is taken as a
+    whole."""
     return max(map(sum_depth, parts)) + len(parts) - 1 <= sum_depth(sum(parts))
 
 

@@ -26,13 +26,13 @@ from roundlog.operators.registry import (
 from roundlog.program import DType, TensorType
 
 RELATIVE_BOUND = 2.0**-49
-"""What is promised of a vendor's FP64 function: 8 ulp. SLEEF and MKL promise 1 ulp (their high-accuracy variants,
-which PyTorch uses), CUDA's math library at most 2 for these; glibc is below 1 except erf at 1. For sin and cos they
-promise it of every argument, however large: by Payne and Hanek's reduction. Of the loops that stand in for them on the
-CPU (`roundlog.kernels.elementary`) it is proven."""
+"""Error that a vendor's FP64 function may have: 8 ulp. SLEEF and MKL promise 1 ulp (their high-accuracy variants, which
+PyTorch uses), CUDA's math library at most 2 for these; glibc is below 1 except erf at 1. For sin and cos they promise
+it of every argument, however large: by Payne and Hanek's reduction. Of the loops that stand in for them on the CPU
+(`roundlog.kernels.elementary`) it is proven."""
 
 ABSOLUTE_BOUND = 2.0**-1000
-"""Where FP64 itself underflows, far below anything that FP32 can see."""
+"""Magnitude below which FP64 itself underflows, far below anything that FP32 can see."""
 
 
 _BLOCK = 1 << 16

@@ -16,7 +16,7 @@ from math import prod
 import torch
 
 Attribute = int | str | bool | tuple[int, ...]
-"""What an attribute may hold. No floats: FP32 constants are stored as their bit patterns."""
+"""Types that an attribute may hold. No floats: FP32 constants are stored as their bit patterns."""
 
 
 class ProgramError(ValueError):

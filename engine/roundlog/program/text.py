@@ -168,8 +168,8 @@ def _node(index: int, raw: object, source: object) -> Node:
 
 
 def _check_slots(program: Program) -> None:
-    """Every slot has exactly one reader node, every state slot exactly one `store` of the same type, all `store`
-    nodes stand in slot order at the end, and exactly one scalar `loss` stands before them."""
+    """Check of a program's slots: every slot has exactly one reader node, every state slot exactly one `store` of the
+    same type, all `store` nodes stand in slot order at the end, and exactly one scalar `loss` stands before them."""
     for op, names in (("state", program.state_names), ("data", program.data_names)):
         slots = [node.attributes.get("slot") for node in program.nodes if node.op == op]
         numbers = [slot for slot in slots if type(slot) is int]

@@ -1,9 +1,9 @@
-"""From an FP64 approximation to the FP32 answer, with and without a rounding log.
+"""Rounding of FP64 approximations to the FP32 answer, with and without a rounding log.
 
 `certified` (Recorder, Follower): the one right answer, the correctly rounded one. `threshold` (ThresholdRecorder,
 ThresholdFollower): OVT as published."""
 
-from roundlog.rounding.finding import Finding, FindingKind
+from roundlog.rounding.finding import LogFinding, LogFindingKind
 from roundlog.rounding.follow import Follower
 from roundlog.rounding.record import Recorder
 from roundlog.rounding.resolve import Rounding
@@ -11,9 +11,9 @@ from roundlog.rounding.threshold import ThresholdError, ThresholdFollower, Thres
 from roundlog.rounding.window import Window
 
 __all__ = [
-    "Finding",
-    "FindingKind",
     "Follower",
+    "LogFinding",
+    "LogFindingKind",
     "Recorder",
     "Rounding",
     "ThresholdError",

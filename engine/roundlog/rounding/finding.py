@@ -1,4 +1,4 @@
-"""What is found wrong with a trainer's log."""
+"""Findings about a trainer's log: what is wrong with it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ MAX_FINDINGS = 1000
 fill with findings that a hostile log can make by the million."""
 
 
-class FindingKind(enum.StrEnum):
-    """What can be wrong with a log."""
+class LogFindingKind(enum.StrEnum):
+    """Kinds of faults of a log."""
 
     FORGED = "forged"
     """A decision that no honest trainer can have made: it contradicts the correct rounding, or is for an element
@@ -21,11 +21,11 @@ class FindingKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LogFinding:
     """One wrong entry: at which step and operator of the program, which flat element of its output."""
 
     step: int
     operator: int
     element: int
-    kind: FindingKind
+    kind: LogFindingKind
     message: str

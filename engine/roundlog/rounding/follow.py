@@ -19,9 +19,9 @@ from roundlog.log import Entries, LogReader
 from roundlog.operators import Inexact
 from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
+from roundlog.rounding.finding import MAX_FINDINGS, LogFinding, LogFindingKind
 from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, pieces, put, resolve, settle
-from roundlog.rounding.verdicts import Verdict, weigh
+from roundlog.rounding.verdicts import ElementVerdict, weigh
 from roundlog.rounding.window import Window
 
 _NOT_CORRECT = "the logged decision is not the correct rounding"
@@ -43,14 +43,14 @@ class Follower:
         self.bits = bits
         self.share = share
         self.generator = generator
-        self.findings: list[Finding] = []
+        self.findings: list[LogFinding] = []
         self.followed = 0
         """Decisions taken from logs without an exact evaluation, so far."""
         self._step = 0
         self._log: Mapping[int, Entries] | None = None
         self._window: Window | None = None
         self._before = (0, 0)
-        """How many findings there were before the running step, and decisions followed."""
+        """Number of findings before the running step, and of decisions followed."""
 
     @classmethod
     def without_log(cls, guard: int, bits: int = FULL_BITS) -> Follower:
@@ -83,7 +83,8 @@ class Follower:
         attributes: Attributes,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """As `Rounding.round`. window: which part of the operator's output this is; None: all of it."""
+        """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
+        all of it."""
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
@@ -122,18 +123,18 @@ class Follower:
         sampled = self.generator.random(len(marked.indices)) < self.share
         weighed = weigh(marked, entries, sampled, self.guard + AUDITOR_REACH, self.bits)
         values, verdicts = weighed.values, weighed.verdicts
-        self.followed += int(np.count_nonzero(verdicts == Verdict.FOLLOWED))
-        if not (verdicts > Verdict.FOLLOWED).any():
+        self.followed += int(np.count_nonzero(verdicts == ElementVerdict.FOLLOWED))
+        if not (verdicts > ElementVerdict.FOLLOWED).any():
             return values
         elements = marked.indices.numpy()
-        self._report(index, elements[verdicts == Verdict.CONTRADICTED], FindingKind.FORGED, _NOT_CORRECT)
-        rest = np.flatnonzero(verdicts >= Verdict.SAMPLED)
+        self._report(index, elements[verdicts == ElementVerdict.CONTRADICTED], LogFindingKind.FORGED, _NOT_CORRECT)
+        rest = np.flatnonzero(verdicts >= ElementVerdict.SAMPLED)
         elements, verdict = elements[rest], verdicts[rest]
         right = resolve(operator, inputs, attributes, marked.of(torch.from_numpy(rest)), self.bits)
-        missing = verdict == Verdict.MISSING
-        wrong = ~missing & ((verdict == Verdict.IMPOSSIBLE) | (values[rest] != right))
-        self._report(index, elements[wrong], FindingKind.FORGED, _NOT_CORRECT)
-        self._report(index, elements[missing], FindingKind.MISSING, "the log has no decision for it")
+        missing = verdict == ElementVerdict.MISSING
+        wrong = ~missing & ((verdict == ElementVerdict.IMPOSSIBLE) | (values[rest] != right))
+        self._report(index, elements[wrong], LogFindingKind.FORGED, _NOT_CORRECT)
+        self._report(index, elements[missing], LogFindingKind.MISSING, "the log has no decision for it")
         values[rest] = right
         return values
 
@@ -141,14 +142,14 @@ class Follower:
         """Reports what a log says otherwise than the right values (float32[n]) of the marked elements."""
         everything = np.ones(len(marked.indices), np.bool_)
         weighed = weigh(marked, entries, everything, self.guard + AUDITOR_REACH, self.bits)
-        if not (weighed.verdicts > Verdict.FOLLOWED).any():
+        if not (weighed.verdicts > ElementVerdict.FOLLOWED).any():
             return
         elements, verdicts = marked.indices.numpy(), weighed.verdicts
-        missing = verdicts == Verdict.MISSING
-        wrong = (verdicts == Verdict.SAMPLED) & (weighed.values != right)
-        wrong |= (verdicts == Verdict.CONTRADICTED) | (verdicts == Verdict.IMPOSSIBLE)
-        self._report(index, elements[wrong], FindingKind.FORGED, _NOT_CORRECT)
-        self._report(index, elements[missing], FindingKind.MISSING, "the log has no decision for it")
+        missing = verdicts == ElementVerdict.MISSING
+        wrong = (verdicts == ElementVerdict.SAMPLED) & (weighed.values != right)
+        wrong |= (verdicts == ElementVerdict.CONTRADICTED) | (verdicts == ElementVerdict.IMPOSSIBLE)
+        self._report(index, elements[wrong], LogFindingKind.FORGED, _NOT_CORRECT)
+        self._report(index, elements[missing], LogFindingKind.MISSING, "the log has no decision for it")
 
     def _report_astray(self, index: int, near: Ambiguous, entries: Entries) -> None:
         """Entries for elements that are nowhere near a boundary must not be."""
@@ -156,12 +157,12 @@ class Follower:
         place = np.searchsorted(indices, entries.indices)
         there = place < len(indices)
         there[there] = indices[place[there]] == entries.indices[there]
-        self._report(index, entries.indices[~there], FindingKind.FORGED, "it is not near a rounding boundary")
+        self._report(index, entries.indices[~there], LogFindingKind.FORGED, "it is not near a rounding boundary")
 
-    def _report(self, operator: int, elements: I64, kind: FindingKind, message: str) -> None:
+    def _report(self, operator: int, elements: I64, kind: LogFindingKind, message: str) -> None:
         room = MAX_FINDINGS - len(self.findings)
         wrong = elements[: max(room, 0)]
         if self._window is not None:
             wrong = self._window.whole(wrong)
         for element in wrong.tolist():
-            self.findings.append(Finding(self._step, operator, element, kind, message))
+            self.findings.append(LogFinding(self._step, operator, element, kind, message))

@@ -1,4 +1,4 @@
-"""What the trainer's and the auditor's rounding share: the ends of intervals, and the elements in doubt resolved."""
+"""Common part of the trainer's and the auditor's rounding: ends of intervals, and resolved ambiguous elements."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HALF_OF_RANGE = 2.0**127
 
 
 def pieces(marked: Ambiguous) -> list[Ambiguous]:
-    """So many at a time, in order: views."""
+    """Views of so many elements at a time, in order."""
     count = len(marked.indices)
     if count <= AT_ONCE:
         return [marked] if count else []
@@ -49,7 +49,7 @@ def pieces(marked: Ambiguous) -> list[Ambiguous]:
 
 
 class Rounding(Protocol):
-    """How an executor turns the approximations of inexact operators into FP32 values."""
+    """Rounding policy of an executor: it turns the approximations of inexact operators into FP32 values."""
 
     def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         """FP32: the correctly rounded value of every element of operator `index` of the running step."""
@@ -91,7 +91,7 @@ def ends(marked: Ambiguous, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a trainer needs to know of every marked element, to resolve it and to write it down."""
+    """Judgement of every marked element, by which a trainer resolves it and writes it down."""
 
     low: F32
     """float32[n]: y - d, rounded."""

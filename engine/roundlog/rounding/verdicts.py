@@ -1,4 +1,4 @@
-"""What a log says of the elements near a boundary, weighed against what is known of them here."""
+"""Log checking: what a log says of the elements near a boundary, held against what is known of them here."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from roundlog.operators.marking import Ambiguous
 from roundlog.rounding.resolve import ends
 
 
-class Verdict(enum.IntEnum):
-    """What becomes of an element; those from SAMPLED on have to be resolved."""
+class ElementVerdict(enum.IntEnum):
+    """Verdict on an element; those from SAMPLED on have to be resolved."""
 
     CERTAIN = 0
     """Here there is one candidate, and the log says nothing else."""
@@ -30,19 +30,19 @@ class Verdict(enum.IntEnum):
     SAMPLED = 3
     """The log names one of the candidates, and is verified."""
     IMPOSSIBLE = 4
-    """What the log says is none of the candidates: it is wrong."""
+    """Wrong: the log names none of the candidates."""
     MISSING = 5
     """The log says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What is known of n marked elements."""
+    """Marked elements, n of them, with what the log's check found."""
 
     values: npt.NDArray[np.float32]
     """float32[n]: the candidate where there is one; what the log says, where it says something; else the lower one."""
     verdicts: npt.NDArray[np.uint8]
-    """uint8[n]: a Verdict each."""
+    """uint8[n]: an ElementVerdict each."""
 
 
 def weigh(
@@ -95,14 +95,14 @@ def weigh_by_reference(
         [
             np.uint8(verdict)
             for verdict in (
-                Verdict.CERTAIN,
-                Verdict.CONTRADICTED,
-                Verdict.MISSING,
-                Verdict.IMPOSSIBLE,
-                Verdict.SAMPLED,
+                ElementVerdict.CERTAIN,
+                ElementVerdict.CONTRADICTED,
+                ElementVerdict.MISSING,
+                ElementVerdict.IMPOSSIBLE,
+                ElementVerdict.SAMPLED,
             )
         ],
-        np.uint8(Verdict.FOLLOWED),
+        np.uint8(ElementVerdict.FOLLOWED),
     )
     return Weighed(torch.where(certain | ~found, low, said).numpy(), verdicts)
 

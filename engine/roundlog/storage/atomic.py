@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 
 def partial_path(path: Path) -> Path:
-    """Where a file is written until it is whole: hidden, in the same directory, one for each final name."""
+    """Path at which a file is written until it is whole: hidden, in the same directory, one for each final name."""
     return path.with_name(f".{path.name}.partial")
 
 

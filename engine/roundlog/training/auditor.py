@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
-from roundlog.rounding import Finding, Rounding
+from roundlog.rounding import LogFinding, Rounding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.following import Following
@@ -25,13 +25,13 @@ class AuditResult:
     checkpoint_root: bytes
     """The right checkpoint root; under `threshold`, the root that this log leads to on this machine."""
     state_roots: list[bytes]
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogFinding] = field(default_factory=list)
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
     """Logs that could not be read, were given up or were not compared, one sentence each. Their steps were audited
     nevertheless."""
     stopped: str | None = None
-    """Why the run stopped; None if it did not. From that step on, states are fabricated."""
+    """The reason why the run stopped; None if it did not. After a stop, states are fabricated."""
 
 
 class Auditor:

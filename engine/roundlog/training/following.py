@@ -13,7 +13,7 @@ from typing import Any
 
 from roundlog.log import LogError, LogReader
 from roundlog.operators import Inexact, operator
-from roundlog.rounding import Finding, FindingKind, Rounding
+from roundlog.rounding import LogFinding, LogFindingKind, Rounding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import StorageError, open_regular, read_record, replace_file, write_record
 from roundlog.training.job import Job
@@ -205,12 +205,12 @@ class Following:
         self._unreadable_at.append(self.job.spec.intervals)  # not kept: it is found again when it is looked for
 
 
-def _finding(item: dict[str, Any]) -> Finding:
+def _finding(item: dict[str, Any]) -> LogFinding:
     """A finding as `asdict` wrote it. Raises KeyError, TypeError, ValueError."""
-    return Finding(
+    return LogFinding(
         step=int(item["step"]),
         operator=int(item["operator"]),
         element=int(item["element"]),
-        kind=FindingKind(item["kind"]),
+        kind=LogFindingKind(item["kind"]),
         message=str(item["message"]),
     )

@@ -36,11 +36,11 @@ class JobError(ValueError):
 
 
 class UnfitJobError(JobError):
-    """A job that is whole, and that cannot be run here or anywhere; the message says what to change."""
+    """A job that is undamaged but cannot be run, here or anywhere; the message says what to change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class JobLimits:
     """Most resources that a reader spends on a job that it does not trust."""
 
     memory_bytes: int = 16 << 30
@@ -118,11 +118,11 @@ class Job:
             file.write(self.spec.to_json().encode())
 
     @staticmethod
-    def read(directory: Path, limits: Limits | None = None) -> Job:
+    def read(directory: Path, limits: JobLimits | None = None) -> Job:
         """Reads a job that is not trusted. Every size is checked against program, spec and limits before anything is
         allocated, and every root against the spec. Raises JobError, whose message is one sentence."""
         try:
-            return _read(directory, limits or Limits())
+            return _read(directory, limits or JobLimits())
         except (SpecError, ProgramError, CommitmentError) as error:
             raise JobError(f"the job in {directory} is not valid: {error}") from error
         except StorageError as error:
@@ -151,7 +151,7 @@ def _read_program(directory: Path) -> tuple[Program, TrainingSpec]:
     return program, spec
 
 
-def _read(directory: Path, limits: Limits) -> Job:
+def _read(directory: Path, limits: JobLimits) -> Job:
     program, spec = _read_program(directory)
     dataset_types = {
         name: TensorType((spec.data_rows, *kind.shape[1:]), kind.dtype) for name, kind in program.data.items()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from roundlog.log import Kind
+from roundlog.log import PayloadKind
 from roundlog.rounding import Follower, Recorder, ThresholdFollower, ThresholdRecorder, Thresholds
 from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
 
 
-def log_kind(spec: TrainingSpec) -> Kind:
+def log_kind(spec: TrainingSpec) -> PayloadKind:
     """Kind of the payloads in the job's logs."""
-    return Kind.ENTRIES if spec.rounding_policy == POLICY_CERTIFIED else Kind.TRITS
+    return PayloadKind.ENTRIES if spec.rounding_policy == POLICY_CERTIFIED else PayloadKind.TRITS
 
 
 def recorder(spec: TrainingSpec, thresholds: Thresholds | None = None) -> Recorder | ThresholdRecorder:

@@ -1,6 +1,6 @@
 """A run: executes a job from checkpoint to checkpoint, in a directory from which a killed process is resumed.
 
-run.json                   which job this is, and how often checkpoints are kept
+    run.json                   which job this is, and how often checkpoints are kept
     roots                      32 bytes an interval: the state root at its end, appended and fsynced
     roots.sums                 32 bytes an interval: SHA-256 of the run, the interval and that root, likewise
     checkpoints/00000005.safetensors    the state after that many steps

@@ -88,7 +88,7 @@ class _Run:
     steps: list[_Values] = field(default_factory=list)
     """For each step, by name and in FP64: the loss, the gradients, and the change of every state."""
     stopped: str = ""
-    """Why the steps ended early; empty if they did not."""
+    """The reason why the steps ended early; empty if they did not."""
 
 
 def confirm_same(task: Task, captured: Captured) -> Sameness:

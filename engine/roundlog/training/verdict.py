@@ -1,6 +1,6 @@
-"""The verdict on a claimed training: is the claim right, and what is the trainer's log worth?
+"""The verdict on a claimed training: whether the claim is right, and the standing of the trainer's log.
 
-These are two questions. The claim is right if its root equals the root of an audit without the log. A log that is
+The two are independent. The claim is right if its root equals the root of an audit without the log. A log that is
 forged, incomplete, damaged or absent is reported, and does not make the claim wrong.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roundlog.execution import StoppedError
-from roundlog.rounding import Finding
+from roundlog.rounding import LogFinding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import write_record
 from roundlog.training.auditor import Auditor, AuditResult
@@ -54,12 +54,12 @@ class Verdict:
     log: LogStanding
     run_dir: Path
     """Directory of the run that these roots are from."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogFinding] = field(default_factory=list)
     """Wrong log entries, in order."""
     unreadable: list[str] = field(default_factory=list)
     """Logs that could not be used, one sentence each, as in `AuditResult`."""
     stopped: str | None = None
-    """Why the run stopped; None if it did not."""
+    """The reason why the run stopped; None if it did not."""
 
 
 def audit(

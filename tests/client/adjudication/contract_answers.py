@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roundlog.adjudication import openings as opened
-from roundlog.adjudication.adjudicate import Answer, Chunk, Outcome, Step, Tree, finish, segments
+from roundlog.adjudication.adjudicate import Answer, Chunk, NoAnswer, Step, Tree, finish, segments
 from roundlog.adjudication.partial import Partial, start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree
 from roundlog.descriptors import Descriptor, encode_descriptor
@@ -89,7 +89,7 @@ def words(partial: Partial) -> tuple[list[bytes]]:
 def answer_of(finding: int, bits: int, descriptor: Descriptor) -> Answer:
     """The contract's answer as the reference gives it."""
     if finding != VALUE:
-        return Outcome.NO_VALUE if finding == STOPS else Outcome.UNDECIDED
+        return NoAnswer.NO_VALUE if finding == STOPS else NoAnswer.UNDECIDED
     return bits - (1 << 64) if descriptor.dtype == DType.I64 and bits >> 63 else bits
 
 

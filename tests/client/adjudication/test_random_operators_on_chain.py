@@ -11,7 +11,7 @@ import pytest
 from contract_answers import compare
 from eth_abi.abi import encode
 from random_operators import case, sound
-from roundlog.adjudication.adjudicate import Outcome
+from roundlog.adjudication.adjudicate import NoAnswer
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.descriptors import Descriptor, DescriptorError, Family
 from roundlog.descriptors.check import check_descriptor
@@ -27,7 +27,7 @@ def kinds(adjudicator: Any, family: Family, rng: Random, cases: int) -> Counter[
         descriptor, step, memory = case(rng, family)
         for element in {descriptor.elements - 1, rng.randrange(descriptor.elements)}:
             answer = compare(adjudicator, descriptor, element, step, memory)
-            found[answer.name if isinstance(answer, Outcome) else "VALUE"] += 1
+            found[answer.name if isinstance(answer, NoAnswer) else "VALUE"] += 1
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from adjudication_cases import Bits, descriptor_of
 from contract_answers import Memory, compare
 from hostile_numbers import INEXACT, hostile
-from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, encode
+from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate, encode
 from roundlog.commitments import CHUNK_SIZE, leaf_hash
 from roundlog.descriptors import Descriptor, Family, Input, Row, Scalar, encode_descriptor
 from roundlog.descriptors.check import SIGNATURES
@@ -58,7 +58,7 @@ class Operands:
         return self.data[chunk.tensor]
 
 
-def both(adjudicator: Any, descriptor: Descriptor, operands: list[tuple[DType, int]]) -> int | Outcome:
+def both(adjudicator: Any, descriptor: Descriptor, operands: list[tuple[DType, int]]) -> int | NoAnswer:
     """The reference's answer, which has to be the contract's."""
     held = Operands(operands)
     answer = adjudicate(descriptor, 0, STEP, held)
@@ -66,8 +66,8 @@ def both(adjudicator: Any, descriptor: Descriptor, operands: list[tuple[DType, i
     openings = [(number, 0, data, []) for number, data in enumerate(held.data)]
     asked = (encode_descriptor(descriptor), roots, 0)
     finding, bits = adjudicator.functions.compute(SETTING, asked, openings).call()
-    assert finding == (STOPS if answer is Outcome.NO_VALUE else VALUE), (descriptor.code, operands)
-    if not isinstance(answer, Outcome):
+    assert finding == (STOPS if answer is NoAnswer.NO_VALUE else VALUE), (descriptor.code, operands)
+    if not isinstance(answer, NoAnswer):
         assert bits == answer, (descriptor.code, operands)
     return answer
 
@@ -84,7 +84,7 @@ def test_an_exact_operator_has_a_value_whatever_comes_in(adjudicator: Any, code:
     rng = Random(code.name)
     pairs = [(a, b) for a in PATTERNS for b in PATTERNS]
     answers = [both(adjudicator, descriptor, list(zip(kinds, pair, strict=False))) for pair in rng.sample(pairs, 40)]
-    assert not any(isinstance(answer, Outcome) for answer in answers)
+    assert not any(isinstance(answer, NoAnswer) for answer in answers)
     # There is one NaN.
     nans = {answer for answer in answers if isinstance(answer, int) and answer & ~SIGN > INFINITY}
     assert nans == {NANS[0]}
@@ -95,7 +95,7 @@ def test_what_is_stored_has_to_be_finite(adjudicator: Any) -> None:
     copied = replace(stored, code=Copy.ANY)
     for bits in PATTERNS:
         finite = bits & ~SIGN < INFINITY
-        assert both(adjudicator, stored, [(DType.F32, bits)]) == (bits if finite else Outcome.NO_VALUE)
+        assert both(adjudicator, stored, [(DType.F32, bits)]) == (bits if finite else NoAnswer.NO_VALUE)
         assert both(adjudicator, copied, [(DType.F32, bits)]) == bits
 
 

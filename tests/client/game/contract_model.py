@@ -13,6 +13,7 @@ from model_course import Transitions
 from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf, require
 from roundlog.adjudication.adjudicate import (
     Chunk,
+    NoAnswer,
     Step,
     Tree,
     adjudicate,
@@ -22,7 +23,6 @@ from roundlog.adjudication.adjudicate import (
     run_segment,
     segments,
 )
-from roundlog.adjudication.adjudicate import Outcome as Answer
 from roundlog.adjudication.partial import Partial, decode_partial, start
 from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
@@ -207,13 +207,13 @@ class ContractModel(Transitions):
         opened = _Opened(self, d, self._operand_roots(d, proof.operands), proof.openings)
         answer = adjudicate(d, element, self._step(), opened)
         if self.undecided and d.family == Family.FUNCTION:
-            answer = Answer.UNDECIDED
-        if answer is Answer.UNDECIDED:
+            answer = NoAnswer.UNDECIDED
+        if answer is NoAnswer.UNDECIDED:
             self._stop(Side.CHALLENGER)
             self.disputed = ElementView(known=True, element=element, claimed=claimed)
             self.phase, self.referee_deadline = Phase.REFEREE, self.now + self.referee_allowance
             return
-        if not isinstance(answer, Answer) and encode(d.dtype, answer) == claimed.to_bytes(d.dtype.itemsize, "little"):
+        if not isinstance(answer, NoAnswer) and encode(d.dtype, answer) == claimed.to_bytes(d.dtype.itemsize, "little"):
             raise Refused("the element is right")
         self._stop(Side.CHALLENGER)
         self._verdict(False)

@@ -11,9 +11,9 @@ from adjudication_cases import Bits, descriptor_of
 from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
 from oracle.array import Array, from_torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate
+from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate
 from roundlog.descriptors.describe import RULES
-from roundlog.operators import REGISTRY, Direct, Inexact, Kind, Source
+from roundlog.operators import REGISTRY, Direct, Inexact, OperatorKind, Source
 
 STEP = Step(step=3, seed=2**63 + 5, batch_size=2, data_rows=7)
 
@@ -33,14 +33,14 @@ def engine_output(name: str, case: Case, attributes: dict[str, object]) -> Array
     return from_torch(operator.exact(case.inputs, attributes, torch.arange(y.numel())).reshape(y.shape))
 
 
-def right(name: str, bits: int, dtype: str) -> int | Outcome:
+def right(name: str, bits: int, dtype: str) -> int | NoAnswer:
     """The element as it leaves a step, or that a run stops there."""
     if dtype != "f32":
         return bits
     if name in ("loss", "store"):
-        return bits if ieee.is_finite(bits) else Outcome.NO_VALUE
+        return bits if ieee.is_finite(bits) else NoAnswer.NO_VALUE
     # Movement copies bits, and no step has another NaN to copy.
-    return ieee.NAN if ieee.is_nan(bits) and REGISTRY[name].kind != Kind.MOVEMENT else bits
+    return ieee.NAN if ieee.is_nan(bits) and REGISTRY[name].kind != OperatorKind.MOVEMENT else bits
 
 
 def check(name: str, case: Case, elements: list[int] | None, rng: Random) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_cases import CASES, Case
 from roundlog.adjudication.adjudicate import run_segment, segments
-from roundlog.adjudication.openings import Recorder
+from roundlog.adjudication.openings import ReadRecorder
 from roundlog.adjudication.partial import start
 from roundlog.adjudication.reader import index_of, read
 from roundlog.capture.builder import Builder
@@ -92,7 +92,7 @@ def test_a_segment_opens_no_more_chunks_than_it_was_counted_for(name: str) -> No
         for _ in range(4):
             length = rng.randrange(1, descriptor.terms + 1)
             first = rng.randrange(descriptor.terms - length + 1)
-            recorder = Recorder(Bits(case.inputs))
+            recorder = ReadRecorder(Bits(case.inputs))
             element = rng.randrange(descriptor.elements)
             run_segment(descriptor, element, start(descriptor), range(first, first + length), recorder)
             for item in descriptor.inputs:

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import torch
-from roundlog.adjudication.adjudicate import MAX_ROW, Outcome, Step, adjudicate, encode
+from roundlog.adjudication.adjudicate import MAX_ROW, NoAnswer, Step, adjudicate, encode
 from roundlog.adjudication.exactly import data_value, function_value
 from roundlog.adjudication.functions import evaluate
 from roundlog.adjudication.openings import Material, openings
@@ -44,7 +44,7 @@ def test_data_is_that_of_the_spec() -> None:
             material = Material(values={}, states=[], dataset=dataset, schedule=job.schedule)
             for element in (0, 5, descriptor.elements - 1):
                 answer = adjudicate(descriptor, element, place, material)
-                assert not isinstance(answer, Outcome)
+                assert not isinstance(answer, NoAnswer)
                 bits = int.from_bytes(encode(descriptor.dtype, answer), "little")
                 assert data_value(descriptor, element, place, dataset) == bits
 
@@ -55,7 +55,7 @@ def test_a_row_that_does_not_fit_a_transaction_is_not_opened_and_left_to_the_ref
     load = replace(plain, family=Family.DATA, iteration=(40_000,), parameters=(0, 80_000, 20_000))
     step = Step(step=0, seed=1, batch_size=2, data_rows=2)
     material = Material(values={}, states=[], dataset=[x], schedule=torch.zeros(0))
-    assert openings(load, 7, step, material) == (Outcome.UNDECIDED, [])
+    assert openings(load, 7, step, material) == (NoAnswer.UNDECIDED, [])
     assert data_value(load, 7, step, [x]) in (np.float32(7).view(np.uint32), np.float32(20_007).view(np.uint32))
     short = replace(load, iteration=(2 * MAX_ROW // 4,), parameters=(0, MAX_ROW, MAX_ROW // 4))
     y = torch.zeros(2, MAX_ROW // 4)

@@ -24,12 +24,12 @@ from oracle.array import from_torch
 from oracle.direct import DIRECT
 from oracle.inexact import INEXACT as ORACLE
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import Answer, Outcome, Step, adjudicate
+from roundlog.adjudication.adjudicate import Answer, NoAnswer, Step, adjudicate
 from roundlog.commitments import canonical
 from roundlog.execution import Executor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.operators import REGISTRY, Kind, Source, StepInputs, Summation
+from roundlog.operators import REGISTRY, OperatorKind, Source, StepInputs, Summation
 from roundlog.operators.reduced_precision import check_narrow
 from roundlog.operators.summation import InParts
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
@@ -73,9 +73,9 @@ def right(name: str, case: Case, bits: int = ieee.FULL_BITS) -> Found:
         else:
             said = list(DIRECT[name](arrays, case.attributes).items)
         for answer, says in zip(answers, said, strict=True):
-            assert answer == says or answer is Outcome.UNDECIDED, (name, answer, says, case)
+            assert answer == says or answer is NoAnswer.UNDECIDED, (name, answer, says, case)
         return said
-    assert not any(answer is Outcome.NO_VALUE for answer in answers), (name, case)
+    assert not any(answer is NoAnswer.NO_VALUE for answer in answers), (name, case)
     return [answer for answer in answers if isinstance(answer, int)]
 
 
@@ -213,7 +213,7 @@ def in_parts(name: str, case: Case, expected: Found) -> None:
 
 
 def not_finite(name: str, found: Found) -> bool:
-    return REGISTRY[name].kind != Kind.MOVEMENT and any(bits & 0x7F800000 == 0x7F800000 for bits in found)
+    return REGISTRY[name].kind != OperatorKind.MOVEMENT and any(bits & 0x7F800000 == 0x7F800000 for bits in found)
 
 
 def check_many(name: str, count: int, directory: Path) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from roundlog.adjudication.adjudicate import (
     Chunk,
-    Outcome,
+    NoAnswer,
     Step,
     Tree,
     adjudicate,
@@ -120,7 +120,7 @@ def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(train
         element = rng.randrange(descriptor.elements)
         material = trained.material(q)
         answer, chunks = openings(descriptor, element, trained.step, material)
-        assert not isinstance(answer, Outcome), (program.describe(q), element)
+        assert not isinstance(answer, NoAnswer), (program.describe(q), element)
         size = descriptor.dtype.itemsize
         assert encode(descriptor.dtype, answer) == output[element * size :][:size], (program.describe(q), element)
         proved = prove(chunks, material)

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import torch
 from random_programs import make
-from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, encode
+from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate, encode
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.commitments import tensor_bytes
 from roundlog.descriptors import describe
@@ -57,7 +57,7 @@ def check(seed: int) -> StoppedError | None:
     if stopped is not None:
         q = stopped.operator
         assert q == len(traced.outputs)
-        assert element_of(program, q, stopped.element, traced, step) is Outcome.NO_VALUE, (seed, str(stopped))
+        assert element_of(program, q, stopped.element, traced, step) is NoAnswer.NO_VALUE, (seed, str(stopped))
         before = range(stopped.element)
         for element in rng.sample(before, min(20, len(before))):
             right = bits_of(program, q, element, stopped.output)
@@ -68,7 +68,7 @@ def check(seed: int) -> StoppedError | None:
 def element_of(program: Program, q: int, element: int, traced: TraceRoots, step: Step) -> object:
     material = Material.of(program, q, values=traced.outputs, states=[], dataset=[], schedule=torch.zeros(0))
     answer = adjudicate(describe(program, q), element, step, material)
-    return answer if isinstance(answer, Outcome) else encode(program.nodes[q].type.dtype, answer)
+    return answer if isinstance(answer, NoAnswer) else encode(program.nodes[q].type.dtype, answer)
 
 
 def bits_of(program: Program, q: int, element: int, output: torch.Tensor) -> bytes:

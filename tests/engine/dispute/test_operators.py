@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, decode, encode, finish, run_segment, segments
+from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate, decode, encode, finish, run_segment, segments
 from roundlog.adjudication.openings import Material, needed
 from roundlog.adjudication.partial import ExactSum, decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
@@ -73,7 +73,7 @@ def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(j
         assert one.wrong_element(index, bytes(posted)) == element, node.op
         material = one.material(element)
         answer = material.answer
-        assert not isinstance(answer, Outcome)
+        assert not isinstance(answer, NoAnswer)
         assert encode(node.type.dtype, answer) != posted[places[0] * size :][:size]
         assert adjudicate(one.descriptor, element, step, Opened(material.openings)) == answer
         assert material.roots.keys() <= set(node.inputs)
@@ -103,7 +103,7 @@ def test_running_results_come_to_the_element_and_every_segment_has_its_material(
         one.descriptor = short
         element = descriptor.elements - 1
         answer = one.material(element).answer
-        assert not isinstance(answer, Outcome)
+        assert not isinstance(answer, NoAnswer)
         claimed = int.from_bytes(encode(descriptor.dtype, answer), "little")
         found = one.running(element, claimed)
         assert len(found.partials) == len(segments(short)) == found.tree.count
@@ -160,7 +160,7 @@ def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(
     index = next(i for i in range(theirs.count) if theirs.node(0, i) != one.tree.node(0, i))
     posted = bytes(tensor_bytes(made)[index * CHUNK_SIZE : (index + 1) * CHUNK_SIZE])
     assert one.wrong_element(index, posted) == stopped.element
-    assert one.material(stopped.element).answer is Outcome.NO_VALUE
+    assert one.material(stopped.element).answer is NoAnswer.NO_VALUE
     if stopped.element * size // CHUNK_SIZE or stopped.element:
         spoiled = made.clone()
         spoiled.view(-1)[0] += 1.0

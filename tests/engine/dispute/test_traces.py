@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.adjudication.adjudicate import Outcome, Step, adjudicate, decode
+from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate, decode
 from roundlog.adjudication.openings import Material, needed
 from roundlog.commitments import CHUNK_SIZE, PAD, depth_of, leaf_hash, node_hash, state_root, tensor_bytes, tensor_root
 from roundlog.descriptors import describe
@@ -96,7 +96,7 @@ def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
         for element in range(0, found.stop.element, 37):
             bits = decode(kind.dtype, right[element * size : (element + 1) * size])
             assert adjudicate(describe(program, q), element, step, material) == bits
-        assert adjudicate(describe(program, q), found.stop.element, step, material) is Outcome.NO_VALUE
+        assert adjudicate(describe(program, q), found.stop.element, step, material) is NoAnswer.NO_VALUE
         # The tree of the output is right before the chunk of that element, and a secret from there on.
         trees = [claimed_tree(program, 32, inputs.step, found.stop, found.outputs[q], one) for one in (secret, another)]
         assert trees[0].root == found.operators[q] and trees[0].count == -(-kind.nbytes // CHUNK_SIZE)

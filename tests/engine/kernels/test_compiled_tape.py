@@ -16,14 +16,14 @@ import torch
 from roundlog.kernels import compiled_tape
 from roundlog.kernels.compiled_tape import Chain, Operand
 from roundlog.kernels.machine_code import LANES, Form, MachineCode
-from roundlog.kernels.tape import BOOL, F32, Assignments, Code, Tape
+from roundlog.kernels.tape import BOOL, F32, Assignments, Opcode, Tape
 from roundlog.kernels.threads import own_threads
 
 SPECIAL = [0.0, -0.0, 2.0**-149, -(2.0**-149), 2.0**-126, 0.5, 1.0, -1.0, 1 + 2.0**-23, -2.5, 3e38, -3e38]
 NOT_FINITE = [np.inf, -np.inf, np.nan]
 
-UNARY = (Code.SQRT, Code.NEG, Code.ABS, Code.FLOOR, Code.NOT, Code.COPY)
-LOGICAL = (Code.AND, Code.OR, Code.NOT)
+UNARY = (Opcode.SQRT, Opcode.NEG, Opcode.ABS, Opcode.FLOOR, Opcode.NOT, Opcode.COPY)
+LOGICAL = (Opcode.AND, Opcode.OR, Opcode.NOT)
 
 
 def numbers(rng: np.random.Generator, size: int, wild: bool) -> np.ndarray:
@@ -52,19 +52,21 @@ class Played:
         masks = [slot for slot, operand in enumerate(self.operands) if operand.kind == BOOL]
         instructions = []
         for target in range(len(self.operands), len(self.operands) + length):
-            code = choice.choice(list(Code))
-            check = choice.randrange(2) if code <= Code.MINIMUM else 0
-            if code in LOGICAL or (code == Code.EQ and choice.random() < 0.3):
+            code = choice.choice(list(Opcode))
+            check = choice.randrange(2) if code <= Opcode.MINIMUM else 0
+            if code in LOGICAL or (code == Opcode.EQ and choice.random() < 0.3):
                 sources = choice.choices(masks, k=2)
-            elif code == Code.WHERE:
+            elif code == Opcode.WHERE:
                 sources = [choice.choice(masks), *choice.choices(choice.choice([floats, masks]), k=2)]
             else:
-                sources = choice.choices(masks if code == Code.COPY else floats, k=2)
+                sources = choice.choices(masks if code == Opcode.COPY else floats, k=2)
             # Most tapes pass their checks: what is NaN by design is not looked at.
-            if not wild and code in (Code.DIV, Code.SQRT):
+            if not wild and code in (Opcode.DIV, Opcode.SQRT):
                 check = 0
             instructions.append([int(code), target, *[*sources, 0][:3], int(check)])
-            gives_mask = code in (Code.EQ, Code.LT, Code.LE, *LOGICAL) or (code == Code.WHERE and sources[1] in masks)
+            gives_mask = code in (Opcode.EQ, Opcode.LT, Opcode.LE, *LOGICAL) or (
+                code == Opcode.WHERE and sources[1] in masks
+            )
             (masks if gives_mask else floats).append(target)
         made = range(len(self.operands), len(self.operands) + length)
         outputs = sorted(choice.sample(made, 6))
@@ -108,7 +110,7 @@ def test_random_tapes_give_the_same_bits_both_ways(wild: bool, monkeypatch: pyte
     assert not all(passed)
 
 
-def tape_of(*instructions: tuple[Code, int, int, int, int], inputs: int) -> Tape:
+def tape_of(*instructions: tuple[Opcode, int, int, int, int], inputs: int) -> Tape:
     rows = [[int(code), inputs + i, a, b, c, int(check)] for i, (code, a, b, c, check) in enumerate(instructions)]
     return Tape(np.array(rows), np.array([inputs + len(rows) - 1]), inputs + len(rows))
 
@@ -117,7 +119,7 @@ def tape_of(*instructions: tuple[Code, int, int, int, int], inputs: int) -> Tape
 def test_what_is_written_past_the_cache_is_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_tape, "WORTH", -1)
     x = torch.randn(size)
-    tape = tape_of((Code.MUL, 0, 0, 0, 1), (Code.SQRT, 1, 1, 0, 1), inputs=1)
+    tape = tape_of((Opcode.MUL, 0, 0, 0, 1), (Opcode.SQRT, 1, 1, 0, 1), inputs=1)
     operand = Operand(F32, 1, size)
     made = []
     for last in (False, True):
@@ -132,8 +134,8 @@ def test_what_is_written_past_the_cache_is_the_same(size: int, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("size", [1, LANES - 1, LANES, LANES + 1, 5 * LANES + 3])
-@pytest.mark.parametrize("code", [code for code in Code if code <= Code.MINIMUM])
-def test_a_check_sees_every_element(code: Code, size: int) -> None:
+@pytest.mark.parametrize("code", [code for code in Opcode if code <= Opcode.MINIMUM])
+def test_a_check_sees_every_element(code: Opcode, size: int) -> None:
     """In vectors and in what is left over, and says what the interpreter's says."""
     unary = code in UNARY
     tape = tape_of((code, 0, 0 if unary else 1, 0, 1), inputs=2)
@@ -157,7 +159,7 @@ def test_a_check_sees_every_element(code: Code, size: int) -> None:
 def test_a_product_and_a_sum_are_rounded_one_after_the_other() -> None:
     rng = np.random.default_rng(0)
     a, b, c = (rng.standard_normal(10_001).astype(np.float32) for _ in range(3))
-    tape = tape_of((Code.MUL, 0, 1, 0, 0), (Code.ADD, 3, 2, 0, 0), inputs=3)
+    tape = tape_of((Opcode.MUL, 0, 1, 0, 0), (Opcode.ADD, 3, 2, 0, 0), inputs=3)
     code = MachineCode(Form(Assignments.of(tape, 3), ((0, F32),) * 3, (F32,)))
     out = np.empty_like(a)
     addresses = np.array([x.ctypes.data for x in (a, b, c, out)])
@@ -171,7 +173,7 @@ def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(compiled_tape, "WORTH", -1)
     size = 1_000_003
     x = np.arange(size, dtype=np.float32)
-    tape = tape_of((Code.MUL, 0, 0, 0, 1), inputs=1)
+    tape = tape_of((Opcode.MUL, 0, 0, 0, 1), inputs=1)
     chained = Chain(tape, [Operand(F32, 1, size)], [F32], size)
     out = np.empty_like(x)
     before = torch.get_num_threads()
@@ -189,7 +191,7 @@ def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_one_form() -> None:
-    tape = tape_of((Code.ADD, 0, 1, 0, 0), (Code.FLOOR, 2, 2, 0, 0), inputs=2)
+    tape = tape_of((Opcode.ADD, 0, 1, 0, 0), (Opcode.FLOOR, 2, 2, 0, 0), inputs=2)
     size = compiled_tape.WORTH // 8
     x, out = np.ones(size, dtype=np.float32), np.empty(size, dtype=np.float32)
     large = Chain(tape, [Operand(F32, 1, size), Operand(F32, 1, 1)], [F32], size)
@@ -208,8 +210,8 @@ def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_
 
 def test_a_long_tape_compiles() -> None:
     """Longer than any group, with more values alive than a processor has registers."""
-    steps = [(Code.MUL, i, i, 0, 1) for i in range(64)]
-    sums = [(Code.ADD, a + 64, b, 0, 1) for a, b in pairwise(range(64))]
+    steps = [(Opcode.MUL, i, i, 0, 1) for i in range(64)]
+    sums = [(Opcode.ADD, a + 64, b, 0, 1) for a, b in pairwise(range(64))]
     tape = tape_of(*steps, *sums, inputs=64)
     inputs = [np.full(100, i, dtype=np.float32) for i in range(64)]
     out = np.empty(100, dtype=np.float32)

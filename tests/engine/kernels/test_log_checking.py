@@ -10,7 +10,7 @@ from roundlog.log import Decision, Entries
 from roundlog.log.errors import PayloadError
 from roundlog.operators.marking import Ambiguous
 from roundlog.rounding.resolve import ends
-from roundlog.rounding.verdicts import Verdict, weigh, weigh_by_reference
+from roundlog.rounding.verdicts import ElementVerdict, weigh, weigh_by_reference
 from test_rounding_loops import near_boundaries
 
 REACH = 8
@@ -55,15 +55,15 @@ def test_without_marked_elements_or_without_entries() -> None:
     rng = np.random.default_rng(0)
     marked = marked_elements(rng, 100)
     nothing = weigh(marked, Entries.empty(), np.ones(100, np.bool_), REACH)
-    assert set(nothing.verdicts.tolist()) <= {Verdict.CERTAIN, Verdict.MISSING}
+    assert set(nothing.verdicts.tolist()) <= {ElementVerdict.CERTAIN, ElementVerdict.MISSING}
     empty = weigh(marked.of(slice(0, 0)), entries_for(rng, marked), np.ones(0, np.bool_), REACH)
     assert len(empty.values) == len(empty.verdicts) == 0
 
 
 def test_the_loop_knows_the_same_decisions_and_verdicts() -> None:
     assert (log_checking.UP, log_checking.VALUE) == (Decision.UP, Decision.VALUE)
-    assert {verdict.name: int(verdict) for verdict in Verdict} == {
-        name: getattr(log_checking, name) for name in Verdict.__members__
+    assert {verdict.name: int(verdict) for verdict in ElementVerdict} == {
+        name: getattr(log_checking, name) for name in ElementVerdict.__members__
     }
 
 

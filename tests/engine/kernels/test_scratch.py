@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import scratch
-from roundlog.kernels.scratch import Pool, empty
+from roundlog.kernels.scratch import MemoryPool, empty
 
 SHAPE = (300, 41)
 
 
 @pytest.fixture(autouse=True)
-def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
+def pool(monkeypatch: pytest.MonkeyPatch) -> MemoryPool:
     """A pool of the test's own, that lends what has 1 KiB or more."""
-    pool = Pool()
+    pool = MemoryPool()
     monkeypatch.setattr(scratch, "POOL", pool)
     monkeypatch.setattr(scratch, "_LARGE", 1 << 10)
     return pool
@@ -51,14 +51,14 @@ def test_memory_that_a_view_reads_is_not_lent(hold) -> None:
     assert len({other.data_ptr() for other in others}) == 3
 
 
-def test_what_is_small_or_empty_is_torchs_own(pool: Pool) -> None:
+def test_what_is_small_or_empty_is_torchs_own(pool: MemoryPool) -> None:
     assert empty((255,), torch.float32).shape == (255,)
     assert empty((0, 7), torch.bool).shape == (0, 7)
     assert pool.held == 0
 
 
 def test_no_more_is_held_than_was_lent_at_once() -> None:
-    pool, rng = Pool(), np.random.default_rng(3)
+    pool, rng = MemoryPool(), np.random.default_rng(3)
     lent: list[np.ndarray] = []
     most = again = 0
     seen: set[int] = set()
@@ -80,7 +80,7 @@ def test_no_more_is_held_than_was_lent_at_once() -> None:
     assert pool.held == sum(map(len, lent))
 
 
-def test_what_is_idle_may_be_let_go_while_memory_is_lent(pool: Pool) -> None:
+def test_what_is_idle_may_be_let_go_while_memory_is_lent(pool: MemoryPool) -> None:
     """By the collection of garbage, which may run at any point of it."""
 
     class Idle(list[np.ndarray]):
@@ -101,7 +101,7 @@ def test_what_is_idle_may_be_let_go_while_memory_is_lent(pool: Pool) -> None:
         pool._idle = list(pool._idle)
 
 
-def test_threads_are_lent_memory_of_their_own(pool: Pool) -> None:
+def test_threads_are_lent_memory_of_their_own(pool: MemoryPool) -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:

@@ -155,7 +155,7 @@ def test_every_thread_is_asked_once_while_others_work() -> None:
 
 def test_there_are_never_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_MOST", 2)
-    pool = threads._Pool()
+    pool = threads._ThreadPool()
     monkeypatch.setattr(threads, "_POOL", pool)
     done: list[int] = []
     in_parts(lambda start, stop: done.append(start), 4, MUCH)

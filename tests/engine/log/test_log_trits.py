@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_files import HEADER, forge, frame
-from roundlog.log import Kind, LogError, LogReader, LogWriter, PayloadError, Trits, summarise, trits
+from roundlog.log import LogError, LogReader, LogWriter, PayloadError, PayloadKind, Trits, summarise, trits
 
 SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "log-format.md"
 SIZES = [0, 7, 0, 1, 10]
 ARRAY_SIZES = np.array(SIZES)
-TRIT_HEADER = replace(HEADER, kind=Kind.TRITS)
+TRIT_HEADER = replace(HEADER, kind=PayloadKind.TRITS)
 
 
 def pack(*codes: int) -> Trits:
@@ -142,7 +142,7 @@ def test_a_file_of_trits_reads_back_and_is_summed_up(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="holds payloads of kind 1, not 0"):
             reader.step(11)
     summary = summarise(path)
-    assert summary.header.kind == Kind.TRITS
+    assert summary.header.kind == PayloadKind.TRITS
     assert [(c.down, c.up, c.value) for c in summary.steps[0].operators.values()] == [(3, 2, 0), (0, 0, 0), (5, 5, 0)]
 
 

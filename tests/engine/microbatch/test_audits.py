@@ -12,9 +12,9 @@ from roundlog.execution import NonFiniteError
 from roundlog.execution.microbatch import peak_bytes
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.program import ProgramError
-from roundlog.rounding import FindingKind
+from roundlog.rounding import LogFindingKind
 from roundlog.training.auditor import Auditor, AuditResult
-from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run
@@ -107,7 +107,7 @@ def forge(entries: Changed) -> Changed:
     return {**entries, **forged}
 
 
-def found(audit: AuditResult) -> list[tuple[int, int, int, FindingKind, str]]:
+def found(audit: AuditResult) -> list[tuple[int, int, int, LogFindingKind, str]]:
     return sorted((f.step, f.operator, f.element, f.kind, f.message) for f in audit.findings)
 
 
@@ -119,7 +119,7 @@ def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
     invented = {index: Entries(np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(0, np.uint32)) for index in sums}
     changed_log(job, result.log_dir, tmp_path / "log", lambda entries: {**invented, **forge(entries)})
     whole = Auditor(job, tmp_path / "whole", log_dir=tmp_path / "log", verify_log=1.0).run()
-    assert any(f.kind == FindingKind.FORGED for f in whole.findings)
+    assert any(f.kind == LogFindingKind.FORGED for f in whole.findings)
     for count in (2, samples):
         parts = Auditor(
             job, tmp_path / f"{count}", RunOptions(micro_batches=count), log_dir=tmp_path / "log", verify_log=1.0
@@ -196,12 +196,12 @@ def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path
     data = (*job.dataset.values(), job.schedule)
     limit = 3 * sum(t.nbytes for t in job.initial.values()) + sum(t.nbytes for t in data) + peak_bytes(job.program, 2)
     with pytest.raises(JobError, match="audit in more micro-batches"):
-        Job.read(tmp_path / "job", Limits(memory_bytes=limit))
-    assert Job.read(tmp_path / "job", Limits(memory_bytes=limit, micro_batches=2)).spec == job.spec
+        Job.read(tmp_path / "job", JobLimits(memory_bytes=limit))
+    assert Job.read(tmp_path / "job", JobLimits(memory_bytes=limit, micro_batches=2)).spec == job.spec
     # More than there are samples means one by one.
     alone = limit - peak_bytes(job.program, 2) + peak_bytes(job.program, 4)
     for parts in (4, 5, 1000):
-        assert Job.read(tmp_path / "job", Limits(memory_bytes=alone, micro_batches=parts)).spec == job.spec
+        assert Job.read(tmp_path / "job", JobLimits(memory_bytes=alone, micro_batches=parts)).spec == job.spec
 
 
 def test_slices_that_wait_are_gone_with_the_process_and_leave_nothing_in_the_run(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from roundlog.log import Decision, Entries
 from roundlog.operators import Inexact, operator
 from roundlog.operators.bound import FullBound
-from roundlog.rounding import FindingKind, Follower, Recorder
+from roundlog.rounding import Follower, LogFindingKind, Recorder
 
 GUARD = 4
 
@@ -144,7 +144,7 @@ def test_every_single_bent_decision_is_found_when_all_are_verified(name: str) ->
     for position in range(0, len(entries), max(1, len(entries) // 40)):
         result, findings, _ = audited(op, inputs, attributes, bend(entries, position), width=wide, share=1.0)
         assert [(f.step, f.operator, f.element, f.kind) for f in findings] == [
-            (7, 0, int(entries.indices[position]), FindingKind.FORGED)
+            (7, 0, int(entries.indices[position]), LogFindingKind.FORGED)
         ]
         assert torch.equal(bits(result), bits(right))
 
@@ -178,7 +178,7 @@ def test_an_entry_far_from_every_boundary_is_forged() -> None:
         np.insert(entries.indices, where, extra), np.insert(entries.decisions, where, np.uint8(1)), entries.values
     )
     result, findings, _ = audited(op, inputs, attributes, more)
-    assert [(f.element, f.kind) for f in findings] == [(extra, FindingKind.FORGED)]
+    assert [(f.element, f.kind) for f in findings] == [(extra, LogFindingKind.FORGED)]
     assert "not near a rounding boundary" in findings[0].message
     assert torch.equal(bits(result), bits(right))
 
@@ -191,7 +191,7 @@ def test_a_missing_entry_is_resolved_and_reported(name: str) -> None:
     result, findings, resolved = audited(op, inputs, attributes, Entries.empty(), width=wide)
     assert torch.equal(bits(result), bits(right))
     assert findings
-    assert {f.kind for f in findings} == {FindingKind.MISSING}
+    assert {f.kind for f in findings} == {LogFindingKind.MISSING}
     assert resolved == len(findings)
 
 
@@ -264,4 +264,4 @@ def test_a_logged_value_between_the_candidates_that_has_too_many_bits_is_forged(
     followed = follower.round(0, OtherMachine(op, 2, 2.0**24), inputs, attributes)
     assert torch.equal(followed, result)
     assert {f.element for f in follower.findings} >= set(entries.indices[places].tolist()) - {0}
-    assert {f.kind for f in follower.findings} == {FindingKind.FORGED}
+    assert {f.kind for f in follower.findings} == {LogFindingKind.FORGED}

@@ -8,12 +8,12 @@ import roundlog.rounding.resolve as resolve
 import torch
 from roundlog.log import Decision, Entries
 from roundlog.operators import operator
-from roundlog.rounding import Finding, FindingKind, Follower, Recorder
+from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder
 
 ELEMENTS = 200
 
 
-def work() -> tuple[Entries, torch.Tensor, list[Finding], int]:
+def work() -> tuple[Entries, torch.Tensor, list[LogFinding], int]:
     """What is logged of sums of which most are near a boundary, what a bent log of them leads to, and what is said of
     it."""
     generator = torch.Generator().manual_seed(1)
@@ -57,7 +57,7 @@ def test_nothing_depends_on_how_many_are_decided_at_once(at_once: int, monkeypat
     whole = work()
     entries, rounded, findings, followed = whole
     assert 100 < len(entries) < ELEMENTS and len(entries.values)
-    assert {finding.kind for finding in findings} == {FindingKind.FORGED, FindingKind.MISSING}
+    assert {finding.kind for finding in findings} == {LogFindingKind.FORGED, LogFindingKind.MISSING}
     assert "it is not near a rounding boundary" in {finding.message for finding in findings}
     monkeypatch.setattr(resolve, "AT_ONCE", at_once)
     again = work()

@@ -15,7 +15,7 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_to_bits
 from roundlog.log import Trits
 from roundlog.operators import operator
-from roundlog.rounding import FindingKind, ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
+from roundlog.rounding import LogFindingKind, ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
 from roundlog.rounding.threshold import Divergence
 from roundlog.rounding.threshold.codes import log_codes, reverse
 
@@ -293,7 +293,7 @@ def test_a_trainer_who_moves_results_that_are_nowhere_near_a_boundary_is_found_a
     follower.follow(3, {0: Trits.pack(codes)})
     assert torch.equal(follower.round(0, op, inputs, attributes), result)
     assert [(f.step, f.operator, f.element, f.kind) for f in follower.findings] == [
-        (3, 0, element, FindingKind.FORGED) for element in bent
+        (3, 0, element, LogFindingKind.FORGED) for element in bent
     ]
     assert follower.corrections == {0: 0}
 

@@ -17,7 +17,7 @@ import torch
 from roundlog.commitments import state_root
 from roundlog.dispute import FabricatedValues, trace_step
 from roundlog.execution import Executor, StoppedError
-from roundlog.operators import Kind, operator
+from roundlog.operators import OperatorKind, operator
 from roundlog.rounding import Recorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
@@ -122,7 +122,7 @@ def wait_for_a_step(job_dir: str) -> None:
         run.executor.run(inputs, recorder)
         waits = foreign_device.traffic.waits - before
     result = {"waits": waits, "looked_up": looked_up}
-    print(json.dumps(result | {kind.value: kinds[kind] for kind in Kind}))
+    print(json.dumps(result | {kind.value: kinds[kind] for kind in OperatorKind}))
 
 
 def test_the_host_does_not_wait_for_exact_operators(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from roundlog.log import Decision, Entries, LogError, LogReader, LogWriter, summarise
 from roundlog.program import DType, TensorType
-from roundlog.rounding import FindingKind
+from roundlog.rounding import LogFindingKind
 from roundlog.storage import StorageError, load_tensors, open_regular, read_record, save_tensors
 from roundlog.training import run as runs
 from roundlog.training.auditor import Auditor
@@ -201,7 +201,7 @@ def test_what_another_process_found_before_the_lock_is_kept(
 
     monkeypatch.setattr(Run, "_locked", overtaken)
     audit = Auditor(job, tmp_path / "run", log_dir=log).run()
-    forged = [finding for finding in audit.findings if finding.kind is FindingKind.FORGED]
+    forged = [finding for finding in audit.findings if finding.kind is LogFindingKind.FORGED]
     assert [(finding.step, finding.operator) for finding in forged] == [(0, operator), (1, operator)]
 
 

@@ -10,9 +10,9 @@ from roundlog.capture import Task
 from roundlog.execution import Batches, Executor, NonFiniteError
 from roundlog.execution.batches import CPU
 from roundlog.log import Decision, Entries, LogReader, LogWriter
-from roundlog.rounding import FindingKind, follow
+from roundlog.rounding import LogFindingKind, follow
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, Limits
+from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution, RunOptions
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import save_file
@@ -59,7 +59,7 @@ def test_a_bent_decision_in_a_log_file_is_named_by_step_operator_and_element(hon
     audit = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log", verify_log=1.0).run()
     assert audit.checkpoint_root == result.checkpoint_root
     assert [(f.step, f.operator, f.element, f.kind) for f in audit.findings] == [
-        (bent["step"], bent["operator"], bent["element"], FindingKind.FORGED)
+        (bent["step"], bent["operator"], bent["element"], LogFindingKind.FORGED)
     ]
     # What was found survives a restart of the auditor.
     again = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log", verify_log=1.0).run()
@@ -83,8 +83,8 @@ def test_an_entry_that_no_honest_trainer_writes_is_found_without_a_sample(honest
     audit = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log", verify_log=0.0).run()
     assert audit.checkpoint_root == result.checkpoint_root
     assert [(f.step, f.operator, f.kind) for f in audit.findings] == [
-        (0, operator, FindingKind.FORGED),
-        (1, operator, FindingKind.FORGED),
+        (0, operator, LogFindingKind.FORGED),
+        (1, operator, LogFindingKind.FORGED),
     ]
 
 
@@ -208,7 +208,7 @@ def test_a_job_larger_than_the_limit_is_refused_before_its_tensors_are_read(tmp_
     for name in ("initial", "data", "schedule"):
         (directory / f"{name}.safetensors").unlink()
     with pytest.raises(JobError, match="bytes of memory, more than the 1000 allowed"):
-        Job.read(directory, Limits(memory_bytes=1000))
+        Job.read(directory, JobLimits(memory_bytes=1000))
 
 
 def test_a_convolution_whose_windows_need_more_memory_than_its_tensors_is_refused(tmp_path, monkeypatch) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from processes import finish, start
 from roundlog.arithmetic import in_format
-from roundlog.log import Kind, LogReader, LogWriter, Trits
-from roundlog.rounding import FindingKind, Thresholds
+from roundlog.log import LogReader, LogWriter, PayloadKind, Trits
+from roundlog.rounding import LogFindingKind, Thresholds
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, Limits, step_bytes
+from roundlog.training.job import Job, JobError, JobLimits, step_bytes
 from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run, RunError
 from roundlog.training.trainer import Trainer, log_header, log_path
@@ -55,7 +55,7 @@ def trained(tmp_path_factory):
 def test_the_log_has_a_trit_for_every_output_of_every_inexact_operator(trained) -> None:
     job, result, _ = trained
     sizes = [n.type.numel if n.op in ("matmul", "sum", "exp", "log") else 0 for n in job.program.nodes]
-    assert log_header(job, 0).kind == Kind.TRITS
+    assert log_header(job, 0).kind == PayloadKind.TRITS
     with LogReader(log_path(result.log_dir, 0), log_header(job, 0), sizes) as log:
         assert {index: len(trits) for index, trits in log.trits(0).items()} == {
             index: size for index, size in enumerate(sizes) if size
@@ -92,7 +92,7 @@ def test_a_trainer_who_steers_the_training_by_its_log_is_found_at_elements_that_
     bent(job, result.log_dir, tmp_path / "log", flip)
     audit = Auditor(job, tmp_path / "audit", log_dir=tmp_path / "log").run()
     assert audit.checkpoint_root == result.checkpoint_root
-    assert [f.kind for f in audit.findings] == [FindingKind.FORGED] * len(audit.findings)
+    assert [f.kind for f in audit.findings] == [LogFindingKind.FORGED] * len(audit.findings)
     # A lie that this machine's own side of the number agrees with asks for nothing.
     assert audit.findings
     assert {f.element for f in audit.findings} <= set(flips)
@@ -134,4 +134,4 @@ def test_a_job_of_few_bits_survives_its_files_and_declares_the_memory_that_it_ne
     plain = Job.from_task(linear_task())
     assert step_bytes(job.program, job.spec) > step_bytes(plain.program, plain.spec)
     with pytest.raises(JobError, match="bytes of memory, more than"):
-        Job.read(tmp_path / "job", Limits(memory_bytes=1000))
+        Job.read(tmp_path / "job", JobLimits(memory_bytes=1000))

@@ -11,7 +11,7 @@ import forged_logs
 import numpy as np
 import pytest
 from roundlog.commitments import MerkleTree
-from roundlog.rounding import FindingKind
+from roundlog.rounding import LogFindingKind
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
@@ -191,7 +191,7 @@ def test_a_claim_with_forty_bent_decisions_is_wrong_whenever_one_of_them_is_foun
     assert reported >= 8, "with forty bent decisions, 87 % of all samples have one"
     found = audit(honest.job, tmp_path / "all", claim=claim, log_dir=log)
     assert found.right is False and found.checkpoint_root == honest.root
-    assert found.findings[0].kind is FindingKind.FORGED
+    assert found.findings[0].kind is LogFindingKind.FORGED
 
 
 def test_a_claim_is_never_right_in_an_audit_that_found_its_log_incomplete(honest: Honest, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_claim_is_never_right_in_an_audit_that_found_its_log_incomplete(honest
     for number in range(10):
         found = audit(honest.job, tmp_path / f"{number}", claim=claim, log_dir=log, verify_log=0.05)
         assert found.right is False and found.log is LogStanding.WRONG
-        assert FindingKind.MISSING in {finding.kind for finding in found.findings}
+        assert LogFindingKind.MISSING in {finding.kind for finding in found.findings}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -27,7 +27,7 @@ def adaptive_max_pool2d(x: torch.Tensor, sizes: Sequence[int]) -> Any:
 
 
 def adaptive_max_pool3d(x: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every window is filled up to the widest with its own last elements."""
+    """Largest elements of uneven windows: every window is filled up to the widest with its own last elements."""
     return _largest(x, sizes)
 
 

@@ -15,7 +15,7 @@ from roundlog.capture.errors import CaptureError
 
 _NEVER = -1e30
 _IMPOSSIBLE = -1e29
-"""What is below it comes from `_NEVER`."""
+"""Bound below which a number comes from `_NEVER`."""
 
 Lengths = torch.Tensor | Sequence[int]
 
@@ -59,7 +59,7 @@ class _Batch:
         return found
 
     def backward(self) -> list[torch.Tensor]:
-        """The same of all endings that begin in a place."""
+        """Log-probabilities of all endings that begin in a place."""
         nothing = torch.full_like(self.log_probs[0], _NEVER)
         skips = _shifted(self.skips, -2, False)
         found: list[torch.Tensor] = []

@@ -11,7 +11,7 @@ from roundlog.capture.errors import CaptureError
 
 _SUM, _MEAN, _MAX = 0, 1, 2
 _LOWEST = -3.0e38
-"""What no embedding is below."""
+"""Lower bound of all embeddings."""
 
 
 def _bags(indices: torch.Tensor, offsets: torch.Tensor, *, last: bool) -> tuple[torch.Tensor, int]:

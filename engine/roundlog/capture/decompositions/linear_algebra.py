@@ -95,7 +95,7 @@ def lu_factor(
 
 
 def _order(pivots: torch.Tensor, rows: int, *, back: bool = False) -> torch.Tensor:
-    """Which row stands where after the exchanges, or before them."""
+    """Order of the rows after the exchanges, or before them."""
     place = torch.arange(rows, device=pivots.device)
     order = place.expand(*pivots.shape[:-1], rows)
     for k in range(pivots.shape[-1]):

@@ -14,7 +14,7 @@ _aten = torch.ops.aten
 _LOWEST = torch.finfo(torch.float32).min
 
 MAX_COMPARISONS = 1 << 26
-"""Of all indices with all positions, above which an operator is refused."""
+"""Comparisons of all indices with all positions, above which an operator is refused."""
 
 
 def decompositions() -> dict[Any, Any]:

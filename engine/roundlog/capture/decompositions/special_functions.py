@@ -23,7 +23,7 @@ _LOG_GAMMA = (
 """log gamma(x) / ((x - 1) (x - 2)) in x - 2, 1 <= x <= 3."""
 
 _LOG_GAMMA_FAR = (0.0833333358168602, -0.0027777638752013445, 0.0007926112739369273, -0.0005671813851222396)
-"""What Stirling's formula leaves out, times x, in x^-2, 3 <= x."""
+"""Coefficients of the rest of Stirling's formula, times x, in x^-2, 3 <= x."""
 
 _DIGAMMA = (
     *(0.7853075265884399, -0.26073864102363586, 0.10899975150823593, -0.04956010356545448, 0.02345184236764908),

@@ -1,4 +1,5 @@
-"""Which ATen operators PyTorch takes apart before they are lowered, and which are kept whole for a rule of ours."""
+"""Table of the ATen operators that PyTorch takes apart before they are lowered, and of those that are kept whole for a
+rule of ours."""
 
 from __future__ import annotations
 

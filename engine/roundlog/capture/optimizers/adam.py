@@ -31,11 +31,11 @@ class Moments(Update):
         return float(self.option("betas", step)[number])
 
     def bias(self, number: int, step: int) -> float:
-        """What a running mean's weights add up to after a step."""
+        """Sum of a running mean's weights after a step."""
         return float(1.0 - self.beta(number, step) ** (step + 1))
 
     def weights(self, number: int, row: Tensors) -> tuple[Any, Any]:
-        """Of a running mean and of its next item."""
+        """Weights of a running mean and of its next item."""
         if self.changes("betas"):
             return row[f"beta{number + 1}"], row[f"rest{number + 1}"]
         beta = float(self.group["betas"][number])
@@ -93,7 +93,7 @@ class NAdam(Moments):
         return self.beta(0, step) * (1.0 - 0.5 * float(0.96**power))
 
     def _product(self, step: int) -> float:
-        """Of the weights of all steps so far."""
+        """Product of the weights of all steps so far."""
         while len(self._products) <= step + 1:
             self._products.append(self._products[-1] * self._weight(len(self._products) - 1))
         return self._products[step + 1]

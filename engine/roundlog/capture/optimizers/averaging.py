@@ -14,7 +14,7 @@ class ASGD(Update):
         return zeros(p, "ax")
 
     def _rate(self, step: int) -> float:
-        """What the step before has left; the first one's is the learning rate."""
+        """Rate that the step before has left; the first one's is the learning rate."""
         if not step:
             return self.rate(0)
         rate, lambd = self.rate(step - 1), float(self.group["lambd"])

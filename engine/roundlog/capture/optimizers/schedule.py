@@ -22,7 +22,7 @@ _CYCLED = ("momentum", "betas")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a schedule makes of one parameter group."""
+    """Options of one parameter group, as a schedule sets them."""
 
     rate: Callable[[int], float]
     options: dict[str, Callable[[int], Any]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Rate:
         return self.rate(step)
 
     def at(self, step: int) -> dict[str, Any]:
-        """Everything that changes, as entries of the parameter group."""
+        """Options that change, as entries of the parameter group."""
         return {"lr": self.rate(step), **{name: option(step) for name, option in self.options.items()}}
 
     def changing(self, steps: int) -> list[str]:
@@ -115,7 +115,7 @@ def _changeable(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _other_options(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a schedule may not change. Its own notes have these names: initial_lr, min_lr, max_lr, ..."""
+    """Options that a schedule may not change. Its own notes have these names: initial_lr, min_lr, max_lr, ..."""
     return [
         {key: group[key] for key in group if key not in ("params", *_CYCLED) and not key.endswith("lr")}
         for group in groups

@@ -26,8 +26,8 @@ from roundlog.capture.optimizers.update import Update
 
 
 def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
-    """What clipping multiplies every gradient by: min(1, max_norm / (norm + 1e-6)), norm being the Euclidean one of all
-    of them together, as torch.nn.utils.clip_grad_norm_ does it (Pascanu, Mikolov, Bengio 2013)."""
+    """Factor by which clipping multiplies every gradient: min(1, max_norm / (norm + 1e-6)), norm being the Euclidean
+    one of all of them together, as torch.nn.utils.clip_grad_norm_ does it (Pascanu, Mikolov, Bengio 2013)."""
     squares = torch.stack([(g * g).sum() for g in gradients])
     return (max_norm / (torch.sqrt(squares.sum()) + 1e-6)).clamp(max=1.0)
 

@@ -1,4 +1,4 @@
-"""What every optimizer's update has in common."""
+"""Base of every optimizer's update."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Update(ABC):
         """(next parameter, next slots) from parameter, gradient, slots and this step's schedule scalars."""
 
     def apply(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        """As `step`, upwards if the group says so (`maximize`)."""
+        """The update of `step`, upwards if the group says so (`maximize`)."""
         return self.step(p, -g if self.group.get("maximize") else g, slots, row)
 
     def option(self, name: str, step: int) -> Any:

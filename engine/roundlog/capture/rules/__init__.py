@@ -1,4 +1,4 @@
-"""How each ATen operator is written in the program's operator set: one rule an operator, by name."""
+"""Rules that write ATen operators in the program's operator set: one rule an operator, by name."""
 
 from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     activation,

@@ -16,14 +16,14 @@ _BITS = 64
 
 @rule("bitwise_and.Tensor", "bitwise_and.Scalar")
 def bitwise_and(c: Context, a: Any, b: Any) -> Value:
-    """Of integers: bit j is the sign of x * 2^(63 - j) modulo 2^64; those that both have are added up again."""
+    """Bits that both integers have, added up again: bit j is the sign of x * 2^(63 - j) modulo 2^64."""
     a, b = c.operands(a, b)
     return c.op("logical_and", a, b) if c.dtype(a) == DType.BOOL else _common(c, a, b)
 
 
 @rule("bitwise_or.Tensor", "bitwise_or.Scalar")
 def bitwise_or(c: Context, a: Any, b: Any) -> Value:
-    """Of integers: a + b - (a & b)."""
+    """a + b - (a & b), in integers."""
     a, b = c.operands(a, b)
     if c.dtype(a) == DType.BOOL:
         return c.op("logical_or", a, b)
@@ -32,7 +32,7 @@ def bitwise_or(c: Context, a: Any, b: Any) -> Value:
 
 @rule("bitwise_xor.Tensor", "bitwise_xor.Scalar")
 def bitwise_xor(c: Context, a: Any, b: Any) -> Value:
-    """Of integers: a + b - 2 (a & b)."""
+    """a + b - 2 (a & b), in integers."""
     a, b = c.operands(a, b)
     if c.dtype(a) == DType.BOOL:
         return xor(c, a, b)
@@ -41,7 +41,7 @@ def bitwise_xor(c: Context, a: Any, b: Any) -> Value:
 
 @rule("bitwise_not")
 def bitwise_not(c: Context, x: Value) -> Value:
-    """Of integers: -1 - x; of unsigned bytes, 255 - x."""
+    """-1 - x of integers, 255 - x of unsigned bytes."""
     if c.dtype(x) == DType.BOOL:
         return c.op("logical_not", x)
     return c.op("sub", c.i64(255 if c.node.meta["val"].dtype == torch.uint8 else -1), x)

@@ -129,7 +129,9 @@ def batch_norm(
                 c.rebind(c.node.args[position], c.op("add", kept, c.op("mul", c.f32(momentum), new)))  # type: ignore[arg-type]
     else:
         if running_mean is None or running_var is None:
-            raise CaptureError("normalises by running statistics that are not there")
+            raise CaptureError(
+                "normalises by running statistics that are not there: make the module with track_running_stats=True"
+            )
         mean, var = channel(running_mean), channel(running_var)
     rstd = rsqrt(c, c.op("add", var, c.f32(eps)))
     y = c.op("mul", c.op("sub", x, mean), rstd)

@@ -198,7 +198,7 @@ def _convolution3d_backward(
 
 
 MAX_ROWS = 256
-"""Of a triangular system, whose rows are solved one after another."""
+"""Most rows of a triangular system, which are solved one after another."""
 
 
 @rule("linalg_solve_triangular", at_capture=True)

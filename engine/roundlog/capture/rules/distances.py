@@ -22,7 +22,9 @@ def _differences(c: Context, a: Value, b: Value) -> Value:
     (rows, width), count = c.shape(a)[-2:], c.shape(b)[-2]
     outer = torch.broadcast_shapes(c.shape(a)[:-2], c.shape(b)[:-2])
     if prod(outer) * rows * count * width > MAX_DIFFERENCES:
-        raise CaptureError(f"subtracts {rows} rows of {width} from {count}, more than {MAX_DIFFERENCES} differences")
+        raise CaptureError(
+            f"subtracts {rows} rows of {width} from {count}, more than {MAX_DIFFERENCES} differences: use fewer rows"
+        )
     return c.op(
         "sub",
         c.builder.reshape(a, (*c.shape(a)[:-2], rows, 1, width)),

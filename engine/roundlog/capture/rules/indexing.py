@@ -79,7 +79,9 @@ def scatter(c: Context, x: Value, dim: int, index: Value, source: Any) -> Value:
         positions = c.builder.reshape(c.iota(size), [size if d == dim else 1 for d in range(c.rank(x))])
         return c.op("where", c.op("eq", positions, index), source, x)
     if c.is_tensor(3) and not _all_different(c.node.args[2]):
-        raise CaptureError("scatters more than one value a line, whose order would matter")
+        raise CaptureError(
+            "scatters more than one value a line, whose order would matter: use scatter_add or torch.where"
+        )
     # Which index, if any, names each position: [.., positions, .., indices].
     _check_comparisons(prod(c.shape(index)) * size)
     last = c.rank(x)
@@ -135,7 +137,7 @@ def embedding_backward(
     c: Context, g: Value, index: Value, rows: int, padding_idx: int, scale_by_frequency: bool
 ) -> Value:
     if scale_by_frequency:
-        raise CaptureError("scales embedding gradients by frequency")
+        raise CaptureError("scales embedding gradients by frequency: make the embedding with scale_grad_by_freq=False")
     count, width = prod(c.shape(index)), c.shape(g)[-1]
     flat = c.builder.reshape(g, (count, width))
     at = c.builder.reshape(index, (count, 1))
@@ -154,7 +156,7 @@ class _Places:
     flat: Value
     """i64[indexed...]: positions, in row-major order of the indexed axes."""
     front: int
-    """Where the indexed axes stand in the result: in place of the first one, or in front of all."""
+    """Place of the indexed axes in the result: that of the first one, or in front of all."""
 
 
 def _places(c: Context, shape: Sequence[int], indices: Sequence[Value | None]) -> _Places:
@@ -252,7 +254,8 @@ def _add_rows(c: Context, target: Value, flat: Value, lines: Value) -> Value:
 
 
 def _put_rows(c: Context, target: Value, flat: Value, lines: Value, *, single: bool) -> Value:
-    """Where an index comes twice, the last value would win: so none may, unless all values are the same one."""
+    """The target with rows written at an index, which names no row twice unless all values are the same: otherwise the
+    last value would win."""
     count, rows, rank = c.shape(lines)[0], c.shape(target)[0], c.rank(target)
     column = (rows, *[1] * (rank - 1))
     if not single and count > 1 and not _known_to_differ(c):
@@ -285,10 +288,10 @@ def _known_to_differ(c: Context) -> bool:
 
 @rule("bucketize.Tensor", "searchsorted.Tensor")
 def bucketize(c: Context, a: Value, b: Value, *, out_int32: bool = False, right: bool = False, **_: Any) -> Value:
-    """How many of the boundaries lie below a value (or at it, if `right`)."""
+    """Number of boundaries below a value (or at it, if `right`)."""
     x, boundaries = (a, b) if "bucketize" in str(c.node.target) else (b, a)
     if c.rank(boundaries) != 1 or any(option is not None for option in _.values()):
-        raise CaptureError("searches in several lists, or in unsorted ones")
+        raise CaptureError("searches in several lists, or in unsorted ones: search in one sorted list at a time")
     _check_comparisons(prod(c.shape(x)) * c.shape(boundaries)[0])
     wide, last = c.builder.reshape(x, (*c.shape(x), 1)), c.rank(x)
     below = c.op("le" if right else "lt", boundaries, wide)
@@ -311,7 +314,7 @@ def take(c: Context, x: Value, index: Value) -> Value:
 
 
 def _counted(c: Context, mask: Value, otherwise: int) -> Value:
-    """How many marked elements stand before each marked one; `otherwise` for the others."""
+    """Number of marked elements before each marked one; `otherwise` for the others."""
     count = prod(c.shape(mask))
     flat = c.builder.reshape(mask, (count,))
     before = c.op("sub", cumsum(c, flat, 0), c.i64(1))

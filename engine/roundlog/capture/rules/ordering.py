@@ -24,7 +24,9 @@ def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Va
     NaN is larger than any number."""
     rank, size = c.rank(x), c.shape(x)[dim]
     if prod(c.shape(x)) * size > MAX_COMPARISONS:
-        raise CaptureError(f"sorts lines of {size}, which takes more than {MAX_COMPARISONS} comparisons")
+        raise CaptureError(
+            f"sorts lines of {size}, which takes more than {MAX_COMPARISONS} comparisons: use shorter lines"
+        )
     line = c.move(x, dim, rank - 1)
     outer = c.shape(line)[:-1]
     this, other = c.builder.reshape(line, (*outer, size, 1)), c.builder.reshape(line, (*outer, 1, size))
@@ -97,14 +99,16 @@ def median(c: Context, x: Value) -> Value:
 
 @rule("histc", at_capture=True)
 def histogram(c: Context, x: Value, bins: int = 100, low: Scalar = 0, high: Scalar = 0) -> Value:
-    """How many elements lie in each of the equal bins between two numbers, the last of which includes its end."""
+    """Number of elements in each of the equal bins between two numbers, the last of which includes its end."""
     count = prod(c.shape(x))
     if low == high and bins == 1:  # all are between the least and the largest
         return c.builder.constant(count, c.dtype(x), (1,))
     if not low < high:
         raise CaptureError("counts in bins between the least and the largest element: give min and max")
     if count * bins > MAX_COMPARISONS:
-        raise CaptureError(f"compares {count} elements with {bins} bins, more than {MAX_COMPARISONS} comparisons")
+        raise CaptureError(
+            f"compares {count} elements with {bins} bins, more than {MAX_COMPARISONS} comparisons: use fewer bins"
+        )
     edges = torch.tensor([low + (high - low) * edge / bins for edge in range(bins)], dtype=torch.float64)
     wide = c.builder.reshape(c.builder.convert(x, DType.F32), (count, 1))
     from_edge = c.op("logical_and", c.op("le", c.literal(edges), wide), c.op("le", wide, c.f32(high)))

@@ -32,7 +32,7 @@ def bernoulli_of(c: Context, x: Value, *, generator: None = None) -> Value:
 @rule("native_dropout")
 def native_dropout(c: Context, x: Value, p: Scalar, train: bool | None) -> tuple[Value, Value]:
     if train is False:
-        raise CaptureError("applies dropout outside of training")
+        raise CaptureError("applies dropout outside of training: leave it out, since it changes nothing there")
     mask = c.op("lt", c.builder.uniform(c.shape(x)), c.f32(1 - p))
     scaled = c.op("mul", x, c.f32(1 / (1 - p)))
     return c.op("where", mask, scaled, c.f32(0.0)), mask
@@ -102,5 +102,5 @@ def randint(c: Context, *args: Any, dtype: Any = None, **_: Any) -> Value:
 def randperm(c: Context, count: int, **_: Any) -> Value:
     """The order of as many uniform numbers."""
     if storage(c.node.meta["val"].dtype) != DType.I64:
-        raise CaptureError("permutes numbers that are not integers")
+        raise CaptureError("permutes numbers that are not integers: permute int64 numbers, and convert them")
     return order(c, c.builder.uniform((count,)), 0, count, descending=False)

@@ -99,7 +99,7 @@ def extreme_of_all(c: Context, x: Value) -> Value:
 
 
 def _place(c: Context, x: Value, dim: int, largest: bool) -> Value:
-    """Where along an axis, which stays, the first largest or smallest element stands."""
+    """Place of the first largest or smallest element along an axis, which stays."""
     if c.dtype(x) == DType.BOOL:
         x = c.builder.convert(x, DType.F32)
     if c.dtype(x) == DType.I64:

@@ -21,9 +21,9 @@ class _Axis:
 
     size: int
     position: Value
-    """In elements, the first at 0."""
+    """Position in elements, the first at 0."""
     slope: Value
-    """Of the position with respect to the grid."""
+    """Derivative of the position with respect to the grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, ali
 def grid_sampler_backward(
     c: Context, g: Value, x: Value, grid: Value, mode: int, padding: int, align: bool, wanted: Sequence[bool]
 ) -> tuple[Value | None, Value | None]:
-    """Of the image: one scatter_add; of the grid: sums over the channels."""
+    """Gradient of the image by one scatter_add, of the grid by sums over the channels."""
     samples, channels, *image = c.shape(x)
     axes = _axes(c, c.shape(x), grid, padding, align)
     corners = _corners(c, samples, axes, mode)

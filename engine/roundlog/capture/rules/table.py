@@ -69,7 +69,7 @@ def is_complex(node: fx.Node) -> bool:
 
 
 class Context(ABC):
-    """What rules build with: the builder under short names, and tensors and scalars brought together."""
+    """Context of a rule: the builder under short names, and tensors and scalars brought together."""
 
     node: fx.Node
     """The graph node being lowered."""
@@ -160,13 +160,13 @@ class Context(ABC):
 
 
 def storage(dtype: torch.dtype) -> DType:
-    """How a program holds values of a dtype: smaller integers as int64, which do not wrap around where PyTorch's do.
+    """Storage type of a dtype in a program: smaller integers as int64, which do not wrap around where PyTorch's do.
     Raises ProgramError for any other."""
     return DType.I64 if dtype in (torch.uint8, torch.int8, torch.int16, torch.int32) else DType.of(dtype)
 
 
 def wider(*dtypes: DType) -> DType:
-    """What PyTorch promotes tensors of these dtypes to."""
+    """Dtype that PyTorch promotes tensors of these dtypes to."""
     return max(dtypes, key=[DType.BOOL, DType.I64, DType.F32].index)
 
 

@@ -29,7 +29,7 @@ class PassedChecks(TorchFunctionMode):
         super().__init__()
         _noted.clear()
         self.refused = _noted
-        """What was raised, whether or not the user's code has caught it."""
+        """Error that was raised, whether or not the user's code has caught it."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -86,7 +86,7 @@ _ASKED_BY_PYTHON = ("__next__", "__getitem__", "__getattr__", "__getattribute__"
 _PLAIN_CONTEXTS = frozenset(
     ["no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast", "record_function", "device", "profile"]
 )
-"""What may stand in a `with` around a check: it lets every error through."""
+"""Context managers that may stand around a check: they let every error through."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -102,7 +102,7 @@ def _contexts(code: CodeType) -> tuple[str, ...]:
 
 
 class _Flow:
-    """Which instructions of a function follow which."""
+    """Control flow of a function: the successors of every instruction."""
 
     def __init__(self, code: CodeType) -> None:
         bytecode = dis.Bytecode(code)
@@ -160,6 +160,6 @@ class _Flow:
         return [*([self._number[instruction.argval]] if jumps else []), *([] if always else [number + 1])]
 
     def _handler(self, offset: int) -> int | None:
-        """Where an error that comes from an instruction goes on; None if nowhere."""
+        """Handler of an error that comes from an instruction; None if there is none."""
         found = next((entry for entry in self._handlers if entry.start <= offset < entry.end), None)
         return None if found is None else self._number[found.target]

@@ -62,7 +62,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Position:
-    """How far an iterator is that nobody can wind back: a generator function's, `itertools.count`."""
+    """Position of an iterator that cannot be wound back: a generator function's, `itertools.count`."""
 
     path: str
     iterator: Any
@@ -93,7 +93,7 @@ class Cache:
             self.saved = self._held()
 
     def _held(self) -> list[Any]:
-        """What it remembers, and its function."""
+        """Objects that the cache remembers, and its function."""
         if not self._function.cache_info().currsize:
             return []
         # Its table holds links, and none of the results.
@@ -102,8 +102,8 @@ class Cache:
 
 
 def position_of(iterator: Any) -> list[Any]:
-    """What tells how far an iterator of Python's own is: not a number, in general, but it changes when it is asked for
-    its next item. An iterator over other iterators is as far as they are."""
+    """Mark of the position of an iterator of Python's own: not a number, in general, but it changes with every item. An
+    iterator over other iterators is as far as they are."""
     parts = parts_of(iterator)
     if isinstance(iterator, types.GeneratorType):
         return [None if iterator.gi_frame is None else iterator.gi_frame.f_lasti, *parts]

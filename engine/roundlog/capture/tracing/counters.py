@@ -29,21 +29,22 @@ class _Named:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What an entry of the path's list gives."""
+    """Result of an entry of the path's list."""
 
     entry: int
 
 
 @dataclass(slots=True)
 class Path:
-    """What one traced step asks of the numbers that steps change, and what it leaves in their place."""
+    """Questions that one traced step asks of the numbers that steps change, and the numbers that it leaves in their
+    place."""
 
     asked: dict[str, None] = field(default_factory=dict)
     """Names of the numbers that questions were about, in order."""
     left: dict[str, Any] = field(default_factory=dict)
     """Name -> the number after the step, as a term: a number, one before the step, or a result."""
     _entries: list[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], bool]]] = field(default_factory=list)
-    """Everything computed and asked, in order: the operation, its terms, and whether a result is as it was."""
+    """List of all computations and questions, in order: the operation, its terms, and whether a result is as it was."""
 
     def add(self, operation: Callable[..., Any], terms: tuple[Any, ...], check: Callable[[Any], bool]) -> _Result:
         """Note an operation."""
@@ -152,7 +153,7 @@ class Counter:
 
 
 def term_of(number: Any) -> Any:
-    """What a number is on its path."""
+    """Term of a number on its path."""
     return number.term if type(number) is Counter else number
 
 

@@ -12,8 +12,8 @@ from roundlog.capture.lines import source_of
 
 
 def difference(one: fx.GraphModule, two: fx.GraphModule) -> str | None:
-    """Where two traces of a step differ, in words; None if they compute the same. What depends on no parameter, no data
-    and no random number is compared by its value: the first step may compute what later ones find in a cache."""
+    """Difference of two traces of a step, in words; None if they compute the same. What depends on no parameter, no
+    data and no random number is compared by its value: the first step may compute what later ones find in a cache."""
     draws: dict[str, str] = {}
     for a, b in _pairs(one, two):
         if a is None or b is None:
@@ -44,7 +44,7 @@ def _pairs(one: fx.GraphModule, two: fx.GraphModule) -> Iterator[tuple[_Describe
 
 
 def _described(module: fx.GraphModule) -> Iterator[_Described]:
-    """Every node that is not constant, with what it computes."""
+    """Descriptions of all nodes that are not constant: what each computes."""
     constants = Constants(module, module.graph)
     numbers: dict[fx.Node, int] = {}
 

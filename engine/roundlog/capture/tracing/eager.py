@@ -76,7 +76,7 @@ LEFT_BEHIND = (
     "a tensor that a former step has left is used, and capture does not see where it is kept: keep it in an attribute "
     "of the model, or a buffer, that holds a tensor of its final shape from the start"
 )
-"""What to say where tensors of one step appear in another."""
+"""Refusal where tensors of one step appear in another."""
 
 
 def plain_model(model: nn.Module) -> nn.Module:

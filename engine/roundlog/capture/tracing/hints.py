@@ -1,4 +1,4 @@
-"""What to say where Python asks a traced tensor for its value: whose line asks, and what to do instead."""
+"""Hints for a refusal where Python asks a traced tensor for its value: whose line asks, and what to do instead."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from roundlog.capture.lines import Place, is_internal, places_of
+from roundlog.capture.lines import SourcePlace, is_internal, places_of
 
 _AT_ALL = "decide by torch.where, or switch off the option of the model that asks for this"
 
 _NO_NUMBERS = ("data is not allocated yet", ".numpy() is not supported for tensor subclasses")
-"""What PyTorch says of `.tolist()` and `.numpy()`."""
+"""Words of PyTorch's errors about `.tolist()` and `.numpy()`."""
 
 _TAKES_NUMBERS = re.compile(r"\b(?:float|int|complex|round)\(|\.(?:item|tolist|numpy)\(|\bnp\.|\bnumpy\.")
 _DECIDES = re.compile(r"^(?:if|elif|while|assert)\b|\bif\b.*\belse\b")
@@ -45,12 +45,12 @@ def control_flow(error: BaseException) -> str:
     return f"the step's control flow depends on values that it computes{at}: {hint}"
 
 
-def _whose(places: list[Place]) -> Place | None:
+def _whose(places: list[SourcePlace]) -> SourcePlace | None:
     """The innermost line that is the user's."""
     return next((place for place in reversed(places) if place.is_users), None)
 
 
-def _hint(places: list[Place]) -> str:
+def _hint(places: list[SourcePlace]) -> str:
     texts = [place.text for place in places if not is_internal(place.path)]
     names = [re.search(r"\w*layer_?drop\w*", text) for text in texts]
     option = next((name[0] for name in reversed(names) if name), "")

@@ -29,7 +29,7 @@ from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Tracer
 
 _MOST_PATHS = 8
-"""How many sets of answers are traced, before a step counts as another one every time."""
+"""Largest number of sets of answers that are traced: beyond it, a step counts as another one every time."""
 
 _REMEDY = (
     "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "
@@ -39,7 +39,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a number stands."""
+    """Place of a number."""
 
     container: Container
     key: Any
@@ -112,11 +112,11 @@ class LaterSteps:
             ),
             None,
         )
-        """Where the optimizer's state stands."""
+        """Path of the optimizer's state."""
         self._counted: dict[str, _Place] = {}
         """The numbers that steps change, by name."""
         self._growing: dict[str, list[_Place]] = {}
-        """Where the lists stand that steps make longer, by name."""
+        """Places of the lists that steps make longer, by name."""
 
     def confirm(self, first: fx.GraphModule, changed: Iterable[str]) -> None:
         """Raises CaptureError if one of these steps is another than the first, which is traced already. changed: what
@@ -231,7 +231,7 @@ class LaterSteps:
         return len(self._counted) + len(self._growing) != before
 
     def _places_of(self, thing: object) -> list[_Place]:
-        """Where a list stands; none if it is not an ordinary one, or if something else holds it, which may read it."""
+        """Places of a list; none if it is not an ordinary one, or if something else holds it, which may read it."""
         holders = [holder for holder in gc.get_referrers(thing) if type(holder) in _HOLDERS]
         # (list, thing) are the arguments of what puts it back.
         if any(type(holder) is not tuple or holder[0] is not list for holder in holders):

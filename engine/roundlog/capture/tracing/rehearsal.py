@@ -20,11 +20,11 @@ from roundlog.capture.tracing.trace import Trace, Tracer
 from roundlog.capture.untraceable import reason
 
 _OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
-"""How the names begin of what is followed by other means: in the optimizer and in its schedule."""
+"""Beginnings of names that are followed by other means: in the optimizer and in its schedule."""
 
 
 def surroundings(task: Task) -> Surroundings:
-    """What the step of a task can reach."""
+    """Surroundings of a task's step: all that it can reach."""
     roots = {"model": task.model, "loss": task.loss, "optimizer": task.optimizer, "schedule": task.schedule}
     groups = getattr(task.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
     # Wherever else they are found first: a loss may read the optimizer.
@@ -35,12 +35,12 @@ def surroundings(task: Task) -> Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What a step leaves changed."""
+    """Changes that a step leaves."""
 
     attributes: dict[str, torch.Tensor]
     """Tensors that are neither parameters nor buffers, by name."""
     others: list[str]
-    """What else, in words: counters and caches."""
+    """Other changes, in words: counters and caches."""
 
     def add(self, name: str, before: object, after: object) -> None:
         """Something that a step has changed."""

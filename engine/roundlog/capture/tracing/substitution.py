@@ -36,7 +36,7 @@ class Substitution(TorchDispatchMode):
         self._modes: list[FakeTensorMode] = []
 
     def begin(self, replacements: Mapping[str, torch.Tensor]) -> None:
-        """What the originals are replaced by from now on. They may have got other memory since the last time."""
+        """Substitutes of the originals from now on. They may have got other memory since the last time."""
         self._names = {_memory(tensor): name for name, tensor in self._originals.items() if tensor.numel()}
         self._replacements = dict(replacements)
         self._modes = [tensor.fake_mode for tensor in replacements.values() if isinstance(tensor, FakeTensor)][:1]
@@ -48,8 +48,8 @@ class Substitution(TorchDispatchMode):
         return id(tensor) in self._used
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a tensor is replaced by: itself, if it is none of the originals. Raises CaptureError for a view of an
-        original that cannot be expressed."""
+        """Substitute of a tensor: itself, if it is none of the originals. Raises CaptureError for a view of an original
+        that cannot be expressed."""
         if isinstance(tensor, FakeTensor):
             if tensor.fake_mode not in self._modes:
                 raise CaptureError(LEFT_BEHIND + place_of_call())

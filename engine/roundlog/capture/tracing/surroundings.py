@@ -1,5 +1,5 @@
-"""Everything that the Python code of a training step can reach: tensors, arrays, containers, generators, saved and
-put back.
+"""Surroundings of a training step, all that its Python code can reach: tensors, arrays, containers, generators, saved
+and put back.
 
 A model, a loss and their hooks are ordinary Python: they keep tensors in attributes, lists and closures, count calls,
 draw from generators. Capture runs that code, so it has to know what the code changes, and to leave it as it was."""
@@ -21,9 +21,8 @@ from roundlog.capture.untraceable import reason
 
 
 class Surroundings:
-    """What can be reached from some roots, as it was when this was made. As a context manager it puts everything back
-    at the end: containers, what arrays hold, the memory that tensors have, their gradients, and the states of
-    generators."""
+    """Snapshot of all that can be reached from some roots. As a context manager it puts everything back at the end:
+    containers, what arrays hold, the memory that tensors have, their gradients, and the states of generators."""
 
     def __init__(self, roots: Mapping[str, object], names: Mapping[int, str] | None = None) -> None:
         """roots: name in messages -> object. names: id of an object -> its name, wherever it is found first."""
@@ -196,7 +195,7 @@ def _refuse_overlap(arrays: Collection[Array], tensors: Iterable[tuple[str, torc
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where the memory of a tensor begins and ends; (0, 0) if no array can lie there."""
+    """Begin and end of a tensor's memory; (0, 0) if no array can lie there."""
     if not tensor.numel() or tensor.device.type != "cpu":
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -195,7 +195,7 @@ class Tracer:
             return sum(losses[1:], losses[0])
 
     def _following(self, states: Named) -> Named:
-        """What the user's code has left in place of every state: written into it, or put where it stood."""
+        """Tensors that the user's code has left in place of every state: written into it, or put where it stood."""
         following = dict(states)
         name_of = {id(tensor): name for name, tensor in self._originals.items()}
         for change in self._surroundings.changes():
@@ -254,7 +254,7 @@ class _NoNewMemory(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.refused: list[CaptureError] = []
-        """What was raised, whether or not the user's code has caught it."""
+        """Error that was raised, whether or not the user's code has caught it."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -326,7 +326,9 @@ def _groups(task: Task, model: nn.Module) -> tuple[dict[str, int], list[Update]]
     named = dict(model.named_parameters())
     strangers = len(number_of) - sum(id(p) in number_of for p in named.values())
     if strangers:
-        raise CaptureError(f"the optimizer holds {strangers} parameters that are not the model's")
+        raise CaptureError(
+            f"the optimizer holds {strangers} parameters that are not the model's: make it of model.parameters()"
+        )
     trainable = {name: number_of[id(p)] for name, p in named.items() if p.requires_grad and id(p) in number_of}
     if not trainable:
         raise CaptureError("nothing is trained: no parameter of the optimizer requires a gradient")
@@ -348,7 +350,9 @@ def _schedule(groups: list[Update], steps: int) -> tuple[tuple[str, ...], torch.
     rows = [[float(column(step)) for column in columns.values()] for step in range(steps)]
     table = torch.tensor(rows, dtype=torch.float64).to(torch.float32).reshape(steps, -1)
     if not bool(table.isfinite().all()):
-        raise CaptureError("the learning rate schedule gives a value that is not finite")
+        raise CaptureError(
+            "the learning rate schedule gives a value that is not finite: let it give a finite number at every step"
+        )
     return tuple(columns), table
 
 

@@ -47,16 +47,16 @@ from roundlog.capture.tracing.containers import (
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position, parts_of, position_of
 
 Part = tuple[str, Any]
-"""What an object holds: its path, and itself."""
+"""Part of an object: its path, and itself."""
 
 Opener = Callable[["Walk", str, Any], Iterable[Part]]
-"""What looks into an object of some class."""
+"""Function that looks into an object of some class."""
 
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class Walk:
-    """What can be reached from some roots."""
+    """Walk over all objects that can be reached from some roots."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         """names: id of an object -> its name, wherever it is found first."""
@@ -97,14 +97,14 @@ class Walk:
         return self._seen.keys()
 
     def _opener(self, kind: type) -> Opener | None:
-        """What looks into objects of a class; None if there is nothing to see."""
+        """Function that looks into objects of a class; None if there is nothing to see."""
         known = self._openers.get(id(kind))  # a class may be one that cannot be hashed
         if known is None:
             known = self._openers[id(kind)] = (kind, _opener_of(kind))
         return known[1]
 
     def _held(self, path: str, way: tuple[Reader, Restorer] | None, thing: object = None) -> Iterator[Part]:
-        """What a container holds; the container is remembered."""
+        """Items of a container, which is remembered."""
         if way is None:
             return
         container = Container(path, *way, way[0](), thing)
@@ -180,7 +180,7 @@ class Walk:
         yield from ((path, tuple(part) if is_a(part, own) else part) for part in parts_of(thing))
 
     def _cache(self, path: str, cache: Any) -> Iterator[Part]:
-        """What `functools.cache` and `functools.lru_cache` make of a function, and the results that it remembers."""
+        """Function behind `functools.cache` or `functools.lru_cache`, and the results that the cache remembers."""
         yield path, cache.__wrapped__
         if cache.cache_parameters()["maxsize"] is None:
             yield from self._held(f"{path}()", table_of(cache))
@@ -213,7 +213,7 @@ class Walk:
             yield from self._classes(kind)
 
     def _classes(self, kind: type) -> Iterator[Part]:
-        """What stands in a class and those that it inherits from, and in their metaclasses."""
+        """Attributes of a class, of those that it inherits from, and of their metaclasses."""
         if id(kind) in self._classes_seen:
             return
         for ancestor in mro_of(kind):

@@ -15,7 +15,7 @@ from math import gcd
 from roundlog.execution.microbatch.layout import Layout, Samples, on_axis, regrouped
 from roundlog.execution.microbatch.rules import PARTS, Needs, needs
 from roundlog.execution.microbatch.summing import parts_of
-from roundlog.operators import Inexact, Kind, operator
+from roundlog.operators import Inexact, OperatorKind, operator
 from roundlog.operators.registry import integer
 from roundlog.program import Node, Program, TensorType
 
@@ -163,7 +163,7 @@ def _parts(
 
 
 def _is_source(program: Program, value: int) -> bool:
-    return operator(program.nodes[value].op).kind == Kind.SOURCE
+    return operator(program.nodes[value].op).kind == OperatorKind.SOURCE
 
 
 def _candidates(node: Node, own: list[Layout | None], types: list[TensorType], batch: int) -> set[Layout]:
@@ -189,7 +189,7 @@ def _slice_what_only_slices_need(program: Program, layouts: list[Layout | None],
         if layouts[index] is None and len(readers[index]) == 1 and all(layouts[v] is None for v in node.inputs):
             (layout,) = readers[index]
             if layout is not None:
-                if operator(node.op).kind == Kind.SOURCE:
+                if operator(node.op).kind == OperatorKind.SOURCE:
                     found: Needs | None = () if _sliceable_source(program, index) else None
                 else:
                     found = needs(node, [nodes[value].type for value in node.inputs], layout)
@@ -212,7 +212,7 @@ def _cheap(program: Program, layouts: list[Layout | None]) -> list[bool]:
     costs: list[int] = []
     for index, node in enumerate(nodes):
         op = operator(node.op)
-        if op.kind == Kind.SOURCE:
+        if op.kind == OperatorKind.SOURCE:
             costs.append(0 if node.op != "uniform" else node.type.nbytes)
         elif isinstance(op, Inexact) or (layouts[index] is None and node.op in ("store", "loss")):
             costs.append(limit + 1)

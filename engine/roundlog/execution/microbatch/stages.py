@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.layout import Layout, sliced_node, sliced_type
-from roundlog.operators import Kind, operator
+from roundlog.operators import OperatorKind, operator
 from roundlog.program import Node, Program, TensorType
 
 
@@ -49,14 +49,14 @@ def cut(program: Program, analysis: Analysis) -> Cut:
     kept_until: dict[int, int] = {}
     whole_too = _cheap_ones_needed_whole(program, analysis)
     for index in range(len(nodes)):
-        if operator(nodes[index].op).kind == Kind.SOURCE:
+        if operator(nodes[index].op).kind == OperatorKind.SOURCE:
             continue
         when = 2 * analysis.when[index] + (layouts[index] is not None)
         times[when].append(index)
         if index in whole_too and when != 0:
             times[0].append(index)
         for value, need in zip(nodes[index].inputs, analysis.needs[index], strict=True):
-            if operator(nodes[value].op).kind == Kind.SOURCE:
+            if operator(nodes[value].op).kind == OperatorKind.SOURCE:
                 continue
             if layouts[value] is not None and need == layouts[value]:
                 if analysis.when[value] < analysis.when[index]:
@@ -79,7 +79,7 @@ def _cheap_ones_needed_whole(program: Program, analysis: Analysis) -> set[int]:
         for value, need in zip(node.inputs, analysis.needs[index], strict=True):
             if analysis.cheap[value] and (need != analysis.layouts[value] or index in found):
                 found.add(value)
-    return {value for value in found if operator(program.nodes[value].op).kind != Kind.SOURCE}
+    return {value for value in found if operator(program.nodes[value].op).kind != OperatorKind.SOURCE}
 
 
 def part_of(program: Program, analysis: Analysis, how: Cut, time: int, samples: int) -> Part:

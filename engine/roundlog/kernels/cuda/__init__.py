@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.kernels.marking import mark_flat
-from roundlog.kernels.tape import F32, Assignments, Code, Tape, play
+from roundlog.kernels.tape import F32, Assignments, Opcode, Tape, play
 
 
 @cache
@@ -74,8 +74,8 @@ def tape_agrees(device: torch.device) -> bool:
     rng = np.random.default_rng(0)
     pairs = np.array([(a, b) for a in (*numbers, -np.inf) for b in numbers] + rng.standard_normal((2000, 2)).tolist())
     a, b = np.ascontiguousarray(pairs.T.astype(np.float32))
-    size, codes = len(a), len(Code)
-    rows = [[code, 2 + code, 0, 1, 0, 0] for code in Code]
+    size, codes = len(a), len(Opcode)
+    rows = [[code, 2 + code, 0, 1, 0, 0] for code in Opcode]
     outputs = np.arange(2, 2 + codes)
     tape = Tape(np.array(rows, dtype=np.int64), outputs, 2 + codes)
     here = np.empty((codes, size), dtype=np.float32)
@@ -104,6 +104,6 @@ def philox_agrees(device: torch.device) -> bool:
 
 
 def _same_bits(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    """Of NaN there are many; any is as good as another."""
+    """Whether two tensors have the same bits, any NaN being as good as another."""
     nan = a != a
     return a.shape == b.shape and bool((nan == (b != b)).all()) and a[~nan].tobytes() == b[~nan].tobytes()

@@ -1,7 +1,8 @@
 """`roundlog.kernels.tape` on CUDA, in Triton, to the bit. Imports triton: only `roundlog.kernels.cuda` imports this.
 
-One kernel for all tapes: a tape is a constant of it, from which Triton unrolls the instructions of `Code`, and nothing
-else that a program says becomes code. Every value stays in registers from the inputs' read to the outputs' write.
+One kernel for all tapes: a tape is a constant of it, from which Triton unrolls the instructions of `Opcode`, and
+nothing else that a program says becomes code. Every value stays in registers from the inputs' read to the outputs'
+write.
 
 IEEE 754 has to be asked for. Triton's FP32 `/` and `sqrt` are approximations, `div_rn` and `sqrt_rn` flush subnormal
 numbers in some versions, as `floor` does in all: these three are taken in FP64, whose result rounds to the right one
@@ -17,16 +18,16 @@ import torch
 import triton
 import triton.language as tl
 
-from roundlog.kernels.tape import Assignments, Code
+from roundlog.kernels.tape import Assignments, Opcode
 
 BLOCK = 1024
 
-_ADD, _SUB, _MUL, _DIV = (tl.constexpr(int(code)) for code in (Code.ADD, Code.SUB, Code.MUL, Code.DIV))
-_SQRT, _NEG, _ABS, _FLOOR = (tl.constexpr(int(code)) for code in (Code.SQRT, Code.NEG, Code.ABS, Code.FLOOR))
-_MAXIMUM, _MINIMUM = tl.constexpr(int(Code.MAXIMUM)), tl.constexpr(int(Code.MINIMUM))
-_EQ, _LT, _LE = (tl.constexpr(int(code)) for code in (Code.EQ, Code.LT, Code.LE))
-_AND, _OR, _NOT = (tl.constexpr(int(code)) for code in (Code.AND, Code.OR, Code.NOT))
-_WHERE = tl.constexpr(int(Code.WHERE))
+_ADD, _SUB, _MUL, _DIV = (tl.constexpr(int(code)) for code in (Opcode.ADD, Opcode.SUB, Opcode.MUL, Opcode.DIV))
+_SQRT, _NEG, _ABS, _FLOOR = (tl.constexpr(int(code)) for code in (Opcode.SQRT, Opcode.NEG, Opcode.ABS, Opcode.FLOOR))
+_MAXIMUM, _MINIMUM = tl.constexpr(int(Opcode.MAXIMUM)), tl.constexpr(int(Opcode.MINIMUM))
+_EQ, _LT, _LE = (tl.constexpr(int(code)) for code in (Opcode.EQ, Opcode.LT, Opcode.LE))
+_AND, _OR, _NOT = (tl.constexpr(int(code)) for code in (Opcode.AND, Opcode.OR, Opcode.NOT))
+_WHERE = tl.constexpr(int(Opcode.WHERE))
 _LARGEST = tl.constexpr(float(torch.finfo(torch.float32).max))
 _SIGN = tl.constexpr(-(2**31))
 

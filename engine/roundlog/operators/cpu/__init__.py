@@ -1,1 +1,1 @@
-"""How the CPU computes what operators mean: matrix products and convolutions."""
+"""Drivers of the CPU's kernels for matrix products and convolutions."""

@@ -62,7 +62,7 @@ class Shape:
 
     @property
     def work(self) -> int:
-        """What the multiplications cost, in elements that are read and written."""
+        """Cost of the multiplications, in elements that are read and written."""
         return self.samples * self.places * self.outputs * (self.channels // self.groups) * self.taps // 16
 
     def identity(self) -> I64:
@@ -70,7 +70,7 @@ class Shape:
         return _lines(self.places)
 
     def flattened(self) -> Shape:
-        """The same, with a plain one's images as single lines, which are written out in long runs."""
+        """Shape with a plain convolution's images as single lines, which are written out in long runs."""
         return replace(self, geometry=_lines(self.places)) if self.plain else self
 
 

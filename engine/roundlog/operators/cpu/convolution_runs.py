@@ -48,7 +48,7 @@ def forward(x: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) -> Bo
 
 
 def to_input(g: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) -> Both:
-    """What the kernels have for a channel, and gradients around a position; elements: flat indices of x."""
+    """Runs of the kernels' numbers for a channel, and of gradients around a position; elements: flat indices of x."""
     h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
     groups, inner, each = shape.groups, shape.channels // shape.groups, shape.outputs // shape.groups
     plane, place = np.divmod(elements, h * wd)

@@ -24,7 +24,8 @@ from roundlog.operators.marking import Ambiguous
 from roundlog.operators.terms import blocked_gamma, blocks
 
 MOST_ROWS, MOST_COLUMNS = 512, 1024
-"""Of a part, which one thread computes: packed rows have to stay in the third level of the cache."""
+"""Most rows and columns of a part, which one thread computes: packed rows have to stay in the third level of the
+cache."""
 
 F32 = npt.NDArray[np.float32]
 Range = tuple[int, int]

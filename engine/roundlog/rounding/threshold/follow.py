@@ -10,7 +10,7 @@ from roundlog.arithmetic import round_interval, round_to_bits
 from roundlog.log import LogReader, Trits
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.finding import MAX_FINDINGS, Finding, FindingKind
+from roundlog.rounding.finding import MAX_FINDINGS, LogFinding, LogFindingKind
 from roundlog.rounding.resolve import fill_in
 from roundlog.rounding.threshold.codes import place, reverse
 from roundlog.rounding.threshold.thresholds import MIN_THRESHOLD
@@ -29,7 +29,7 @@ class ThresholdFollower:
     def __init__(self, guard: int, bits: int) -> None:
         self.guard = guard
         self.bits = bits
-        self.findings: list[Finding] = []
+        self.findings: list[LogFinding] = []
         self.corrections: dict[int, int] = {}
         """Outputs of the running step that were reversed, by operator index."""
         self._step = 0
@@ -73,7 +73,7 @@ class ThresholdFollower:
         impossible = moved[~self._possible(operator, inputs, attributes, y, followed, moved)]
         for element in impossible[: MAX_FINDINGS - len(self.findings)].tolist():
             message = "the logged side of the boundary is out of reach of this machine's value"
-            self.findings.append(Finding(self._step, index, element, FindingKind.FORGED, message))
+            self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
         followed.view(-1)[impossible] = rounded.view(-1)[impossible]
         self.corrections[index] = len(moved) - len(impossible)
         return followed

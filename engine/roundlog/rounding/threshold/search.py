@@ -15,16 +15,16 @@ _ROUNDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """How far the outputs of one layer on two machines are apart, over a sample. All in units of `place`."""
+    """Divergence of one layer's outputs on two machines, over a sample. All in units of `place`."""
 
     elements: int = 0
     differing: int = 0
     """Elements that the two machines round to different numbers."""
     beyond: int = 0
-    """Of those, the ones that are more than one number apart: no trit can mend them."""
+    """Differing elements that are more than one number apart: no trit can mend them."""
     nearest: float = 0.5
-    """Of the differing elements, the least distance of a value to the number that it is rounded to: what a threshold
-    has to stay below."""
+    """Least distance of a differing element's value to the number that it is rounded to: a threshold has to stay below
+    it."""
     widest: float = 0.0
     """The largest difference of two values."""
 
@@ -58,8 +58,8 @@ class Divergence:
         )
 
     def search(self) -> float:
-        """By bisection between 0.25 and 0.5, as in Algorithm 3: a threshold succeeds if every differing element is
-        logged, on either machine. 0.5 (nothing has to be logged) if nothing differed in the sample."""
+        """Threshold found by bisection between 0.25 and 0.5, as in Algorithm 3: a threshold succeeds if every differing
+        element is logged, on either machine. 0.5 (nothing has to be logged) if nothing differed in the sample."""
         if not self.differing:
             return 0.5
         lower, upper = MIN_THRESHOLD, 0.5

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from roundlog.operators import REGISTRY, Inexact
 
 MIN_THRESHOLD = 0.25
-"""Of the distance between neighbouring numbers: the lowest that OVT's Algorithm 3 tries. Below a divergence between two
-machines a trit could tell on which side of a *number* a value lies, and be taken for a side of a boundary."""
+"""Lowest threshold that OVT's Algorithm 3 tries, as a part of the distance between neighbouring numbers. Below a
+divergence between two machines a trit could tell on which side of a *number* a value lies, and be taken for a side of a
+boundary."""
 
 MAX_JSON_BYTES = 1 << 16
 
