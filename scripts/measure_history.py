@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/measure_history.py [--steps 40] [--rounds 50] [--directory DIR]
 
-The GPT is that of `roundlog.examples.gpt` on generated text. Its steps are timed by the history itself. Lines are written
-by the same class on the same disk; the sync at the end of a run is measured apart. Figures are medians.
+The GPT is that of `roundlog.examples.gpt` on generated text. Its steps are timed by the history itself. Lines are
+written by the same class on the same disk; the sync at the end of a run is measured apart. Figures are medians.
 """
 
 from __future__ import annotations
