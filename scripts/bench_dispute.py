@@ -36,7 +36,7 @@ from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node, Receipt, connect
+from tiebreak.chain.node import ChainNode, Receipt, connect
 from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
@@ -165,7 +165,7 @@ def evidence_of(job: Job, directory: Path, lie: Lie) -> Evidence:
     return Evidence(job, directory, [bytes(32)], lying(lie))
 
 
-def dispute(node: Node, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying: Evidence) -> None:
+def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying: Evidence) -> None:
     """Plays one claim, one challenge and one game by both sides' own strategy.
 
     Raises AssertionError unless the contract finds the lie."""

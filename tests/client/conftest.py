@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.node import Node, connect
+from tiebreak.chain.node import ChainNode, connect
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def kubo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(params=["in process", "served", "anvil"])
-def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+def node(request: pytest.FixtureRequest) -> Iterator[ChainNode]:
     """A fresh chain of each kind: inside this process, the same one behind HTTP, and anvil."""
     if request.param == "in process":
         yield connect("embedded")

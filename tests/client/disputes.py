@@ -11,7 +11,7 @@ from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node, Receipt
+from tiebreak.chain.node import ChainNode, Receipt
 from tiebreak.chain.records import Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
@@ -124,7 +124,7 @@ class Cast:
     referee: VerificationGame
 
     @classmethod
-    def on(cls, node: Node) -> Cast:
+    def on(cls, node: ChainNode) -> Cast:
         senders = [Sender(node, devnet_account(i), patience=20.0) for i in range(4)]
         customer = VerificationGame.deploy(senders[0])
         return cls(customer, *(customer.by(sender) for sender in senders[1:]))

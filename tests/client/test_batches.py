@@ -8,7 +8,7 @@ from tiebreak.chain.batch import BATCH_BYTES, BATCH_GAS, Batches, NamedCall
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ContractError
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import JobStatus
 from tiebreak.chain.sender import Sender
 
@@ -17,13 +17,13 @@ class World:
     def __init__(self, jobs: int) -> None:
         self.asked: list[str] = []
         self.chain = EmbeddedChain()
-        self.cast = Cast.on(Node(self.chain))
+        self.cast = Cast.on(ChainNode(self.chain))
         self.jobs = [self.cast.post() for _ in range(jobs)]
         for job in self.jobs:
             self.cast.commit(job, Run.of())
-        Node(self.chain).advance_time(TERMS.challenge_window + 1)
-        self.sender = Sender(Node(self), devnet_account(8))
-        self.batches = Batches(VerificationGame(Node(self), self.cast.trainer.address), self.sender)
+        ChainNode(self.chain).advance_time(TERMS.challenge_window + 1)
+        self.sender = Sender(ChainNode(self), devnet_account(8))
+        self.batches = Batches(VerificationGame(ChainNode(self), self.cast.trainer.address), self.sender)
 
     name = "the counting node"
 

@@ -18,13 +18,13 @@ from tiebreak.chain.devnet import ANVIL_VARIABLE, find_anvil, start_devnet
 from tiebreak.chain.devnet_accounts import BALANCE
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ChainUnavailable, DevnetError, RpcRefused
-from tiebreak.chain.node import Node, connect
+from tiebreak.chain.node import ChainNode, connect
 from tiebreak.chain.rpc_server import MAX_REQUEST
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.transport import HttpTransport
 
 
-def test_a_development_chain_has_funded_accounts_and_a_clock_that_moves(node: Node) -> None:
+def test_a_development_chain_has_funded_accounts_and_a_clock_that_moves(node: ChainNode) -> None:
     assert node.balance(ADDRESS) == BALANCE
     assert node.code(ADDRESS) == b""
     assert node.nonce(ADDRESS) == node.nonce(ADDRESS, pending=True) == 0
@@ -47,7 +47,7 @@ def test_time_travel_on_any_other_chain_is_refused() -> None:
         raise RpcRefused("evm_setNextBlockTimestamp", -32601, "method not found")
 
     with pytest.raises(DevnetError, match="development chain"):
-        Node(Canned(evm_setNextBlockTimestamp=refuse, eth_getBlockByNumber=block())).advance_time(1)
+        ChainNode(Canned(evm_setNextBlockTimestamp=refuse, eth_getBlockByNumber=block())).advance_time(1)
 
 
 def test_time_does_not_run_backwards_or_stand_still() -> None:
@@ -172,7 +172,7 @@ def test_a_slow_client_keeps_nobody_else_waiting() -> None:
 
 
 def test_the_embedded_chain_refuses_a_transaction_that_breaks_the_rules() -> None:
-    node = Node(EmbeddedChain())
+    node = ChainNode(EmbeddedChain())
     for raw in (b"", b"\x02", b"\x02\xc0", b"\xff" * 100):
         with pytest.raises(RpcRefused):
             node.send_raw(raw)

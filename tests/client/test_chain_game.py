@@ -19,7 +19,7 @@ from tiebreak.chain.abi import ContractAbi
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.errors import AccountError, ContractError, DeploymentError, InsufficientFunds
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import Node, connect
+from tiebreak.chain.node import ChainNode, connect
 from tiebreak.chain.record_methods import ANYONE
 from tiebreak.chain.records import (
     NO_CHILDREN,
@@ -35,7 +35,7 @@ from tiebreak.chain.spec import PostedSpec
 
 
 @pytest.mark.parametrize("wrong", [33])
-def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: Node, wrong: int) -> None:
+def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: ChainNode, wrong: int) -> None:
     cast = Cast.on(node)
     cast.post()
     job = cast.post()
@@ -91,7 +91,7 @@ def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: Node, 
     assert (over.job, over.outcome, over.reason) == (job, Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
-def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Node) -> None:
+def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: ChainNode) -> None:
     cast = Cast.on(node)
     job = cast.post()
     run = Run.of()
@@ -127,7 +127,7 @@ def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Node
     ]
 
 
-def test_whoever_falls_silent_loses_the_bond(node: Node) -> None:
+def test_whoever_falls_silent_loses_the_bond(node: ChainNode) -> None:
     cast = Cast.on(node)
     job = cast.post()
     cast.commit(job, Run.of())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from canned_node import ADDRESS, HASH, Canned, block, log, receipt
 from tiebreak.chain.errors import InvalidAnswer, RpcRefused
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 
 JUNK = [None, True, 7, -1, 1.5, "", "0x", "7", "0xzz", "0x-1", "0x00", "0x 1", "0x" + "f" * 65, "é", [], {}, ["0x1"]]
 
@@ -23,31 +23,31 @@ def test_a_number_that_is_none_is_refused(junk: object) -> None:
         "eth_maxPriorityFeePerGas": lambda node: node.fees(),
     }.items():
         with pytest.raises(InvalidAnswer):
-            ask(Node(Canned(**{method: junk})))
+            ask(ChainNode(Canned(**{method: junk})))
 
 
 @pytest.mark.parametrize("junk", [*JUNK[:6], *JUNK[7:10], "0x1", "0xabc", "0x" + "11" * 31, [], {}])
 def test_bytes_that_are_none_or_have_the_wrong_length_are_refused(junk: object) -> None:
     with pytest.raises(InvalidAnswer):
-        Node(Canned(eth_sendRawTransaction=junk)).send_raw(b"x")
+        ChainNode(Canned(eth_sendRawTransaction=junk)).send_raw(b"x")
 
 
 @pytest.mark.parametrize(
     "junk", [7, "0x1", [], {}, block(None), block(hash="0x11"), block(timestamp="now"), block(number=5)]
 )
 def test_a_block_that_is_none_is_refused(junk: object) -> None:
-    node = Node(Canned(eth_getBlockByNumber=junk))
+    node = ChainNode(Canned(eth_getBlockByNumber=junk))
     with pytest.raises(InvalidAnswer):
         node.head()
 
 
 def test_another_block_than_the_wanted_one_is_refused() -> None:
-    node = Node(Canned(eth_getBlockByNumber=block("0x6")))
+    node = ChainNode(Canned(eth_getBlockByNumber=block("0x6")))
     with pytest.raises(InvalidAnswer, match="block 6"):
         node.block(5)
-    assert Node(Canned(eth_getBlockByNumber=None)).block(5) is None
+    assert ChainNode(Canned(eth_getBlockByNumber=None)).block(5) is None
     with pytest.raises(InvalidAnswer, match="newest"):
-        Node(Canned(eth_getBlockByNumber=None)).head()
+        ChainNode(Canned(eth_getBlockByNumber=None)).head()
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_another_block_than_the_wanted_one_is_refused() -> None:
     ],
 )
 def test_a_receipt_that_does_not_hold_together_is_refused(changes: dict[str, object]) -> None:
-    node = Node(Canned(eth_getTransactionReceipt=receipt(**changes)))
+    node = ChainNode(Canned(eth_getTransactionReceipt=receipt(**changes)))
     with pytest.raises(InvalidAnswer):
         node.receipt(bytes.fromhex(HASH[2:]))
 
 
-def logs_node(answer: Any, head: int = 9, confirmations: int = 0) -> Node:
-    return Node(Canned(eth_getLogs=answer, eth_getBlockByNumber=chain(head)), confirmations=confirmations)
+def logs_node(answer: Any, head: int = 9, confirmations: int = 0) -> ChainNode:
+    return ChainNode(Canned(eth_getLogs=answer, eth_getBlockByNumber=chain(head)), confirmations=confirmations)
 
 
 def chain(head: int, says: int | None = None, hash_of: Callable[[int], str] = lambda number: HASH) -> Any:
@@ -136,20 +136,20 @@ def test_a_newest_block_that_the_node_does_not_have_is_no_end_to_search_to(says:
     head = 9 - confirmations
     liar = Canned(eth_getLogs=every_block, eth_getBlockByNumber=chain(head, says))
     with pytest.raises(InvalidAnswer, match=f"newest block is {says}, but does not have block {says - confirmations}"):
-        Node(liar, confirmations=confirmations).logs(ADDRESS, from_block=0)
+        ChainNode(liar, confirmations=confirmations).logs(ADDRESS, from_block=0)
     assert "eth_getLogs" not in [method for method, _ in liar.asked]
 
 
 def test_a_node_that_has_made_up_all_the_blocks_there_could_be_keeps_nobody_busy() -> None:
     liar = Canned(eth_getLogs=[], eth_getBlockByNumber=chain(2**64 - 1))
     with pytest.raises(InvalidAnswer, match="use another node"):
-        Node(liar).logs(ADDRESS, from_block=0)
+        ChainNode(liar).logs(ADDRESS, from_block=0)
     assert len(liar.asked) < 5
 
 
 def test_after_a_newest_block_that_was_not_one_every_event_is_found() -> None:
     node = Canned(eth_getLogs=every_block, eth_getBlockByNumber=chain(9, 2**40))
-    client = Node(node)
+    client = ChainNode(node)
     with pytest.raises(InvalidAnswer):
         client.logs(ADDRESS, from_block=0)
     node.answers["eth_getBlockByNumber"] = chain(9)
@@ -164,7 +164,7 @@ def test_a_node_that_is_behind_the_first_block_asked_for_has_not_shown_that_ther
 
 def test_a_node_that_goes_far_back_is_not_believed_until_it_has_caught_up() -> None:
     node = Canned(eth_getLogs=[], eth_getBlockByNumber=chain(500))
-    client = Node(node)
+    client = ChainNode(node)
     client.logs(ADDRESS, from_block=0)
     node.answers["eth_getBlockByNumber"] = chain(435)
     with pytest.raises(InvalidAnswer, match="newest block is 435, after it had block 500"):
@@ -186,7 +186,7 @@ def test_events_are_asked_for_again_where_the_chain_was_reorganised_meanwhile() 
         times.append(query)
         return [log(3)] if len(times) == 1 else [log(3), log(4)]
 
-    node = Node(Canned(eth_getLogs=events, eth_getBlockByNumber=answer))
+    node = ChainNode(Canned(eth_getLogs=events, eth_getBlockByNumber=answer))
     assert [item.block for item in node.logs(ADDRESS, from_block=0)] == [3, 4]
     assert len(times) == 2
 
@@ -199,7 +199,7 @@ def test_a_node_that_takes_its_last_block_back_every_time_is_one_error() -> None
         return None if asked.count(tag) % 2 == 0 and tag != "latest" else block("0x9")
 
     with pytest.raises(InvalidAnswer, match="takes blocks back"):
-        Node(Canned(eth_getLogs=[], eth_getBlockByNumber=answer)).logs(ADDRESS, from_block=0)
+        ChainNode(Canned(eth_getLogs=[], eth_getBlockByNumber=answer)).logs(ADDRESS, from_block=0)
 
 
 def test_a_node_that_limits_ranges_still_gives_every_event_once() -> None:

@@ -20,7 +20,7 @@ from tiebreak.chain.errors import (
     TransactionPending,
 )
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import JobStatus
 from tiebreak.chain.sender import Sender
 
@@ -70,12 +70,12 @@ def line() -> Unreliable:
 
 def sender_on(line: Unreliable, time: Time | None = None, *, index: int = 0, confirmations: int = 0) -> Sender:
     time = time or Time()
-    node = Node(line, confirmations=confirmations)
+    node = ChainNode(line, confirmations=confirmations)
     return Sender(node, devnet_account(index), patience=60.0, clock=lambda: time.now, sleep=time.sleep)
 
 
 def balance(line: Unreliable) -> int:
-    return Node(line.chain).balance(FRIEND)
+    return ChainNode(line.chain).balance(FRIEND)
 
 
 class Killed(BaseException):
@@ -93,11 +93,11 @@ def test_a_process_that_is_killed_while_it_sends_has_sent_once_after_its_restart
 
     before = balance(line)
     line.once("eth_sendRawTransaction", die)
-    first = Sender(Node(line), devnet_account(0), directory=tmp_path)
+    first = Sender(ChainNode(line), devnet_account(0), directory=tmp_path)
     with pytest.raises(Killed):
         first.send(FRIEND, b"", value=7)
     first.close()  # as the kernel does
-    again = Sender(Node(line), devnet_account(0), directory=tmp_path)
+    again = Sender(ChainNode(line), devnet_account(0), directory=tmp_path)
     assert again.send(FRIEND, b"", value=7).succeeded
     assert balance(line) == before + 7
     assert again.send(FRIEND, b"", value=7).succeeded  # heard of the first: this is another one
@@ -126,7 +126,7 @@ def test_a_node_that_knows_the_transaction_already_is_waited_for(line: Unreliabl
 
 def test_what_another_process_with_the_same_account_may_have_paid_is_not_paid_unasked(line: Unreliable) -> None:
     def be_faster(params: list[object]) -> object:
-        Sender(Node(line.chain), devnet_account(0)).send(FRIEND, b"", value=1)
+        Sender(ChainNode(line.chain), devnet_account(0)).send(FRIEND, b"", value=1)
         return line.chain.request("eth_sendRawTransaction", params)
 
     before = balance(line)
@@ -180,7 +180,7 @@ def test_a_nonce_that_the_node_has_counted_and_lost_is_filled(line: Unreliable) 
     assert sender_on(line, time).send(FRIEND, b"", value=7).succeeded
     assert time.now < 40
     assert balance(line) == before + 7
-    assert Node(line.chain).nonce(devnet_account(0).address) == 2
+    assert ChainNode(line.chain).nonce(devnet_account(0).address) == 2
 
 
 def test_a_transaction_that_no_block_takes_ends_the_wait_with_a_clear_error(line: Unreliable) -> None:
@@ -192,7 +192,7 @@ def test_a_transaction_that_no_block_takes_ends_the_wait_with_a_clear_error(line
 
 
 def test_a_receipt_is_believed_only_when_enough_blocks_lie_on_it(line: Unreliable) -> None:
-    time, node = Time(), Node(line.chain)
+    time, node = Time(), ChainNode(line.chain)
     mined = 0
 
     def mine() -> None:
@@ -213,25 +213,27 @@ def test_a_foreign_transaction_hash_is_not_believed(line: Unreliable) -> None:
 
 
 def test_a_call_that_fails_only_in_its_block_still_gets_the_contracts_reason(line: Unreliable) -> None:
-    cast = Cast.on(Node(line))
+    cast = Cast.on(ChainNode(line))
     job = cast.post()
     cast.commit(job, Run.of())
-    Node(line).advance_time(TERMS.challenge_window + 1)
-    other = VerificationGame(Node(line.chain), cast.trainer.address, Sender(Node(line.chain), devnet_account(8)))
+    ChainNode(line).advance_time(TERMS.challenge_window + 1)
+    other = VerificationGame(
+        ChainNode(line.chain), cast.trainer.address, Sender(ChainNode(line.chain), devnet_account(8))
+    )
 
     def be_faster(params: list[object]) -> object:
         other.finalize(job)
         return line.chain.request("eth_sendRawTransaction", params)
 
-    before = Node(line).nonce(devnet_account(1).address)
+    before = ChainNode(line).nonce(devnet_account(1).address)
     line.once("eth_sendRawTransaction", be_faster)
     with pytest.raises(ContractError) as caught:
         cast.trainer.finalize(job)
     assert (caught.value.name, caught.value.values["actual"]) == ("WrongJobStatus", JobStatus.FINAL)
-    assert Node(line).nonce(devnet_account(1).address) == before + 1  # it was mined, and failed there
+    assert ChainNode(line).nonce(devnet_account(1).address) == before + 1  # it was mined, and failed there
 
 
 def test_an_account_without_money_says_so(line: Unreliable) -> None:
     poor = Account.create()
     with pytest.raises(Exception, match=f"{poor.address} cannot pay"):
-        Sender(Node(line), poor).send(FRIEND, b"", value=1)
+        Sender(ChainNode(line), poor).send(FRIEND, b"", value=1)

@@ -13,7 +13,7 @@ from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ContractError, NoCode, NotConfirmed, RpcRefused
 from tiebreak.chain.events import Committed, JobPosted
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import MAX_REORGANISATION, Node
+from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
 from tiebreak.chain.records import JobStatus
 from tiebreak.chain.watch import PAGE, ContractWatch
 
@@ -55,9 +55,9 @@ class Scene:
     def __init__(self, jobs: int = 3, confirmations: int = 0) -> None:
         self.chain = EmbeddedChain()
         self.line = Line(self.chain)
-        self.cast = Cast.on(Node(self.chain))
+        self.cast = Cast.on(ChainNode(self.chain))
         self.jobs = [self.cast.post() for _ in range(jobs)]
-        node = Node(self.line, confirmations=confirmations)
+        node = ChainNode(self.line, confirmations=confirmations)
         self.contract = VerificationGame(node, self.cast.trainer.address)
         self.watch = ContractWatch(self.contract)
         for job in self.jobs:
@@ -65,7 +65,7 @@ class Scene:
 
     def mine(self, blocks: int = 1) -> None:
         for _ in range(blocks):
-            Node(self.chain).advance_time(12)
+            ChainNode(self.chain).advance_time(12)
 
 
 def test_an_idle_block_costs_two_requests_and_one_with_events_three() -> None:
@@ -112,7 +112,7 @@ def test_five_hundred_jobs_cost_what_one_does() -> None:
         asked["eth_getLogs"] += 1
         return []
 
-    node = Node(Canned(eth_call=view, eth_getBlockByNumber=newest, eth_getLogs=logs))
+    node = ChainNode(Canned(eth_call=view, eth_getBlockByNumber=newest, eth_getLogs=logs))
     watch = ContractWatch(VerificationGame(node, ADDRESS))
     for job in range(1, 501):
         watch.follow(job)
@@ -223,7 +223,7 @@ def test_views_come_with_one_request_and_each_has_its_own_end() -> None:
 def test_no_code_at_an_address_is_not_a_wrong_contract() -> None:
     scene = Scene(jobs=1)
     with pytest.raises(NoCode, match="wait until the node has caught up"):
-        VerificationGame.at(Node(scene.line), ADDRESS)
+        VerificationGame.at(ChainNode(scene.line), ADDRESS)
 
 
 def test_what_is_remembered_does_not_grow() -> None:

@@ -9,7 +9,7 @@ from eth_utils.crypto import keccak
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import RpcRefused
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.sender import Sender
 from web3.types import RPCEndpoint
 
@@ -29,7 +29,7 @@ class Talk:
 
     def __init__(self) -> None:
         self.chain = EmbeddedChain()
-        self.sender = Sender(Node(self.chain), devnet_account(0))
+        self.sender = Sender(ChainNode(self.chain), devnet_account(0))
         receipts = [self.sender.send(None, creation_code(TALKER)) for _ in range(2)]
         self.contracts = [receipt.contract for receipt in receipts]
         self.say(0, 1, 2)

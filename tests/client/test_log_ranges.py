@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from canned_node import ADDRESS, HASH, Canned, block, log
 from tiebreak.chain.errors import RpcRefused
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.posted import last_block_before
 
 TEXTS = ["query exceeds max block range", "Log response size exceeded", "limit", "", "too many results", "-32005"]
@@ -29,7 +29,7 @@ def limited(head: int, most: int, *, text: str = "limit", events: list[int] | No
         number = head if tag == "latest" else int(tag, 16)
         return block(hex(number), timestamp=hex(12 * number))
 
-    return Node(Canned(eth_getLogs=logs, eth_getBlockByNumber=blocks)), asked
+    return ChainNode(Canned(eth_getLogs=logs, eth_getBlockByNumber=blocks)), asked
 
 
 @pytest.mark.parametrize("text", TEXTS)

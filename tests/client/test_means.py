@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from canned_node import ADDRESS, Canned, block
 from tiebreak.chain.funds import funds
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.pace import block_time
 from tiebreak.memory import usable_memory
 from tiebreak.roles.context import RoleLimits
@@ -16,7 +16,7 @@ GIB, ROOM = 1 << 30, 256 << 20
 
 
 def test_a_bond_and_the_gas_of_whole_disputes_have_to_be_there() -> None:
-    node = Node(
+    node = ChainNode(
         Canned(
             eth_getBlockByNumber=block(baseFeePerGas=hex(20 * 10**9)),
             eth_maxPriorityFeePerGas=hex(10**9),
@@ -36,8 +36,8 @@ def test_block_time_is_measured() -> None:
         number = 1000 if tag == "latest" else int(tag, 16)
         return block(hex(number), timestamp=hex(7 * number))
 
-    assert block_time(Node(Canned(eth_getBlockByNumber=blocks))) == 7.0
-    assert block_time(Node(Canned(eth_getBlockByNumber=block("0x0")))) == 0.0
+    assert block_time(ChainNode(Canned(eth_getBlockByNumber=blocks))) == 7.0
+    assert block_time(ChainNode(Canned(eth_getBlockByNumber=block("0x0")))) == 0.0
 
 
 def write(root: Path, **files: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
 from tiebreak.chain.errors import JournalError, JournalInUse, Stopped, TransactionPending
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.signer import MOST_GAS
 
@@ -21,7 +21,7 @@ GWEI = 10**9
 
 def sender_on(chain: SimulatedChain, directory: Path | None = None, **options: object) -> Sender:
     return Sender(
-        Node(chain),  # type: ignore[arg-type]
+        ChainNode(chain),  # type: ignore[arg-type]
         FakeAccount(),  # type: ignore[arg-type]
         directory=directory,
         clock=chain.clock,
@@ -178,7 +178,7 @@ def test_a_named_purpose_is_carried_out_once_for_all_lives(tmp_path: Path) -> No
 def test_a_wait_ends_at_once_when_the_process_is_stopped() -> None:
     chain, stop = SimulatedChain(), threading.Event()
     chain.halted = True
-    sender = Sender(Node(chain), FakeAccount(), stop=stop)  # type: ignore[arg-type]
+    sender = Sender(ChainNode(chain), FakeAccount(), stop=stop)  # type: ignore[arg-type]
     threading.Timer(0.3, stop.set).start()
     started = time.monotonic()
     with pytest.raises(Stopped, match=r"the journal has it.*run the same command again"):

@@ -11,7 +11,7 @@ from simulated_chain import FakeAccount, FaultyLine, Killed, SimulatedChain
 from tiebreak.chain.devnet_accounts import ACCOUNTS
 from tiebreak.chain.errors import ChainError, NonceTaken
 from tiebreak.chain.flight import Sent
-from tiebreak.chain.node import MAX_REORGANISATION, Node
+from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
 from tiebreak.chain.sender import Sender
 
 TO = FakeAccount().address
@@ -20,7 +20,7 @@ assert ACCOUNTS
 
 def sender_on(chain: SimulatedChain, line: object, directory: Path | None, confirmations: int = 0) -> Sender:
     return Sender(
-        Node(line, confirmations=confirmations),  # type: ignore[arg-type]
+        ChainNode(line, confirmations=confirmations),  # type: ignore[arg-type]
         FakeAccount(),  # type: ignore[arg-type]
         directory=directory,
         clock=chain.clock,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.node import Node, connect
+from tiebreak.chain.node import ChainNode, connect
 from world import World
 
 
@@ -18,7 +18,7 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(params=["embedded", "anvil"])
-def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+def node(request: pytest.FixtureRequest) -> Iterator[ChainNode]:
     if request.param == "embedded":
         yield connect("embedded")
         return
@@ -29,7 +29,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 @pytest.fixture
-def quick_node() -> Iterator[Node]:
+def quick_node() -> Iterator[ChainNode]:
     """The fastest chain at hand, for what has been told on both already."""
     if find_anvil() is None:
         yield connect("embedded")
@@ -39,10 +39,10 @@ def quick_node() -> Iterator[Node]:
 
 
 @pytest.fixture
-def quick_world(quick_node: Node, tmp_path: Path) -> World:
+def quick_world(quick_node: ChainNode, tmp_path: Path) -> World:
     return World(quick_node, tmp_path)
 
 
 @pytest.fixture
-def world(node: Node, tmp_path: Path) -> World:
+def world(node: ChainNode, tmp_path: Path) -> World:
     return World(node, tmp_path)

@@ -14,7 +14,7 @@ from rich.console import Console
 from tiebreak.cli.app import app
 from tiebreak.demo import play
 from tiebreak.demo.machines import A, B
-from tiebreak.demo.report import USUAL, Account, Check, Contrast, Dispute, Place, Report, Story, StoryName
+from tiebreak.demo.report import USUAL, Account, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
 from tiebreak.demo.screen import Screen, ether, shortened
 from typer.testing import CliRunner
 
@@ -87,7 +87,7 @@ CHECKS = [Check("as expected", 1, 1)]
 
 
 def _dispute() -> Dispute:
-    place = Place(step=4, operator=179, element=12_345)
+    place = LiePlace(step=4, operator=179, element=12_345)
     return Dispute(
         name=StoryName.OPERATOR,
         title="one game",

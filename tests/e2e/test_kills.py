@@ -16,7 +16,7 @@ from roundlog.training.job import Job
 from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.node import Node, connect
+from tiebreak.chain.node import ChainNode, connect
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.chain.sender import Sender
 from tiebreak.roles.auditor import AuditorRole
@@ -60,7 +60,7 @@ def at_notice(text: str) -> Callable[[RoleContext], RoleContext]:
 def at_sending(number: int) -> Callable[[RoleContext], RoleContext]:
     """Dies after the node has got the `number`-th transaction (from 1), before anybody hears of it."""
 
-    class DyingNode(Node):
+    class DyingNode(ChainNode):
         left = number
 
         def send_raw(self, signed: bytes) -> bytes:

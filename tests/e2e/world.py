@@ -13,7 +13,7 @@ from roundlog.training.job import Job
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import GameView, JobStatus, Outcome, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
@@ -123,7 +123,7 @@ class Shares:
 class World:
     """`job` is the id of the posted job once `post` has been called."""
 
-    def __init__(self, node: Node, root: Path) -> None:
+    def __init__(self, node: ChainNode, root: Path) -> None:
         self.node = node
         self.root = root
         self.store = FolderStore(root / "store")

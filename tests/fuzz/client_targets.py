@@ -16,7 +16,7 @@ from mutations import canonical, change_bytes, change_json, change_words
 from targets import Target
 from tiebreak.chain.abi import ContractAbi
 from tiebreak.chain.errors import ChainError
-from tiebreak.chain.node import Log, Node
+from tiebreak.chain.node import ChainNode, Log
 from tiebreak.chain.transport import HttpTransport
 from tiebreak.store.cid import DAG_PB, RAW, Cid
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, decode
@@ -264,7 +264,7 @@ def _read_answers(data: bytes) -> None:
         raise _NoTable("no JSON") from None
     if not isinstance(table, dict):
         raise _NoTable("no table")
-    node = Node(_Scripted(table))
+    node = ChainNode(_Scripted(table))
     refused: ChainError | None = None
     for ask in (
         lambda: node.chain_id,

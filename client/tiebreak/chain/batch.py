@@ -58,7 +58,7 @@ class Batches:
         """Sends all moves that would succeed now, in as few transactions as possible, and waits for no block.
 
         Requests: one call for each transaction, one estimate for each kind of move that was never made (and for each
-        proof), and what `Sender.submit` asks. Raises the errors of Node.
+        proof), and what `Sender.submit` asks. Raises the errors of ChainNode.
         """
         done: list[Submitted] = []
         for pack in self._packs(moves, done):

@@ -14,7 +14,7 @@ from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
 from tiebreak.chain.errors import DeploymentError, InvalidAnswer, NoCode
-from tiebreak.chain.node import Node, Receipt
+from tiebreak.chain.node import ChainNode, Receipt
 from tiebreak.chain.sender import Sender
 
 _PUSH_20 = 0x73
@@ -71,7 +71,7 @@ class ContractCode:
             raise InvalidAnswer(f"{sender.node.name} gave no address for the new contract: use another node.")
         return receipt
 
-    def at(self, node: Node, address: ChecksumAddress) -> Deployed | None:
+    def at(self, node: ChainNode, address: ChecksumAddress) -> Deployed | None:
         """The contract at an address, if its code is this one; None if it is another.
 
         Codes are compared byte by byte, but for the places that were filled in: each value is the same at all of its
@@ -140,7 +140,7 @@ def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> Receipt:
     return game.deploy(sender, links=libraries, argument=encode(["address"], [adjudicator]))
 
 
-def is_game(node: Node, address: ChecksumAddress) -> bool:
+def is_game(node: ChainNode, address: ChecksumAddress) -> bool:
     """True if this version's verification game stands there, linked with this version's libraries."""
     found = ContractCode.load("VerificationGame").at(node, address)
     return found is not None and all(
@@ -148,7 +148,7 @@ def is_game(node: Node, address: ChecksumAddress) -> bool:
     )
 
 
-def is_adjudicator(node: Node, address: ChecksumAddress) -> bool:
+def is_adjudicator(node: ChainNode, address: ChecksumAddress) -> bool:
     """True if this version's adjudicator stands there, with this version's functions.
 
     Nothing is known of what another one computes."""

@@ -30,7 +30,7 @@ _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 class Devnet:
     """A running chain at `url` with `ACCOUNTS` funded accounts (see `accounts.devnet_account`); ends with `close`.
 
-    `kind` is "anvil" or "embedded". Time runs with the wall clock; `Node.advance_time` moves it forward.
+    `kind` is "anvil" or "embedded". Time runs with the wall clock; `ChainNode.advance_time` moves it forward.
     """
 
     def __init__(self, kind: str, url: str, process: subprocess.Popen[bytes] | None, server: RpcServer | None) -> None:

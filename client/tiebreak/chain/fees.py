@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tiebreak.chain.node import Block, Fees, Node
+from tiebreak.chain.node import Block, ChainNode, Fees
 
 MAX_FEE = 1_000 * 10**9
 """Wei per gas that are offered at most by default: ten times what a busy day costs."""
@@ -15,7 +15,7 @@ _KEPT_TIP = 100  # blocks for which a priority fee is taken as known
 class Offers:
     """Fees that one account offers. `cap`: wei per gas that are offered at most."""
 
-    def __init__(self, node: Node, cap: int) -> None:
+    def __init__(self, node: ChainNode, cap: int) -> None:
         self._node = node
         self._cap = cap
         self._tip: tuple[int, int] | None = None

@@ -10,7 +10,7 @@ from eth_typing import ChecksumAddress
 
 from tiebreak.chain.errors import ChainError, RpcRefused
 from tiebreak.chain.journal import Entry
-from tiebreak.chain.node import Node, Receipt
+from tiebreak.chain.node import ChainNode, Receipt
 
 MOST_SCANNED = 20_000
 """Blocks that are looked through for a hash, where a node does not know older states."""
@@ -85,13 +85,13 @@ class Use(Enum):
     UNKNOWN = 2
 
 
-def who_used(node: Node, account: ChecksumAddress, sent: Sent, newest: int, depth: int) -> Use:
+def who_used(node: ChainNode, account: ChecksumAddress, sent: Sent, newest: int, depth: int) -> Use:
     """The owner of the transaction that used an intention's nonce, by the block that has it.
 
     UNKNOWN while the node does not show that block `depth` deep.
 
     That a node has no receipt proves nothing: it may lag behind the one that counted the transactions. Raises the
-    errors of Node, and goes on where it was at the next call.
+    errors of ChainNode, and goes on where it was at the next call.
     """
     entry = sent.entry
     ours = {one.hash for one in entry.signed}
@@ -131,7 +131,7 @@ def who_used(node: Node, account: ChecksumAddress, sent: Sent, newest: int, dept
     return Use.FOREIGN if newest - high >= depth else Use.UNKNOWN
 
 
-def _scanned(node: Node, ours: set[bytes], sent: Sent, newest: int, depth: int) -> Use:
+def _scanned(node: ChainNode, ours: set[bytes], sent: Sent, newest: int, depth: int) -> Use:
     """`who_used` for a node without old states: it looks through the blocks."""
     entry = sent.entry
     for number in range(max(0, entry.since - 1, newest - MOST_SCANNED), newest + 1):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 
 DISPUTE_GAS = 7_500_000
 """Gas of a whole dispute, both sides' moves together; the longest measured takes 6.8 million (docs/protocol.md)."""
@@ -44,8 +44,8 @@ class Funds:
         return f"account {self.account} has {self.balance} wei, and needs at most {need}"
 
 
-def funds(node: Node, account: ChecksumAddress, bond: int, *, games: int = 1) -> Funds:
-    """Looks at an account's balance and at today's price of gas. Three requests; raises the errors of Node.
+def funds(node: ChainNode, account: ChecksumAddress, bond: int, *, games: int = 1) -> Funds:
+    """Looks at an account's balance and at today's price of gas. Three requests; raises the errors of ChainNode.
 
     `bond` in wei; `games`: disputes that it should be able to play to their end."""
     price = node.head().base_fee + node.priority_fee()

@@ -1,7 +1,7 @@
 """The verification game as Python methods; `IVerificationGame.sol` says when each call is due.
 
-All methods raise the errors of `Node`; those that send raise ContractError as well, with the name and the values of
-the contract's own error, before anything is spent.
+All methods raise the errors of `ChainNode`; those that send raise ContractError as well, with the name and the values
+of the contract's own error, before anything is spent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tiebreak.chain.errors import (
 )
 from tiebreak.chain.events import Challenged, Event, JobPosted, Withdrawn
 from tiebreak.chain.known_broken import why_broken
-from tiebreak.chain.node import Log, Node, Receipt, Topic
+from tiebreak.chain.node import ChainNode, Log, Receipt, Topic
 from tiebreak.chain.records import (
     Answer,
     GameView,
@@ -60,7 +60,7 @@ class VerificationGame:
     """
 
     def __init__(
-        self, node: Node, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
+        self, node: ChainNode, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
     ) -> None:
         self.node = node
         self.address = address
@@ -70,7 +70,7 @@ class VerificationGame:
 
     @classmethod
     def at(
-        cls, node: Node, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
+        cls, node: ChainNode, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
     ) -> VerificationGame:
         """The contract at an address that somebody gave us, once it is shown that its code and that of its libraries is
         this version's.

@@ -69,7 +69,7 @@ class Fees:
     priority_fee: int
 
 
-class Node:
+class ChainNode:
     """A chain behind a transport. `confirmations`: how many blocks deep an event has to be before `logs` shows it.
 
     Every method raises ChainUnavailable (no answer), InvalidAnswer (nonsense) and RpcRefused (the node says no).
@@ -309,7 +309,7 @@ class Node:
         return logs
 
 
-def connect(location: str, *, confirmations: int = 0, stop: threading.Event | None = None) -> Node:
+def connect(location: str, *, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
     """The chain at `location`: an http(s) URL of a node, or the word ``embedded`` for a fresh chain in this process.
 
     stop: ends every request and every wait for this chain at once, with Stopped.
@@ -320,8 +320,8 @@ def connect(location: str, *, confirmations: int = 0, stop: threading.Event | No
         # Imported here because py-evm takes a second to load.
         from tiebreak.chain.embedded import EmbeddedChain
 
-        return Node(EmbeddedChain(), confirmations=confirmations, stop=stop)
-    node = Node(HttpTransport(location, stop=stop), confirmations=confirmations, stop=stop)
+        return ChainNode(EmbeddedChain(), confirmations=confirmations, stop=stop)
+    node = ChainNode(HttpTransport(location, stop=stop), confirmations=confirmations, stop=stop)
     try:
         node.chain_id  # noqa: B018  an address where nobody answers is noticed here, not in the middle of something
     except (InvalidAnswer, RpcRefused) as error:

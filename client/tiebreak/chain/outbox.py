@@ -26,7 +26,7 @@ from tiebreak.chain.errors import (
 )
 from tiebreak.chain.flight import Sent, Use, who_used
 from tiebreak.chain.journal import Entry, Journal
-from tiebreak.chain.node import MAX_REORGANISATION, Block, Node
+from tiebreak.chain.node import MAX_REORGANISATION, Block, ChainNode
 from tiebreak.chain.pace import BlockPace
 from tiebreak.chain.signer import Signer
 
@@ -44,7 +44,7 @@ class Outbox(Signer):
 
     def __init__(
         self,
-        node: Node,
+        node: ChainNode,
         account: LocalAccount,
         *,
         directory: Path | None,

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tiebreak.chain.node import Block, Node
+from tiebreak.chain.node import Block, ChainNode
 
 _SLOWEST = 60.0
 """Seconds. A development chain without transactions has hours between two blocks, which says nothing about the next."""
@@ -15,7 +15,7 @@ _WINDOW = 6
 """Blocks from which the pace is taken."""
 
 
-def block_time(node: Node, blocks: int = 50) -> float:
+def block_time(node: ChainNode, blocks: int = 50) -> float:
     """Seconds a block, measured over the last `blocks`; 0.0 for a chain that has none yet. Two requests."""
     head = node.head()
     first = node.block(max(0, head.number - blocks))

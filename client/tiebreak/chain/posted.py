@@ -6,7 +6,7 @@ from roundlog.commitments import leaf_hash
 
 from tiebreak.chain.events import ChunkPosted
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import GameView, Side
 
 _FIRST_STEP = 64
@@ -16,7 +16,7 @@ def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> byte
     """The chunk that was posted in a game; None if the node does not show it.
 
     Searched from the newest block back to the block in which the game's clocks started. Its hash is known, so that it
-    need not lie under any number of blocks. Raises the errors of Node.
+    need not lie under any number of blocks. Raises the errors of ChainNode.
     """
     node, wanted = contract.node, game.search.nodes[Side.TRAINER]
     newest = node.head().number
@@ -27,7 +27,7 @@ def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> byte
     return None
 
 
-def last_block_before(node: Node, instant: int, newest: int) -> int:
+def last_block_before(node: ChainNode, instant: int, newest: int) -> int:
     """Number of a block that is older than `instant` (seconds since 1970), less than twice as far back as need be."""
     step = _FIRST_STEP
     while step < newest:

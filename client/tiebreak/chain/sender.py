@@ -24,7 +24,7 @@ from tiebreak.chain.errors import (
 from tiebreak.chain.fees import MAX_FEE
 from tiebreak.chain.flight import Sent, purpose_of
 from tiebreak.chain.journal import Entry
-from tiebreak.chain.node import Block, Node, Receipt
+from tiebreak.chain.node import Block, ChainNode, Receipt
 from tiebreak.chain.outbox import Outbox
 from tiebreak.deadlines import Halted, pause
 
@@ -46,7 +46,7 @@ class Sender(Outbox):
 
     def __init__(
         self,
-        node: Node,
+        node: ChainNode,
         account: LocalAccount,
         *,
         directory: Path | None = None,

@@ -10,7 +10,7 @@ from tiebreak.chain.errors import ChainError, InsufficientFunds, InvalidAnswer, 
 from tiebreak.chain.fees import Offers
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.journal import Journal, Signed
-from tiebreak.chain.node import Block, Fees, Node
+from tiebreak.chain.node import Block, ChainNode, Fees
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount  # takes half a second to load
@@ -28,7 +28,7 @@ _TRIES = 8
 class Signer:
     """One account's key, its journal and the node that takes its transactions."""
 
-    def __init__(self, node: Node, account: LocalAccount, max_fee: int) -> None:
+    def __init__(self, node: ChainNode, account: LocalAccount, max_fee: int) -> None:
         """max_fee: wei per gas that are offered at most."""
         self._node = node
         self._account = account
@@ -37,7 +37,7 @@ class Signer:
         self._head: Block | None = None
 
     @property
-    def node(self) -> Node:
+    def node(self) -> ChainNode:
         return self._node
 
     @property

@@ -42,7 +42,7 @@ class News:
 class ContractWatch:
     """The newest view of a contract, and one that is `confirmations` blocks deep (None: the node's).
 
-    May be used from several threads. All methods that ask raise the errors of Node. `clock` is there for tests and
+    May be used from several threads. All methods that ask raise the errors of ChainNode. `clock` is there for tests and
     simulations.
     """
 

@@ -24,7 +24,7 @@ _CONTRACTS_BITS = 32
 app = typer.Typer(no_args_is_help=True, help="Training jobs: make one, post it, look at it, collect its model.")
 
 
-class Policy(enum.StrEnum):
+class RoundingPolicy(enum.StrEnum):
     """Names of a spec's `rounding_policy`."""
 
     CERTIFIED = "certified"
@@ -76,7 +76,7 @@ def create(
         ),
     ] = None,
     policy: Annotated[
-        Policy | None,
+        RoundingPolicy | None,
         typer.Option(
             metavar="NAME",
             help="Rounding: certified (default), to the one right answer, or threshold, by the trainer's log, as OVT "
@@ -104,10 +104,10 @@ def create(
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
     from tiebreak.cli import output
-    from tiebreak.roles.policy import Policy as Accepted
+    from tiebreak.roles.policy import Policy
 
     reward = posted.reward
-    if reward is not None and policy == Policy.THRESHOLD:
+    if reward is not None and policy == RoundingPolicy.THRESHOLD:
         raise CommandError(
             "under threshold the trainer's log decides, which no contract can judge: leave --reward away."
         )
@@ -116,9 +116,9 @@ def create(
             f"the contract does not round exact operators to {bits} bits: leave --bits away, or --reward."
         )
     posted.check()
-    place = roles.Place(party, max_memory, Accepted(large_rows=posted.allow_large_rows))
+    setup = roles.RoleSetup(party, max_memory, Policy(large_rows=posted.allow_large_rows))
     if reward is not None:
-        place.contract()  # what cannot be posted is noticed before the work of capturing it
+        setup.contract()  # what cannot be posted is noticed before the work of capturing it
     job, where, sameness = _capture(source, out, setting or [], data, policy, bits, max_memory)
     plain: dict[str, object] = {"directory": where} | _plain(job)
     if sameness is not None:
@@ -128,12 +128,12 @@ def create(
         if sameness is not None:
             output.show_line(f"{str(sameness)[0].upper()}{str(sameness)[1:]}.")
     if reward is not None:
-        plain |= _post(posted, reward, place, where, quiet=json)
+        plain |= _post(posted, reward, setup, where, quiet=json)
     if json:
         output.show_json(plain)
 
 
-def _post(posted: PostedTerms, reward: int, place: roles.Place, where: Path, *, quiet: bool) -> dict[str, object]:
+def _post(posted: PostedTerms, reward: int, setup: roles.RoleSetup, where: Path, *, quiet: bool) -> dict[str, object]:
     """Posts the job of a directory; its number, and the contract that it is posted on."""
     from tiebreak.cli import output
     from tiebreak.cli.notices import Teller
@@ -142,7 +142,7 @@ def _post(posted: PostedTerms, reward: int, place: roles.Place, where: Path, *, 
     judge, _ = posted.addresses()
     assert judge is not None, "PostedTerms.check asks for a referee"
     with Teller(as_json=False) as teller:
-        context = place.context("customer", None if quiet else teller)
+        context = setup.context("customer", None if quiet else teller)
         number = post_job(context, where, posted.record(reward), judge)
     if not quiet:
         output.show_line(f"This is job {number}.")
@@ -154,7 +154,7 @@ def _capture(
     out: Path | None,
     settings: list[str],
     data: Path | None,
-    policy: Policy | None,
+    policy: RoundingPolicy | None,
     bits: int | None,
     max_memory: int,
 ) -> tuple[Job, Path, Sameness | None]:
@@ -179,7 +179,7 @@ def _capture(
     from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
     from roundlog.training.job import Job
 
-    number = POLICY_THRESHOLD if policy == Policy.THRESHOLD else POLICY_CERTIFIED
+    number = POLICY_THRESHOLD if policy == RoundingPolicy.THRESHOLD else POLICY_CERTIFIED
     found: list[Sameness] = []
     job = Job.from_task(task, policy=number, bits=bits or 32, report=found.append)
     job.write(out)
@@ -261,7 +261,7 @@ def collect(
 
         return CustomerRole(context, job, model=model)
 
-    roles.play("customer", roles.Place(party, max_memory), make, poll, json)
+    roles.play("customer", roles.RoleSetup(party, max_memory), make, poll, json)
 
 
 def _plain(job: Job) -> dict[str, object]:
@@ -289,7 +289,7 @@ def _facts(job: Job) -> dict[str, object]:
     from tiebreak.cli.output import size
 
     spec = job.spec
-    policy = Policy.THRESHOLD if spec.rounding_policy == POLICY_THRESHOLD else Policy.CERTIFIED
+    policy = RoundingPolicy.THRESHOLD if spec.rounding_policy == POLICY_THRESHOLD else RoundingPolicy.CERTIFIED
     states = job.program.states
     row = row_bytes(job.program)
     large = row > MAX_ROW

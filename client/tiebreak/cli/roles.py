@@ -110,8 +110,8 @@ def run_trainer(
         return role(job) if job is not None else Follower(context, "trainer", lambda number, _: role(number))
 
     computing.use_threads()
-    place = Place(party, computing.max_memory, accepted.policy(), computing.run_options())
-    play("trainer", place, make, pace.poll, json, pace.heartbeat)
+    setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options())
+    play("trainer", setup, make, pace.poll, json, pace.heartbeat)
 
 
 @auditor.command(
@@ -150,8 +150,8 @@ def run_auditor(
         return role(job) if job is not None else Follower(context, "auditor", lambda number, _: role(number))
 
     computing.use_threads()
-    place = Place(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches))
-    play("auditor", place, make, pace.poll, json, pace.heartbeat)
+    setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches))
+    play("auditor", setup, make, pace.poll, json, pace.heartbeat)
 
 
 @referee.command(
@@ -176,10 +176,10 @@ def run_referee(
 
         return RefereeRole(context)
 
-    play("referee", Place(party, max_memory), make, pace.poll, json, pace.heartbeat)
+    play("referee", RoleSetup(party, max_memory), make, pace.poll, json, pace.heartbeat)
 
 
-class Place:
+class RoleSetup:
     """The chain, store and directory of a role, opened as its options say."""
 
     def __init__(
@@ -264,7 +264,7 @@ class Place:
 
 def play(
     name: str,
-    place: Place,
+    setup: RoleSetup,
     make: Callable[[RoleContext], Role],
     poll: float,
     as_json: bool,
@@ -276,15 +276,15 @@ def play(
     from tiebreak.roles.notices import Progress
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if place.stop.is_set():
+        if setup.stop.is_set():
             raise KeyboardInterrupt
-        place.stop.set()
+        setup.stop.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     progress = Progress(state="not started")
     try:
         with Teller(as_json=as_json) as teller:
-            context = place.context_in_time(name, teller)
+            context = setup.context_in_time(name, teller)
             if context is not None:
                 role = make(context)
                 progress = role.run(poll=poll, heartbeat=heartbeat)

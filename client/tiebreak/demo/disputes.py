@@ -27,7 +27,7 @@ from tiebreak.chain.events import ElementProven
 from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level, Outcome, Phase, Reason, Side
 from tiebreak.chain.shares import Shares
 from tiebreak.demo.ledger import gas_by_level
-from tiebreak.demo.report import Dispute, Place, Report, StoryName
+from tiebreak.demo.report import Dispute, LiePlace, Report, StoryName
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Aside, Screen
 from tiebreak.demo.stage import TERMS, Stage
@@ -125,7 +125,7 @@ def _announced(bench: Bench, fraud: Fraud, liar: Side) -> Dispute:
         training=bench.training.name,
         lie=fraud.kind.value,
         liar=liar.name.lower(),
-        told=Place(step=fraud.step, operator=fraud.operator, element=None if is_store else fraud.element),
+        told=LiePlace(step=fraud.step, operator=fraud.operator, element=None if is_store else fraud.element),
         op=node.op,
         source=node.source,
         slot=program.state_names[slot] if is_store else "",
@@ -265,7 +265,7 @@ class _Played:
         index = {level.level: level.index for level in game.levels}
         leaf, half = index[Level.OPERATOR], half_of(len(program.nodes), len(program.state_names))
         computed = self._computed()
-        dispute.found = Place(
+        dispute.found = LiePlace(
             step=index[Level.CHECKPOINT] * spec.interval + index[Level.STEP],
             operator=leaf if leaf < half else first_store(program) + leaf - half,
             element=game.disputed.element if game.disputed.known else computed and computed[0],

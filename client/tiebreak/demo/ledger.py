@@ -19,7 +19,7 @@ from tiebreak.chain.events import (
     StoreProven,
 )
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Node
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import Level
 from tiebreak.chain.transport import Transport
 
@@ -35,7 +35,7 @@ class Spent:
     fee: int
 
 
-def transactions(node: Node, transport: Transport, first_block: int) -> list[Spent]:
+def transactions(node: ChainNode, transport: Transport, first_block: int) -> list[Spent]:
     """All transactions from a block up to the newest one. Raises ChainError."""
     found = []
     for number in range(first_block, node.head().number + 1):

@@ -70,7 +70,7 @@ class Story:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class LiePlace:
     """The place of a lie, or of a game's end. `operator` and `element` count from 0. If a state slot holds something
     else than what was computed, `operator` is the one that stores it, and there is no element."""
 
@@ -93,11 +93,11 @@ class Dispute(Story):
     training: str
     lie: str
     liar: str
-    told: Place
+    told: LiePlace
     op: str
     source: str
     slot: str = ""
-    found: Place | None = None
+    found: LiePlace | None = None
     segment: int | None = None
     gas_by_level: dict[str, int] = field(default_factory=dict)
     winner: str = ""

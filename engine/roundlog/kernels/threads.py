@@ -74,9 +74,13 @@ def _wait(parts: list[Future[None]]) -> list[BaseException | None]:
     parts write to may go afterwards."""
     interrupt: KeyboardInterrupt | None = None
     errors: list[BaseException | None] = []
-    while len(errors) < len(parts):
+    waiting = True
+    while waiting:
         try:
-            errors.append(parts[len(errors)].exception())
+            # The loop is inside, so that an interrupt between two parts is caught, too.
+            while len(errors) < len(parts):
+                errors.append(parts[len(errors)].exception())
+            waiting = False
         except KeyboardInterrupt as error:
             interrupt = error
     if interrupt is not None:

@@ -114,7 +114,7 @@ def test_an_auditor_cuts_batches_as_it_is_told(
 
     class Watched(AuditorRole):
         def step(self) -> Progress:
-            found.append(self.context.limits.micro_batches)
+            found.append(self.context.engine.options.micro_batches)
             return Progress(finished=True)
 
     monkeypatch.setattr(auditor, "AuditorRole", Watched)

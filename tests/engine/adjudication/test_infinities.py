@@ -152,7 +152,7 @@ def check_here(name: str, case: Case, directory: Path, rng: Random) -> Found:
     check(lambda: executor.run(inputs, Recorder(4), observe=kept.__setitem__), expected, "observed")
     assert list(from_torch(kept[operator_at]).items) == expected, (name, "as it leaves the step", case)
     passed: list[torch.Tensor] = []
-    executor.run(inputs, Recorder(4), pass_on=lambda slot, value: passed.append(value))
+    executor.run_part(inputs, Recorder(4), lambda slot, value: passed.append(value))
     assert stored(StepResult(passed, 0.0)) == expected, (name, "passed on", case)
     follower = Follower(4, 0.5, np.random.default_rng(0))
     follower.follow(0, log)

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from queue import SimpleQueue
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -69,21 +69,25 @@ def test_what_a_part_raises_comes_back_when_all_have_ended(bad: int) -> None:
     assert len(ended) == 7
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whatever handler an earlier test has left in this process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_comes_out_when_all_parts_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may write to memory that goes then."""
     waits, interrupted, ended = threading.Event(), threading.Event(), []
 
-    class Words(SimpleQueue[None]):
-        """Tells when somebody waits for a word: sleeping until they surely do took too long on a busy machine."""
+    exception = Future.exception
 
-        def get(self) -> None:  # type: ignore[override]
-            waits.set()
-            super().get()
-
-    class Done(threads._Done):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = Words()
+    def waited_for(part: Future[None], timeout: float | None = None) -> BaseException | None:
+        """Tells when the task waits for a part: sleeping until it surely does took too long on a busy machine."""
+        waits.set()
+        return exception(part, timeout)
 
     def part(start: int, stop: int) -> None:
         if start == 0:
@@ -98,7 +102,7 @@ def test_an_interrupt_comes_out_when_all_parts_have_ended(monkeypatch: pytest.Mo
         ended.append(start)
 
     main = threading.get_ident()
-    monkeypatch.setattr(threads, "_Done", Done)
+    monkeypatch.setattr(Future, "exception", waited_for)
     for _ in range(2):
         waits.clear()
         interrupted.clear()

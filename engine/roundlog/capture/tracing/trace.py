@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,8 +126,9 @@ class Tracer:
         ) -> tuple[Any, ...]:  # make_fx cannot count a method's arguments
             return self._step(states, row, batch)
 
+        threads: list[threading.Thread] = []
         try:
-            with preserve_node_meta(), plainly(), without_onednn(), rewritten(), _quietly():
+            with preserve_node_meta(), plainly(), without_onednn(), rewritten(), _quietly(), _noting_threads(threads):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
                 graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
                     self.states, row, batch
@@ -136,7 +138,10 @@ class Tracer:
         except (Exception, SystemExit) as error:
             if asks_for_values(error):
                 raise CaptureError(control_flow(error)) from error
-            if any("concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)):
+            # PyTorch's modes are a stack for all threads: two that trace at once leave it in disorder, for any error.
+            if threads or any(
+                "concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)
+            ):
                 raise CaptureError(f"{_THREAD}{place_of_error(error)}") from error
             raise CaptureError(f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}") from error
         _drop_what_nothing_uses(graph.graph)
@@ -305,6 +310,23 @@ def _checked(loss: object) -> torch.Tensor:
     if not loss.requires_grad:
         raise CaptureError("the loss depends on no parameter that is trained: check the model and the optimizer")
     return loss
+
+
+@contextmanager
+def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
+    """Appends the threads that are started meanwhile, but for those of the engine's kernels."""
+    start = threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        if not thread.name.startswith("roundlog-kernel"):
+            threads.append(thread)
+        start(thread)
+
+    threading.Thread.start = noted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
 
 
 @contextmanager
