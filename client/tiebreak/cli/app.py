@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import accounts, chain, demo, jobs, logs, models, roles, training
+from tiebreak.cli import accounts, chain, demo, jobs, logs, models, plot, receipts, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 
 app = typer.Typer(
@@ -41,6 +41,8 @@ def root(
 app.command()(demo.demo)
 training.register(app)
 models.register(app)
+receipts.register(app)
+plot.register(app)
 chain.register(app)
 app.add_typer(jobs.app, name="job")
 app.add_typer(roles.trainer, name="trainer")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roundlog.training.options import RunOptions, StepEvent
+    from roundlog.training.validation import Validation
 
 COMPUTING = "This machine"
 DEFAULT_MEMORY: Any = "auto"
@@ -86,11 +87,24 @@ class Computing:
     ] = None
     max_memory: Memory = DEFAULT_MEMORY
 
-    def run_options(self, micro_batches: int = 1, on_step: Callable[[StepEvent], None] | None = None) -> RunOptions:
+    def run_options(
+        self,
+        micro_batches: int = 1,
+        on_step: Callable[[StepEvent], None] | None = None,
+        on_resume: Callable[[int], None] | None = None,
+        validation: Validation | None = None,
+    ) -> RunOptions:
         """The options of a run of the engine."""
         from roundlog.training.options import RunOptions
 
-        return RunOptions(device=self.device, keep_every=self.keep_every, micro_batches=micro_batches, on_step=on_step)
+        return RunOptions(
+            device=self.device,
+            keep_every=self.keep_every,
+            micro_batches=micro_batches,
+            on_step=on_step,
+            on_resume=on_resume,
+            validation=validation,
+        )
 
     def use_threads(self) -> None:
         """Sets the number of threads of this process's kernels; without the option PyTorch's own number stays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import options
-from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
@@ -18,10 +19,17 @@ if TYPE_CHECKING:
     from roundlog.rounding import Thresholds
     from roundlog.training.job import Job
     from roundlog.training.options import StepEvent
+    from roundlog.training.validation import Validation
 
 _MEND = "let `tiebreak train` end in the same directory, which mends it"
 
-_TRAIN = examples("tiebreak train job --run trained", "tiebreak train job --run trained --keep-every 10 --threads 4")
+_VALIDATION = "Validation"
+
+_TRAIN = examples(
+    "tiebreak train job --run trained",
+    "tiebreak train job --run trained --keep-every 10 --threads 4",
+    "tiebreak train job --run trained --validate held_out.safetensors --validate-every 100",
+)
 _AUDIT = examples(
     "tiebreak audit job --run audited --claim 0x...",
     "tiebreak audit job --run audited --claim trained --log trained/log",
@@ -37,7 +45,8 @@ def register(app: typer.Typer) -> None:
 def train(
     job_directory: options.JobDirectory,
     run: Annotated[
-        Path, typer.Option("--run", help="Directory of the run: checkpoints and log. A killed run carries on.")
+        Path,
+        typer.Option("--run", help="Directory of the run: checkpoints, log and history. A killed run carries on."),
     ],
     thresholds: Annotated[
         Path | None,
@@ -45,6 +54,27 @@ def train(
             help="For jobs of the policy threshold: a JSON file with the threshold of each operator, in [0.25, 0.5) of "
             "the distance between numbers. [default: 0.25]",
             show_default=False,
+        ),
+    ] = None,
+    validate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Other rows (safetensors, with the fields and dtypes of the data set), to write the loss on them into "
+            "the history. It is the loss that is trained: a model with dropout drops here, too, and batch norm takes "
+            "the statistics of the batch.",
+            rich_help_panel=_VALIDATION,
+        ),
+    ] = None,
+    validate_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Steps between two validations; there is one before the first step and one after the last, too. "
+            "[default: as between checkpoints]",
+            show_default=False,
+            rich_help_panel=_VALIDATION,
         ),
     ] = None,
     *,
@@ -64,19 +94,25 @@ def train(
     chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
     started = time.monotonic()
     with output.progress("training", job.spec.steps) as bar:
-        last = _Last(bar)
-        result = Trainer(job, run, computing.run_options(on_step=last), thresholds=chosen).run(look_over=True)
+        last = Listener(bar, job.spec.steps)
+        validation = _validation(validate, validate_every, job, computing.max_memory, last)
+        chosen_options = computing.run_options(on_step=last, on_resume=last.resumes, validation=validation)
+        result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
         "steps": job.spec.steps,
         "checkpoints": len(result.state_roots),
+        "resumed_from": last.resumed_from,
         "loss": last.loss,
+        "validation_loss": last.validation,
         "seconds": round(time.monotonic() - started, 3),
         "final_state": result.final_state,
         "log": result.log_dir,
         "log_bytes": result.log_bytes,
         "mended_intervals": result.mended,
+        "history": run / _history_name(),
+        "history_problem": result.history_problem,
     }
     if json:
         output.show_json(facts)
@@ -87,12 +123,46 @@ def train(
             "checkpoint root": result.checkpoint_root,
             "steps": f"{job.spec.steps}, a checkpoint every {job.spec.interval}",
             **({"loss": f"{last.loss:.4f}"} if last.loss is not None else {}),
+            **({"validation loss": f"{last.validation:.4f}"} if last.validation is not None else {}),
             "final state root": result.state_roots[-1],
             "final state": result.final_state,
             **({"mended": f"{len(result.mended)} damaged intervals, computed again"} if result.mended else {}),
             "log": f"{result.log_dir} ({output.size(result.log_bytes)})",
+            "history": _incomplete(result.history_problem) or run / _history_name(),
         },
     )
+
+
+def _validation(path: Path | None, every: int | None, job: Job, max_memory: int, last: Listener) -> Validation | None:
+    if path is None:
+        if every is not None:
+            raise WrongUsage("--validate-every says how often, and not on what: name the rows with --validate.")
+        return None
+    from roundlog.training.validation import Validation, draws_numbers, read_validation_rows
+
+    from tiebreak.cli import output
+
+    rows = read_validation_rows(path, job, max_memory)
+    made = Validation(job, rows, every or job.spec.interval, last.validated)
+    if draws_numbers(job.program):
+        output.warn(
+            "this job's loss depends on random numbers (dropout): the validation loss is the one with dropout on, "
+            "which is above that of the model alone"
+        )
+    given = len(next(iter(rows.values())))
+    if made.rows < given:
+        output.warn(f"{made.rows} of the {given} rows of {path} are whole batches: the others are left out")
+    return made
+
+
+def _history_name() -> str:
+    from roundlog.training.history import NAME
+
+    return NAME
+
+
+def _incomplete(problem: str | None) -> str | None:
+    return None if problem is None else f"INCOMPLETE: {problem}; the run itself is whole"
 
 
 def _read_thresholds(path: Path, job: Job) -> Thresholds:
@@ -154,10 +224,11 @@ def audit(
         check_roots(Path(claim), claimed, job)
     started = time.monotonic()
     with output.progress("auditing", job.spec.steps) as bar:
+        last = Listener(bar, job.spec.steps)
         verdict = verdicts.audit(
             job,
             run,
-            computing.run_options(micro_batches, _Last(bar)),
+            computing.run_options(micro_batches, last, last.resumes),
             claim=claimed,
             log_dir=log,
             verify_log=verify_log,
@@ -165,7 +236,8 @@ def audit(
         )
     states = claimed_states(Path(claim), job, claimed) if claim is not None and isinstance(claimed, list) else None
     if json:
-        output.show_json(plain_verdict(job, verdict, states) | {"seconds": round(time.monotonic() - started, 3)})
+        seconds = round(time.monotonic() - started, 3)
+        output.show_json(plain_verdict(job, verdict, states) | {"resumed_from": last.resumed_from, "seconds": seconds})
     else:
         show_verdict(job, verdict, states, has_claim=claimed is not None, share=verify_log)
     if is_no(verdict, states):
@@ -217,12 +289,32 @@ def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
         )
 
 
-class _Last:
-    """Listener to every step, which moves the bar and keeps the loss."""
+class Listener:
+    """Listener to a run, which says where it carries on, moves the bar and keeps the loss."""
 
-    def __init__(self, bar: _Bar) -> None:
+    def __init__(self, bar: _Bar, steps: int) -> None:
         self.bar = bar
+        self.steps = steps
         self.loss: float | None = None
+        self.validation: float | None = None
+        self.resumed_from = 0
+        """Steps that earlier processes have done."""
+
+    def resumes(self, steps: int) -> None:
+        """Says from where a resumed run carries on."""
+        from tiebreak.cli import output
+
+        self.resumed_from = steps
+        if steps == self.steps:
+            output.warn(f"all {steps} steps were done already")
+        elif steps:
+            output.warn(f"carries on from step {steps} of {self.steps}")
+        self.bar.done(steps)
+
+    def validated(self, step: int, loss: float) -> None:
+        """Keeps the loss of a validation."""
+        # JSON has no NaN.
+        self.validation = loss if math.isfinite(loss) else None
 
     def __call__(self, event: StepEvent) -> None:
         self.loss = event.loss

@@ -17,6 +17,7 @@ from roundlog.execution import (
     micro_batches_of,
 )
 from roundlog.training.job import Job
+from roundlog.training.validation import Validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class RunOptions:
     """Intervals between two checkpoints that are kept on disk; the last checkpoint is always kept."""
     on_step: Callable[[StepEvent], None] | None = None
     """Called after every step."""
+    on_resume: Callable[[int], None] | None = None
+    """Called once, before the first step, with the steps that earlier processes have done."""
+    validation: Validation | None = None
+    """Other rows, on which the loss is computed every so many steps and written into the history."""
     continue_after_stop: bool = False
     """Whether to continue after a step that stops, from a fabricated state (`roundlog.training.fabricated_values`). A
     party needs this to dispute a claim about such a run."""

@@ -4,6 +4,7 @@
     roots                      32 bytes an interval: the state root at its end, appended and fsynced
     roots.sums                 32 bytes an interval: SHA-256 of the run, the interval and that root, likewise
     checkpoints/00000005.safetensors    the state after that many steps
+    history.jsonl              loss and seconds of every step (roundlog.training.history); no result depends on it
 
 A root is recorded only after everything else of its interval is on disk. A run resumes at the newest kept checkpoint
 whose root is the recorded one, and computes everything after it again. A damaged older checkpoint is not used;
@@ -44,6 +45,7 @@ from roundlog.storage import (
 )
 from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
 from roundlog.training.fabricated_values import FabricatedValues
+from roundlog.training.history import History
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
 from roundlog.training.policies import alone
@@ -109,6 +111,9 @@ class Run:
         self.device = _usable(options.device)
         self.stopped: StoppedError | None = None
         """The first stop after which this process continued; None if there was none."""
+        self.history_problem: str | None = None
+        """Why lines of the history are missing, in one clause; None if this process has written all of its own."""
+        self._history: History | None = None
         micro_batches_of(job.program, options.micro_batches)
         self._bind(role)
         self._execution = options.execution(job, options.micro_batches, directory)
@@ -216,6 +221,9 @@ class Run:
             done, states = self.newest(len(roots))
             del roots[done:]
             hooks.resume(done)
+            if self.options.on_resume is not None:
+                self.options.on_resume(done * spec.interval)
+            self._history = History(self.directory, self.job, done * spec.interval)
             try:
                 self._record(roots)
                 states = [tensor.to(self.device) for tensor in states]
@@ -228,9 +236,14 @@ class Run:
                     roots.append(root)
                     _append(self.directory / "roots.sums", self._sum(interval, root))
                     _append(self.directory / "roots", root)
+                self._validate(spec.steps, states)
             except BaseException:
                 hooks.abandon()
                 raise
+            finally:
+                self._history.close()
+                self.history_problem = self._history.problem
+                self._history = None
         return roots
 
     def mend(self, hooks: IntervalHooks, intervals: int, is_damaged: Callable[[int], bool]) -> list[int]:
@@ -270,10 +283,21 @@ class Run:
         first = interval * self.job.spec.interval
         for step in range(first, first + self.job.spec.interval):
             hooks.before_step(step)
+            self._validate(step, states)
             states = self.step(step, states, hooks.rounding)
             hooks.after_step(step)
         hooks.end_interval(interval)
         return states
+
+    def _validate(self, step: int, states: list[torch.Tensor]) -> None:
+        """Records the loss on the validation set before a step, where the options ask for it there."""
+        validation = self.options.validation
+        if self._history is None or validation is None or not validation.is_due(step):
+            return
+        if self._history.lacks_validation(step):
+            started = time.perf_counter()
+            loss = validation.loss(step, states, self.device)
+            self._history.add_validation(step, loss, time.perf_counter() - started)
 
     def inputs(self, step: int, states: list[torch.Tensor]) -> StepInputs:
         """The inputs of a step, which determine its result. states: before the step, on the run's device."""
@@ -299,8 +323,11 @@ class Run:
             self.stopped = self.stopped or error
             note_stop(self.directory, step, Stop(error.operator, error.element))
             after, loss = self._beyond(inputs, error), math.nan
+        seconds = time.perf_counter() - started
+        if self._history is not None:
+            self._history.add_step(step, loss, seconds)
         if self.options.on_step is not None:
-            self.options.on_step(StepEvent(step, loss, time.perf_counter() - started))
+            self.options.on_step(StepEvent(step, loss, seconds))
         return after
 
     def _beyond(self, inputs: StepInputs, error: StoppedError) -> list[torch.Tensor]:

@@ -47,6 +47,8 @@ class TrainingResult:
     log_bytes: int
     mended: list[int] = field(default_factory=list)
     """Intervals of an earlier process that were computed again, because their checkpoint or log was damaged."""
+    history_problem: str | None = None
+    """Why lines of the run's history are missing, in one clause; None if this process has written all of its own."""
 
 
 class Trainer:
@@ -96,6 +98,7 @@ class Trainer:
             log_dir=self.log_dir,
             log_bytes=sum(path.stat().st_size for path in files),
             mended=mended,
+            history_problem=self._run.history_problem,
         )
 
     def _is_damaged(self, interval: int) -> bool:

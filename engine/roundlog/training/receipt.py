@@ -1,0 +1,318 @@
+"""Receipts: what a run has come to, in one JSON file that anybody can check by repeating the run (docs/receipt.md).
+
+What a receipt says is checked against itself when it is read. Whether it is true only a repetition shows
+(`roundlog.training.repetition`).
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from roundlog.commitments import MerkleTree
+from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec
+from roundlog.storage import open_regular, replace_file
+
+FORMAT = "tiebreak receipt"
+VERSION = 1
+MAX_BYTES = 64 << 20
+"""Most bytes of a receipt: some 900,000 checkpoints."""
+MAX_TEXT = 200
+"""Most characters of a text in it."""
+
+SIGNER_BYTES = 20
+SIGNATURE_BYTES = 65
+
+_DATE = "%Y-%m-%dT%H:%M:%SZ"
+_ALWAYS = frozenset(
+    [
+        "format",
+        "version",
+        "spec",
+        "run_id",
+        "state_roots",
+        "checkpoint_root",
+        "final_state_root",
+        "versions",
+        "machine",
+        "date",
+    ]
+)
+_SIGNED = frozenset(["signer", "signature"])
+_AGAIN = "get the receipt again from whoever wrote it"
+
+
+class ReceiptError(ValueError):
+    """A file that is no receipt, or contradicts itself. The message is one sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """The software that wrote a receipt."""
+
+    python: str
+    torch: str
+    tiebreak: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineProfile:
+    """The machine that wrote a receipt."""
+
+    system: str
+    architecture: str
+    processor: str
+    instructions: str
+    """Instruction set that PyTorch's kernels use, such as AVX512."""
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a run has come to, and who says so."""
+
+    spec: TrainingSpec
+    state_roots: tuple[bytes, ...]
+    """State root after every interval."""
+    versions: Versions
+    machine: MachineProfile
+    date: str
+    """When the receipt was written, in UTC: 2026-01-31T12:00:00Z."""
+    signer: bytes | None = None
+    """The account that has signed, 20 bytes; None without a signature."""
+    signature: bytes | None = None
+    """65 bytes, over `signed_text`."""
+
+    @property
+    def checkpoint_root(self) -> bytes:
+        return MerkleTree(self.state_roots).root
+
+    @property
+    def final_state_root(self) -> bytes:
+        return self.state_roots[-1]
+
+    @staticmethod
+    def of(spec: TrainingSpec, state_roots: Sequence[bytes], tiebreak_version: str) -> Receipt:
+        """The receipt of a finished run, of this moment and this machine, unsigned. Raises ReceiptError."""
+        if spec.rounding_policy != POLICY_CERTIFIED:
+            raise ReceiptError(
+                "this job rounds by the policy threshold, under which nobody can repeat a run without its log: give "
+                "receipts for jobs of the policy certified"
+            )
+        if len(state_roots) != spec.intervals:
+            raise ReceiptError(
+                f"the run has {len(state_roots)} of {spec.intervals} checkpoints: let `tiebreak train` end"
+            )
+        return Receipt(
+            spec=spec,
+            state_roots=tuple(state_roots),
+            versions=_versions(tiebreak_version),
+            machine=_machine(),
+            date=datetime.now(UTC).strftime(_DATE),
+        )
+
+    def signed_text(self) -> str:
+        """The text that is signed: canonical JSON (sorted keys, no spaces, ASCII) of all but the signature."""
+        return json.dumps(self._plain(), sort_keys=True, separators=(",", ":"))
+
+    def by(self, signer: bytes) -> Receipt:
+        """The receipt with the name of the account that will sign it."""
+        return replace(self, signer=signer, signature=None)
+
+    def signed(self, signature: bytes) -> Receipt:
+        """The receipt with the signature of its `signer`."""
+        return replace(self, signature=signature)
+
+    def write(self, path: Path) -> None:
+        """Writes the receipt, whole or not at all. Raises ReceiptError if it is too large, OSError."""
+        plain = self._plain()
+        if self.signature is not None:
+            plain["signature"] = _hex(self.signature)
+        data = json.dumps(plain, sort_keys=True, indent=1).encode() + b"\n"
+        if len(data) > MAX_BYTES:
+            raise ReceiptError(f"a receipt of {len(self.state_roots)} checkpoints is too large: make fewer of them")
+        with replace_file(path) as file:
+            file.write(data)
+
+    def _plain(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "spec": json.loads(self.spec.to_json()),
+            "run_id": _hex(self.spec.run_id),
+            "state_roots": [_hex(root) for root in self.state_roots],
+            "checkpoint_root": _hex(self.checkpoint_root),
+            "final_state_root": _hex(self.final_state_root),
+            "versions": asdict(self.versions),
+            "machine": asdict(self.machine),
+            "date": self.date,
+        }
+        if self.signer is not None:
+            plain["signer"] = _hex(self.signer)
+        return plain
+
+
+def read_receipt(path: Path) -> Receipt:
+    """The receipt in a file that is not trusted, checked against itself; its signature is not checked here. Raises
+    ReceiptError."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ReceiptError(f"{path} cannot be read ({error.strerror}): check the path") from error
+    try:
+        return _parse(data)
+    except _NewerError as error:
+        raise ReceiptError(f"{path} {error}: install the version of tiebreak that wrote it") from error
+    except (SpecError, ValueError, RecursionError) as error:
+        reason = str(error)[:300].replace("\n", " ")
+        raise ReceiptError(f"{path} is no receipt that could be checked ({reason}): {_AGAIN}") from error
+
+
+class _NewerError(Exception):
+    """A version that this one does not read."""
+
+
+def _parse(data: bytes) -> Receipt:
+    """The receipt of a file's bytes. Raises ValueError, RecursionError, _NewerError."""
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES} bytes")
+    plain = json.loads(
+        data.decode(), object_pairs_hook=_object, parse_float=_refuse, parse_constant=_refuse, parse_int=_integer
+    )
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        raise ValueError(f"it does not say that its format is {FORMAT!r}")
+    version = plain.get("version")
+    if type(version) is not int:
+        raise ValueError("its version is not an integer")
+    if version != VERSION:
+        raise _NewerError(f"is a receipt of version {version}, and this version reads version {VERSION}")
+    if missing := sorted(_ALWAYS - plain.keys()):
+        raise ValueError(f"it lacks {missing[0]}")
+    if unknown := sorted(plain.keys() - _ALWAYS - _SIGNED):
+        raise ValueError(f"it has an unknown key {unknown[0][:60]!r}")
+    if len(_SIGNED & plain.keys()) == 1:
+        raise ValueError("it has a signer without a signature, or a signature without a signer")
+    spec = _spec(plain["spec"])
+    roots = plain["state_roots"]
+    if not isinstance(roots, list) or len(roots) != spec.intervals:
+        raise ValueError(f"its state_roots are not a list of {spec.intervals} roots, as its spec says")
+    is_signed = "signer" in plain
+    receipt = Receipt(
+        spec=spec,
+        state_roots=tuple(_bytes(f"state root {number}", root, 32) for number, root in enumerate(roots)),
+        versions=Versions(**_texts("versions", plain["versions"], "python", "torch", "tiebreak")),
+        machine=_profile(plain["machine"]),
+        date=_date(plain["date"]),
+        signer=_bytes("signer", plain["signer"], SIGNER_BYTES) if is_signed else None,
+        signature=_bytes("signature", plain["signature"], SIGNATURE_BYTES) if is_signed else None,
+    )
+    for name, follows in (
+        ("run_id", spec.run_id),
+        ("checkpoint_root", receipt.checkpoint_root),
+        ("final_state_root", receipt.final_state_root),
+    ):
+        if _bytes(name, plain[name], 32) != follows:
+            raise ValueError(f"its {name} is not the one that follows from its other fields")
+    return receipt
+
+
+def _spec(plain: object) -> TrainingSpec:
+    text = json.dumps(plain)
+    if len(text) > MAX_JSON_BYTES:
+        raise ValueError("its spec is too long")
+    spec = TrainingSpec.from_json(text)
+    if spec.rounding_policy != POLICY_CERTIFIED:
+        raise ValueError("its job rounds by the policy threshold, under which nobody can repeat a run without its log")
+    return spec
+
+
+def _profile(plain: object) -> MachineProfile:
+    threads = plain.get("threads") if isinstance(plain, dict) else None
+    if not isinstance(plain, dict) or type(threads) is not int or not 1 <= threads <= 1 << 20:
+        raise ValueError("its machine is not an object with the number of threads")
+    others = {name: value for name, value in plain.items() if name != "threads"}
+    texts = _texts("machine", others, "system", "architecture", "processor", "instructions")
+    return MachineProfile(**texts, threads=threads)
+
+
+def _texts(what: str, plain: object, *names: str) -> dict[str, str]:
+    if not isinstance(plain, dict) or plain.keys() != set(names):
+        raise ValueError(f"its {what} has other keys than {', '.join(names)}")
+    for name, value in plain.items():
+        if not isinstance(value, str) or not re.fullmatch(f"[ -~]{{0,{MAX_TEXT}}}", value):
+            raise ValueError(f"{name} of its {what} is not a text of at most {MAX_TEXT} ASCII characters")
+    return dict(plain)
+
+
+def _date(value: object) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", value):
+        datetime.strptime(value, _DATE)
+        return value
+    raise ValueError("its date is not of the form 2026-01-31T12:00:00Z")
+
+
+def _bytes(name: str, value: object, size: int) -> bytes:
+    if isinstance(value, str) and re.fullmatch(f"0x[0-9a-f]{{{2 * size}}}", value):
+        return bytes.fromhex(value[2:])
+    raise ValueError(f"{name} is not 0x and {2 * size} lower-case hex digits")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it has a key twice")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20:
+        raise ValueError("it has a number of more than 20 digits")
+    return int(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"it has the number {text[:40]}, and all its numbers are integers")
+
+
+def _hex(data: bytes) -> str:
+    return "0x" + data.hex()
+
+
+def _versions(tiebreak_version: str) -> Versions:
+    import torch
+
+    return Versions(python=platform.python_version(), torch=_text(torch.__version__), tiebreak=_text(tiebreak_version))
+
+
+def _machine() -> MachineProfile:
+    import torch
+
+    return MachineProfile(
+        system=_text(platform.system()),
+        architecture=_text(platform.machine()),
+        processor=_text(_processor()),
+        instructions=_text(torch.backends.cpu.get_cpu_capability()),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _processor() -> str:
+    """The processor's name, as Linux has it."""
+    try:
+        with Path("/proc/cpuinfo").open() as lines:
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor()
+
+
+def _text(value: object) -> str:
+    """A text of this machine as receipts may have it."""
+    return re.sub("[^ -~]", "?", str(value))[:MAX_TEXT]

@@ -1,0 +1,204 @@
+"""`tiebreak receipt` and `tiebreak verify`: answers, exit codes, signatures, and what is no receipt."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_world import Run, Trained, refused
+from roundlog.commitments import MerkleTree
+from roundlog.examples.digits import digits
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
+from tiebreak.chain.accounts import create_keystore, devnet_account
+
+KEY = {"TIEBREAK_PRIVATE_KEY": bytes(devnet_account(3).key).hex()}
+SIGNER = devnet_account(3).address
+
+
+@pytest.fixture(scope="module")
+def signed(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A signed receipt of the run. Read only."""
+    from tiebreak.cli.app import app
+    from typer.testing import CliRunner
+
+    path = tmp_path_factory.mktemp("receipt") / "receipt.json"
+    words = ["receipt", trained.run, "--job", trained.job, "--out", path, "--sign"]
+    assert CliRunner().invoke(app, [str(word) for word in words], env=KEY).exit_code == 0
+    return path
+
+
+@pytest.fixture
+def receipt(signed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(signed, tmp_path / "receipt.json"))
+
+
+def changed(receipt: Path, interval: int) -> None:
+    """One root changed, and everything that follows from it made to fit; unsigned."""
+    plain = json.loads(receipt.read_text())
+    plain["state_roots"][interval] = "0x" + "12" * 32
+    roots = [bytes.fromhex(root[2:]) for root in plain["state_roots"]]
+    plain |= {"checkpoint_root": "0x" + MerkleTree(roots).root.hex(), "final_state_root": plain["state_roots"][-1]}
+    del plain["signer"], plain["signature"]
+    receipt.write_text(json.dumps(plain))
+
+
+def test_a_receipt_says_what_the_run_has_come_to(run: Run, trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    words = ("receipt", trained.run, "--job", trained.job, "--out", path)
+    shown = run(*words)
+    assert shown.exit_code == 0 and "0x" + trained.root.hex() in shown.stdout and "nobody" in shown.stdout
+    found = json.loads(run(*words, "--json").stdout)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex() and found["signer"] is None
+    plain = json.loads(path.read_text())
+    assert plain["spec"] == json.loads((trained.job / "spec.json").read_text())
+    assert "signer" not in plain and "signature" not in plain
+
+
+def test_a_right_receipt_is_right_whole_and_in_part(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
+    words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work")
+    whole = run(*words)
+    assert whole.exit_code == 0
+    assert whole.stdout == f"Right: all 2 intervals come to the state roots of {receipt}; signed by {SIGNER}.\n"
+    part = run(*words, "--run", trained.run, "--share", "0.5", "--signer", SIGNER)
+    assert part.exit_code == 0 and "Right as far as it was repeated: 1 of 2 intervals" in part.stdout
+    assert "unnoticed with a probability of 50 %" in part.stdout and "repeat all to be sure" in part.stdout
+    found = json.loads(run(*words, "--run", trained.run, "--json").stdout)
+    assert found["right"] is True and found["repeated_intervals"] == 2 and found["one_wrong_unnoticed"] == 0.0
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+def test_one_changed_root_is_found_at_its_interval(
+    run: Run, trained: Trained, receipt: Path, tmp_path: Path, interval: int
+) -> None:
+    changed(receipt, interval)
+    words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work")
+    for more in ((), ("--run", trained.run)):
+        result = run(*words, *more)
+        assert result.exit_code == 3
+        assert f"WRONG: interval {interval + 1} of 2 (steps {2 * interval} to {2 * interval + 1})" in result.stdout
+        found = json.loads(run(*words, *more, "--json").stdout)
+        assert found["right"] is False and found["first_wrong_interval"] == interval
+
+
+def test_a_changed_checkpoint_of_the_run_is_named(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained.run, tmp_path / "copy"))
+    words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work", "--run", copy)
+    for name in ("00000002.safetensors", "00000004.safetensors"):
+        path = copy / "checkpoints" / name
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        result = run(*words)
+        assert result.exit_code == 3 and f"WRONG: {path} is not the claimed state" in result.stdout
+        shutil.copy(trained.run / "checkpoints" / name, path)
+    assert run(*words).exit_code == 0
+
+
+def test_the_receipt_of_another_job_is_not_judged(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
+    refused(
+        run("verify", receipt, "--job", other, "--dir", tmp_path / "work"),
+        str(receipt),
+        "give the job that the receipt",
+    )
+    refused(run("receipt", trained.run, "--job", other, "--out", tmp_path / "r"), "another job's")
+    assert not (tmp_path / "r").exists() and not (tmp_path / "work").exists()
+
+
+def bent(plain: dict[str, Any], name: str) -> None:
+    if name == "date":
+        plain["date"] = "2020-01-01T00:00:00Z"
+    elif name == "signature":
+        plain["signature"] = plain["signature"][:-4] + ("00" if plain["signature"][-4:-2] != "00" else "01") + "1b"
+    elif name == "no signature at all":
+        plain["signature"] = "0x" + "00" * 65
+    elif name == "full of bits":
+        plain["signature"] = "0x" + "ff" * 65
+    else:
+        plain["signer"] = "0x" + "12" * 20
+
+
+@pytest.mark.parametrize("name", ["date", "signature", "no signature at all", "full of bits", "signer"])
+def test_a_signature_that_does_not_fit_is_named(
+    run: Run, trained: Trained, receipt: Path, tmp_path: Path, name: str
+) -> None:
+    plain = json.loads(receipt.read_text())
+    bent(plain, name)
+    receipt.write_text(json.dumps(plain))
+    words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work")
+    result = run(*words)
+    assert result.exit_code == 3 and "its signature is not that of" in result.stdout
+    assert "nothing was repeated" in result.stdout and not (tmp_path / "work").exists()
+    assert json.loads(run(*words, "--json").stdout)["wrong_signature"] is not None
+
+
+def test_another_signer_or_none_is_named_where_one_is_asked_for(
+    run: Run, trained: Trained, receipt: Path, tmp_path: Path
+) -> None:
+    words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work", "--signer")
+    result = run(*words, devnet_account(4).address)
+    assert result.exit_code == 3 and f"{SIGNER} has signed it, and not" in result.stdout
+    refused(run(*words, "0x12"), "the signer 0x12 is not an address")
+    plain = json.loads(receipt.read_text())
+    del plain["signer"], plain["signature"]
+    receipt.write_text(json.dumps(plain))
+    result = run(*words, SIGNER)
+    assert result.exit_code == 3 and "nobody has signed it" in result.stdout
+
+
+def test_a_keystore_signs(run: Run, trained: Trained, tmp_path: Path) -> None:
+    account = create_keystore(tmp_path / "key.json", "open")
+    words = ("receipt", trained.run, "--job", trained.job, "--out", tmp_path / "r.json", "--sign", "--json")
+    env = {"TIEBREAK_KEYSTORE_PASSWORD": "open"}
+    found = json.loads(run(*words, "--keystore", tmp_path / "key.json", env=env).stdout)
+    assert found["signer"] == account.address.lower()
+    refused(run(*words), "no account is given")
+
+
+def test_what_cannot_be_verified_is_refused_in_one_sentence(
+    run: Run, trained: Trained, receipt: Path, tmp_path: Path
+) -> None:
+    words = ("--job", trained.job, "--dir", tmp_path / "work")
+    refused(run("verify", tmp_path / "no", *words), "cannot be read", "check the path")
+    refused(run("verify", receipt, *words, "--share", "0.5"), "name a copy of it with --run", code=2)
+    refused(run("verify", receipt, *words, "--run", tmp_path / "work"), "in another directory", code=2)
+    refused(run("verify", receipt, *words, "--run", tmp_path / "no"), "there is no run directory")
+    refused(run("verify", receipt, "--job", tmp_path / "no", "--dir", tmp_path / "w"), "there is no job directory")
+    refused(run("verify", receipt, "--job", trained.job, "--dir", trained.run), "another role", "an empty directory")
+    receipt.write_text("{}")
+    refused(run("verify", receipt, *words), "get the receipt again")
+    refused(run("receipt", tmp_path / "no", "--job", trained.job, "--out", tmp_path / "r"), "there is no run directory")
+    (tmp_path / "empty").mkdir()
+    refused(run("receipt", tmp_path / "empty", "--job", trained.job, "--out", tmp_path / "r"), "check the claim")
+    part = tmp_path / "part"
+    part.mkdir()
+    (part / "roots").write_bytes((trained.run / "roots").read_bytes()[:32])
+    refused(run("receipt", part, "--job", trained.job, "--out", tmp_path / "r"), "1 of 2 checkpoints")
+
+
+def test_a_repetition_carries_on_and_says_so(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
+    words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work")
+    assert run(*words).exit_code == 0
+    for name in ("roots", "roots.sums"):
+        path = tmp_path / "work" / name
+        path.write_bytes(path.read_bytes()[:32])
+    again = run(*words)
+    assert again.exit_code == 0 and "carries on from step 2 of 4" in again.stderr
+
+
+def test_a_receipt_of_a_run_without_old_checkpoints_is_verified_in_part(run: Run, tmp_path: Path) -> None:
+    from roundlog.training.options import RunOptions
+
+    Job.from_task(digits(steps=6, interval=1, batch_size=16, width=4)).write(tmp_path / "job")
+    Trainer(Job.read(tmp_path / "job"), tmp_path / "run", RunOptions(keep_every=3)).run()
+    path = tmp_path / "receipt.json"
+    assert run("receipt", tmp_path / "run", "--job", tmp_path / "job", "--out", path).exit_code == 0
+    words = ("verify", path, "--job", tmp_path / "job", "--dir", tmp_path / "w", "--run", tmp_path / "run")
+    found = json.loads(run(*words, "--share", "0.1", "--json").stdout)
+    assert found["right"] is True and 1 <= found["repeated_intervals"] <= 3
+    assert found["one_wrong_unnoticed"] == pytest.approx(5 / 6)

@@ -1,0 +1,335 @@
+"""The history of a run: what it holds, that nothing depends on it, and what a stranger can write into one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from deaths import Point, killed_at
+from roundlog.program import Node
+from roundlog.storage import StorageError, save_tensors
+from roundlog.training import history
+from roundlog.training.auditor import Auditor
+from roundlog.training.history import History, HistoryEntry, read_history
+from roundlog.training.job import Job
+from roundlog.training.options import RunOptions, StepEvent
+from roundlog.training.trainer import Trainer, TrainingResult
+from roundlog.training.validation import (
+    Validation,
+    ValidationError,
+    draws_numbers,
+    program_up_to_loss,
+    read_validation_rows,
+)
+from tasks import conv_task, linear_task
+
+Trained = tuple[Path, Job, TrainingResult, list[StepEvent]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    directory = tmp_path_factory.mktemp("trained")
+    job = Job.from_task(conv_task(steps=6, interval=2))
+    events: list[StepEvent] = []
+    return directory, job, Trainer(job, directory / "run", RunOptions(on_step=events.append)).run(), events
+
+
+def lines(directory: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (directory / history.NAME).read_text().splitlines()]
+
+
+def without_times(directory: Path) -> list[dict[str, object]]:
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines(directory)]
+
+
+def test_a_history_has_loss_time_and_schedule_of_every_step(trained: Trained) -> None:
+    directory, job, _, events = trained
+    found = list(read_history(directory / "run"))
+    assert [entry.step for entry in found] == list(range(6))
+    for entry, event in zip(found, events, strict=True):
+        assert entry.loss is not None and torch.tensor(entry.loss).item() == event.loss, "the FP32 number itself"
+        assert entry.seconds == pytest.approx(event.seconds, abs=1e-6) and entry.validation is None
+        assert list(entry.schedule) == list(job.program.schedule_names)
+        assert torch.tensor(list(entry.schedule.values())).equal(job.schedule[entry.step])
+
+
+def test_an_auditor_keeps_the_same_history(trained: Trained, tmp_path: Path) -> None:
+    directory, job, result, _ = trained
+    assert Auditor(job, tmp_path / "audit").run().state_roots == result.state_roots
+    assert without_times(tmp_path / "audit") == without_times(directory / "run")
+
+
+class Tell:
+    def __call__(self, event: object) -> None: ...
+
+
+@pytest.mark.parametrize("point", [Point(Tell, "__call__", n) for n in (1, 2, 3, 6)] + [Point(os, "fsync", 9)])
+def test_a_killed_run_ends_with_the_history_of_a_whole_one(point: Point, trained: Trained, tmp_path: Path) -> None:
+    directory, job, result, _ = trained
+    killed_at(point, lambda: Trainer(job, tmp_path / "run", RunOptions(on_step=Tell())).run())
+    written = lines(tmp_path / "run")
+    if point.owner is Tell:
+        assert len(written) == point.number, "a line is handed over before its step is told"
+    from_step: list[int] = []
+    again = Trainer(job, tmp_path / "run", RunOptions(on_resume=from_step.append)).run()
+    assert again.state_roots == result.state_roots and again.history_problem is None
+    assert without_times(tmp_path / "run") == without_times(directory / "run")
+    (first,) = from_step
+    assert lines(tmp_path / "run")[:first] == written[:first], "steps that are not repeated keep their lines"
+    assert first == 2 * ((point.number - 1) // 2) if point.owner is Tell else first % 2 == 0
+
+
+@pytest.mark.parametrize("cut", [1, 5, 60, 200])
+def test_a_torn_last_line_is_left_out_and_replaced(cut: int, trained: Trained, tmp_path: Path) -> None:
+    directory, job, result, _ = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    path = tmp_path / "run" / history.NAME
+    path.write_bytes(path.read_bytes()[:-cut])
+    kept = list(read_history(tmp_path / "run"))
+    assert 0 < len(kept) < 6
+    for name in ("roots", "roots.sums"):
+        (tmp_path / "run" / name).write_bytes((directory / "run" / name).read_bytes()[:32])
+    assert Trainer(job, tmp_path / "run").run().state_roots == result.state_roots
+    assert without_times(tmp_path / "run") == without_times(directory / "run")
+
+
+def test_damage_costs_the_lines_behind_it_and_no_result(trained: Trained, tmp_path: Path) -> None:
+    directory, job, result, _ = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    path = tmp_path / "run" / history.NAME
+    text = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([text[0], "{}\n", *text[2:]]))
+    again = Trainer(job, tmp_path / "run").run()
+    assert again.state_roots == result.state_roots
+    assert again.history_problem is not None and "line 2" in again.history_problem
+    assert path.read_text() == text[0]
+
+
+def test_a_run_without_a_history_goes_on_with_one(trained: Trained, tmp_path: Path) -> None:
+    directory, job, _, _ = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    (tmp_path / "run" / history.NAME).unlink()
+    for name in ("roots", "roots.sums"):
+        (tmp_path / "run" / name).write_bytes((directory / "run" / name).read_bytes()[:64])
+    Trainer(job, tmp_path / "run").run()
+    assert [entry.step for entry in read_history(tmp_path / "run")] == [4, 5]
+
+
+def test_a_full_disk_ends_the_history_and_not_the_run(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, job, result, _ = trained
+    make = History.__init__
+
+    class Full:
+        """A file on a disk with room for two and a half lines."""
+
+        def __init__(self, file: object, room: int) -> None:
+            self._file, self._room = file, room
+
+        def write(self, data: bytes) -> int:
+            if not self._room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            written = self._file.write(data[: self._room])  # type: ignore[attr-defined]
+            self._room -= written
+            return int(written)
+
+        def close(self) -> None:
+            self._file.close()  # type: ignore[attr-defined]
+
+        def fileno(self) -> int:
+            return int(self._file.fileno())  # type: ignore[attr-defined]
+
+    def cramped(self: History, run_dir: Path, job: Job, first_step: int) -> None:
+        make(self, run_dir, job, first_step)
+        size = len((directory / "run" / history.NAME).read_text().splitlines()[0])
+        self._file = Full(self._file, size * 5 // 2)  # type: ignore[assignment]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "__init__", cramped)
+        full = Trainer(job, tmp_path / "run").run()
+    assert full.state_roots == result.state_roots
+    assert full.history_problem is not None and "No space left" in full.history_problem
+    assert [entry.step for entry in read_history(tmp_path / "run")] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link to nowhere"])
+def test_a_history_that_is_no_file_does_not_end_a_run(kind: str, trained: Trained, tmp_path: Path) -> None:
+    _, job, result, _ = trained
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / history.NAME
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "no" / "where")
+    found = Trainer(job, tmp_path / "run").run()
+    assert found.state_roots == result.state_roots and found.history_problem is not None
+    with pytest.raises(StorageError):
+        list(read_history(tmp_path / "run"))
+
+
+def test_a_history_is_bounded(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, job, result, _ = trained
+    monkeypatch.setattr(history, "MAX_BYTES", 200)
+    bounded = Trainer(job, tmp_path / "run").run()
+    assert bounded.state_roots == result.state_roots
+    assert bounded.history_problem is not None and "200 bytes" in bounded.history_problem
+    assert (tmp_path / "run" / history.NAME).stat().st_size <= 200
+    with pytest.raises(StorageError, match="200 bytes"):
+        list(read_history(directory / "run"))
+
+
+GOOD = '{"step":1,"loss":2.5,"seconds":0.1,"schedule":{"0/lr":0.1}}'
+HOSTILE = {
+    "not JSON": "hello",
+    "not an object": "[1]",
+    "NaN": GOOD.replace("2.5", "NaN"),
+    "Infinity": GOOD.replace("2.5", "-Infinity"),
+    "a huge float": GOOD.replace("2.5", "1e999"),
+    "a huge integer": GOOD.replace("2.5", "9" * 400),
+    "more digits than Python reads": GOOD.replace("2.5", "9" * 5000),
+    "a text for a number": GOOD.replace("2.5", '"2.5"'),
+    "a bool for a step": GOOD.replace('"step":1', '"step":true'),
+    "a negative step": GOOD.replace('"step":1', '"step":-1'),
+    "a step beyond all": GOOD.replace('"step":1', '"step":4294967297'),
+    "a broken step": GOOD.replace('"step":1', '"step":1.0'),
+    "a key twice": GOOD.replace('"seconds"', '"loss":1,"seconds"'),
+    "a column twice": GOOD.replace('"0/lr":0.1', '"0/lr":0.1,"0/lr":0.2'),
+    "an unknown key": GOOD.replace('"seconds"', '"more":1,"seconds"'),
+    "no seconds": GOOD.replace('"seconds":0.1,', ""),
+    "loss and validation": GOOD.replace('"seconds"', '"validation":1,"seconds"'),
+    "a schedule that is a list": GOOD.replace('{"0/lr":0.1}', "[0.1]"),
+    "a column that is none": GOOD.replace("0.1}", "[]}"),
+    "many columns": GOOD.replace('"0/lr":0.1', ",".join(f'"{n}":1' for n in range(65))),
+    "a line without end": GOOD[:-1] + " " * history.MAX_LINE_BYTES + "}",
+    "deep": "[" * 60000,
+    "no text": "\udcff",
+    "the same step again": '{"step":0,"loss":1,"seconds":1}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_line_is_refused_by_its_number(name: str, tmp_path: Path) -> None:
+    text = f'{{"step":0,"loss":null,"seconds":0.1}}\n{HOSTILE[name]}\n'
+    (tmp_path / history.NAME).write_bytes(text.encode(errors="surrogateescape"))
+    found = read_history(tmp_path)
+    assert next(found).step == 0
+    with pytest.raises(StorageError, match="line 2 ") as refused:
+        next(found)
+    assert len(str(refused.value)) < 500 and "\n" not in str(refused.value)
+
+
+def test_the_good_line_is_good(tmp_path: Path) -> None:
+    (tmp_path / history.NAME).write_text(GOOD + "\n" + '{"step":2,"validation":null,"seconds":1}\n')
+    first, second = read_history(tmp_path)
+    assert first == HistoryEntry(1, 0.1, loss=2.5, schedule={"0/lr": 0.1})
+    assert second.loss is None and second.validation is not None and second.validation != second.validation
+
+
+def rows_of(job: Job, step: int) -> dict[str, torch.Tensor]:
+    from roundlog.execution import Batches
+
+    return dict(zip(job.dataset, Batches(job.dataset, job.spec).load(step), strict=True))
+
+
+@pytest.fixture
+def no_dropout() -> Iterator[Job]:
+    yield Job.from_task(linear_task(steps=4, interval=2))
+
+
+def test_a_validation_on_the_batch_of_a_step_is_its_loss_to_the_bit(trained: Trained, tmp_path: Path) -> None:
+    """With dropout, too, since the masks are those of that step."""
+    directory, job, result, events = trained
+    assert draws_numbers(job.program)
+    for step in (0, 3, 5):
+        seen: dict[int, float] = {}
+        validation = Validation(job, rows_of(job, step), 1, seen.__setitem__)
+        run_dir = tmp_path / str(step)
+        assert Trainer(job, run_dir, RunOptions(validation=validation)).run().state_roots == result.state_roots
+        assert seen[step] == events[step].loss
+        assert list(seen) == list(range(7))
+        assert [line for line in without_times(run_dir) if "loss" in line] == without_times(directory / "run")
+        for path in (directory / "run" / "log").iterdir():
+            assert (run_dir / "log" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_validation_is_the_mean_of_whole_batches(no_dropout: Job, tmp_path: Path) -> None:
+    job = no_dropout
+    assert not draws_numbers(job.program)
+    batches = [rows_of(job, step) for step in (0, 1)]
+    singles = []
+    for batch in batches:
+        singles.append(Validation(job, batch, 1).loss(0, list(job.initial.values()), torch.device("cpu")))
+    both = {name: torch.cat([batch[name] for batch in batches] + [batches[0][name][:1]]) for name in batches[0]}
+    validation = Validation(job, both, 1)
+    assert validation.rows == 2 * job.spec.batch_size, "the row behind the last whole batch is left out"
+    assert validation.loss(0, list(job.initial.values()), torch.device("cpu")) == sum(singles) / 2
+
+
+def test_a_validation_computes_no_gradient(trained: Trained) -> None:
+    _, job, _, _ = trained
+    part = program_up_to_loss(job.program)
+    assert part.nodes[-1].op == "loss" and not [node for node in part.nodes if node.op == "store"]
+    assert 2 * len(part.nodes) < len(job.program.nodes)
+    assert all(isinstance(node, Node) and max(node.inputs, default=-1) < i for i, node in enumerate(part.nodes))
+
+
+def test_a_resumed_run_does_not_validate_twice(trained: Trained, tmp_path: Path) -> None:
+    _, job, _, _ = trained
+    rows = rows_of(job, 0)
+    killed_at(
+        Point(Tell, "__call__", 5),
+        lambda: Trainer(job, tmp_path / "run", RunOptions(on_step=Tell(), validation=Validation(job, rows, 2))).run(),
+    )
+    seen: dict[int, float] = {}
+    Trainer(job, tmp_path / "run", RunOptions(validation=Validation(job, rows, 2, seen.__setitem__))).run()
+    assert list(seen) == [6]
+    assert [entry.step for entry in read_history(tmp_path / "run") if entry.validation is not None] == [0, 2, 4, 6]
+
+
+def test_a_validation_that_is_not_finite_is_null(no_dropout: Job, tmp_path: Path) -> None:
+    job = no_dropout
+    rows = {
+        name: torch.full_like(field, torch.inf) if field.is_floating_point() else field
+        for name, field in rows_of(job, 0).items()
+    }
+    Trainer(job, tmp_path / "run", RunOptions(validation=Validation(job, rows, 4))).run()
+    assert [line["validation"] for line in lines(tmp_path / "run") if "validation" in line] == [None, None]
+
+
+def test_rows_are_read_from_a_file_of_any_length(trained: Trained, tmp_path: Path) -> None:
+    _, job, _, _ = trained
+    path = tmp_path / "rows.safetensors"
+    some = {name: field[:7].clone() for name, field in job.dataset.items()}
+    save_tensors(path, some)
+    found = read_validation_rows(path, job, 1 << 34)
+    assert found.keys() == some.keys() and all(found[name].equal(some[name]) for name in some)
+    with pytest.raises(ValidationError, match="more than the 1000 allowed"):
+        read_validation_rows(path, job, 1000)
+    with pytest.raises(StorageError, match="does not exist"):
+        read_validation_rows(tmp_path / "no", job, 1 << 34)
+    for damaged in (b"", b"x" * 7, path.read_bytes()[:-1], path.read_bytes()[:200], b"\xff" * 500, bytes(500)):
+        path.write_bytes(damaged)
+        with pytest.raises((StorageError, ValidationError)):
+            read_validation_rows(path, job, 1 << 34)
+    other = {name: field.float() if not field.is_floating_point() else field for name, field in some.items()}
+    save_tensors(path, other)
+    with pytest.raises(StorageError):
+        read_validation_rows(path, job, 1 << 34)
+
+
+def test_too_few_rows_and_no_steps_are_refused(trained: Trained) -> None:
+    _, job, _, _ = trained
+    one = {name: field[:1] for name, field in job.dataset.items()}
+    with pytest.raises(ValidationError, match="less than one batch"):
+        Validation(job, one, 1)
+    with pytest.raises(ValidationError, match="give 1 or more"):
+        Validation(job, rows_of(job, 0), 0)
