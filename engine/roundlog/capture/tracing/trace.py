@@ -322,7 +322,7 @@ def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
             threads.append(thread)
         start(thread)
 
-    threading.Thread.start = noted  # type: ignore[method-assign]
+    threading.Thread.start = noted  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
