@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import roundlog.training.trainer
 from cli_world import Chain, Run, Trained, refused
 from roundlog.arithmetic import MachineError
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.cli import quantities, terms
-from tiebreak.roles import auditor
+from tiebreak.roles import auditor, engine
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.notices import Progress
 from tiebreak.roles.policy import Policy
@@ -72,7 +71,7 @@ def test_a_trainer_says_who_can_take_its_bond_before_it_works(
         raise MachineError("this process flushes subnormal numbers to zero: find the library")
 
     job = post(run, chain, trained, places, referee)
-    monkeypatch.setattr(roundlog.training.trainer, "Trainer", flushing)
+    monkeypatch.setattr(engine, "Trainer", flushing)
     words = ("trainer", "run", "--job", job, "--trust-referee", referee, "--trust-referee", TRAINER)
     result = run(*words, *places, env=chain.environment(1))
     told = [json.loads(line) for line in result.stdout.splitlines()]
@@ -94,7 +93,7 @@ def test_a_machine_that_computes_otherwise_ends_a_trainer_of_many_jobs(
         raise MachineError("this process flushes subnormal numbers to zero")
 
     post(run, chain, trained, places, REFEREE)
-    monkeypatch.setattr(roundlog.training.trainer, "Trainer", flushing)
+    monkeypatch.setattr(engine, "Trainer", flushing)
     result = run("trainer", "run", "--trust-referee", REFEREE, *places, env=chain.environment(1))
     assert result.exit_code == 1
     assert result.stderr == "Error: this process flushes subnormal numbers to zero.\n"
