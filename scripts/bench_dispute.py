@@ -27,7 +27,7 @@ from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.examples.gpt import gpt
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run
 from tiebreak.adversary.cunning import cunning
@@ -97,7 +97,7 @@ def room_before(job: Job, directory: Path) -> list[bytes]:
     return roots
 
 
-def evidence(job: Job, directory: Path, name: str, options: RunOptions) -> Evidence:
+def evidence(job: Job, directory: Path, name: str, options: RunOptions = DEFAULT_OPTIONS) -> Evidence:
     """The evidence of a run of which one interval is executed; the others are made up."""
     before = room_before(job, directory)
     steps = replay_interval(Run(job, directory, options), LIED_INTERVAL)
@@ -241,7 +241,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, start_devnet(kind=options.chain) as devnet:
         room = Path(name)
         node = connect(devnet.url)
-        honest = evidence(job, room / "honest", "auditor", RunOptions())
+        honest = evidence(job, room / "honest", "auditor")
         for number, (what, lie) in enumerate(lies(job, honest).items()):
             told = cunning(evidence(job, room / f"lie {number}", "trainer", lying(lie)), Side.TRAINER)
             bill = Bill(what, job.program.describe(lie.operator), lie.element)

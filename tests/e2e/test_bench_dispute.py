@@ -37,4 +37,4 @@ def test_lies_are_found_whatever_the_first_weights(
     found = bench_dispute.lies(job, honest)
     assert set(found) == set(bench_dispute.kinds(job))
     if scale < 1:
-        assert [what for what, (lie, _) in found.items() if lie.claimed is not None] == ["the longest sum"]
+        assert [what for what, lie in found.items() if lie.claimed is not None] == ["the longest sum"]
