@@ -209,6 +209,7 @@ def test_slices_that_wait_are_gone_with_the_process_and_leave_nothing_in_the_run
     Auditor(job, tmp_path / "run", RunOptions(micro_batches=2)).run()
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {
         "checkpoints",
+        "history.jsonl",
         "roots",
         "roots.sums",
         "run.json",

@@ -161,8 +161,11 @@ class LaterSteps:
                 + f": {_REMEDY}"
             )
 
-    def _trace(self, numbers: Mapping[str, Number], plainly: bool = False) -> tuple[Path, fx.GraphModule]:
-        """A step that begins with these numbers. plainly: with the numbers themselves, so that the path is empty."""
+    def _trace(
+        self, numbers: Mapping[str, Number], plainly: bool = False, *, again: bool = False
+    ) -> tuple[Path, fx.GraphModule]:
+        """A step that begins with these numbers. plainly: with the numbers themselves, so that the path is empty.
+        again: a generator of random numbers moved the first time."""
         path, own = Path(), Path()
         self._around.restore()
         for name, place in self._counted.items():
@@ -186,6 +189,8 @@ class LaterSteps:
             names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
             raise CaptureError(f"the step makes tensors of {names}, which steps change: {_REMEDY}") from error
         if moved := self._around.moved_generators():
+            if not again:  # another thread of the process may have drawn from it meanwhile
+                return self._trace(numbers, plainly, again=True)
             raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
         if own.asked:
             raise CaptureError(

@@ -89,8 +89,9 @@ def _written(graph: fx.GraphModule, around: Surroundings) -> dict[str, torch.Ten
     return found
 
 
-def _rehearse(task: Task, around: Surroundings) -> _Left:
-    """Take a step of the user's own, on memory of its own, and see what has changed."""
+def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left:
+    """Take a step of the user's own, on memory of its own, and see what has changed. again: a generator of random
+    numbers moved the first time."""
     around.move()
     torch.manual_seed(task.seed % 2**63 + 1)
     batch = {name: field[: task.batch_size].clone() for name, field in task.dataset.items()}
@@ -113,6 +114,9 @@ def _rehearse(task: Task, around: Surroundings) -> _Left:
         if not name.startswith(_OWN) and not own:
             left.add(name, tensor, tensor)
     if moved := around.moved_generators():
+        if not again:  # another thread of the process may have drawn from it meanwhile
+            around.restore()
+            return _rehearse(task, around, again=True)
         raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
     around.refuse_advanced()
     return left
