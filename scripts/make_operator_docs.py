@@ -16,7 +16,7 @@ from roundlog.capture.decompositions import decompositions, own_decompositions
 from roundlog.capture.rules import RULES
 from roundlog.operators import REGISTRY, Inexact, OperatorKind
 from roundlog.operators.contraction import Contraction
-from roundlog.operators.transcendental import Function
+from roundlog.operators.transcendental import ElementaryFunction
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 
@@ -98,7 +98,9 @@ def bound(name: str) -> str:
         return "no error"
     if isinstance(operator, Contraction):
         return "gamma(K - 1) * norm * norm, K terms"
-    return "2^-49 relatively (8 ulp)" if isinstance(operator, Function) else "gamma(n - 1) * sum of magnitudes"
+    return (
+        "2^-49 relatively (8 ulp)" if isinstance(operator, ElementaryFunction) else "gamma(n - 1) * sum of magnitudes"
+    )
 
 
 def cell(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disputes import TERMS, Cast, Run
 from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.batch import BATCH_BYTES, BATCH_GAS, Batches, NamedCall
+from tiebreak.chain.batch import BATCH_BYTES, BATCH_GAS, MoveBatches, NamedCall
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ContractError
 from tiebreak.chain.game import Call, VerificationGame
@@ -23,7 +23,7 @@ class World:
             self.cast.commit(job, Run.of())
         ChainNode(self.chain).advance_time(TERMS.challenge_window + 1)
         self.sender = Sender(ChainNode(self), devnet_account(8))
-        self.batches = Batches(VerificationGame(ChainNode(self), self.cast.trainer.address), self.sender)
+        self.batches = MoveBatches(VerificationGame(ChainNode(self), self.cast.trainer.address), self.sender)
 
     name = "the counting node"
 

@@ -13,7 +13,7 @@ from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak.adversary.parties import lying_auditor
 from tiebreak.chain.records import JobStatus, Outcome
 from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.follower import Follower
+from tiebreak.roles.follower import JobFollower
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.roles.workshop import Threads
 from world import World, linear_task, with_terms
@@ -27,8 +27,8 @@ def world(quick_world: World) -> World:
 def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World) -> None:
     jobs = [world.post(linear_task(steps, 2)) for steps in (2, 6)]
     trainers, auditors = world.context("trainer"), world.context("auditor")
-    trainer = Follower(trainers, "trainer", lambda job, posted: TrainerRole(trainers, job))
-    auditor = Follower(auditors, "auditor", lambda job, posted: AuditorRole(auditors, job))
+    trainer = JobFollower(trainers, "trainer", lambda job, posted: TrainerRole(trainers, job))
+    auditor = JobFollower(auditors, "auditor", lambda job, posted: AuditorRole(auditors, job))
     world.run(trainer, auditor)
     jobs.append(world.post(linear_task(4, 2)))
     world.run(trainer, auditor)
@@ -56,7 +56,7 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
         return prescribed_executor(job)
 
     context = lying(replace(world.context("trainer"), workshop=Threads()), execution_of(slow))
-    follower = Follower(context, "trainer", lambda job, posted: TrainerRole(context, job))
+    follower = JobFollower(context, "trainer", lambda job, posted: TrainerRole(context, job))
     while not held.is_set():
         follower.step()
     for _ in range(400):
@@ -86,7 +86,7 @@ def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> No
 
     context = world.context("trainer")
     contexts = {broken: lying(context, execution_of(breaking)), sound: context}
-    follower = Follower(context, "trainer", lambda job, posted: TrainerRole(contexts[job], job))
+    follower = JobFollower(context, "trainer", lambda job, posted: TrainerRole(contexts[job], job))
     for _ in range(5):
         follower.step()
     assert world.contract.job(sound).status is JobStatus.CLAIMED
@@ -95,6 +95,6 @@ def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> No
 
 def test_a_follower_leaves_alone_what_it_is_told_to(world: World) -> None:
     world.post(linear_task(2, 1))
-    follower = Follower(world.context("trainer"), "trainer", lambda job, posted: None)
+    follower = JobFollower(world.context("trainer"), "trainer", lambda job, posted: None)
     assert not follower.step().acted
     assert world.status is JobStatus.OPEN

@@ -21,7 +21,7 @@ from tiebreak.roles.customer import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.time_to_answer import Pace
+from tiebreak.roles.time_to_answer import MeasuredPace
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, conv_task, ended, linear_task
 
@@ -186,7 +186,7 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
 
     def measured(role: JobRole) -> Progress:
         with monkeypatch.context() as patch:
-            paces: list[Pace] = []
+            paces: list[MeasuredPace] = []
             patch.setattr(roles, "least_clock", lambda program, spec, pace, games: paces.append(pace) or 10**9)
             progress = ended(role)
             assert len(paces) == 1 and 0 < paces[0].step < 1

@@ -1,7 +1,9 @@
 """Storage: a file is whole or absent, and a hostile tensor file is refused before anything is allocated."""
 
+import errno
 import json
 import os
+import resource
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +99,20 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(state: Path, mon
         save_tensors(state, {"a": torch.ones(3)})
     assert state.read_bytes() == before
     assert list(state.parent.iterdir()) == [state]
+
+
+def test_the_systems_error_is_the_cause_of_a_failed_save(state: Path) -> None:
+    """The library hides it in a sentence of its own. A limit on files stands for a full disk."""
+    before = state.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StorageError, match=r"cannot be written: .*File too large") as caught:
+            save_tensors(state, {"a": torch.ones(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.errno == errno.EFBIG
+    assert state.read_bytes() == before and list(state.parent.iterdir()) == [state]
 
 
 def test_a_save_into_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.partial import ExactSum, IntegerSum, Partial
+from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
 from roundlog.adjudication.scalars import wrap
 from roundlog.dispute import RunningResults
 
@@ -70,7 +70,7 @@ def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
     return ieee.scaled(bits) << 149 if isinstance(kind, ExactSum) else wrap(bits)
 
 
-def _moved(partial: Partial, off: int) -> Partial:
+def _moved(partial: RunningResult, off: int) -> RunningResult:
     assert isinstance(partial, ExactSum | IntegerSum)
     total = partial.total + off
     return ExactSum(total) if isinstance(partial, ExactSum) else IntegerSum(wrap(total))

@@ -45,7 +45,7 @@ class Submitted:
     sent: Sent | None
 
 
-class Batches:
+class MoveBatches:
     """Packs the moves of one account into transactions, and remembers the gas of each kind of move."""
 
     def __init__(self, contract: VerificationGame, sender: Sender) -> None:

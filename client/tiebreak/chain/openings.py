@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roundlog.adjudication.adjudicate import Tree
-from roundlog.adjudication.openings import Opening
+from roundlog.adjudication.openings import OperandOpening
 from roundlog.descriptors import Descriptor
 
 from tiebreak.chain import records
 
 
-def opening_arguments(descriptor: Descriptor, openings: Sequence[Opening]) -> tuple[records.ChunkOpening, ...]:
+def opening_arguments(descriptor: Descriptor, openings: Sequence[OperandOpening]) -> tuple[records.ChunkOpening, ...]:
     """The openings of one element (`roundlog.adjudication.openings.prove`), in the contract's order.
 
     An operand's chunk names the first input that is this value. The row of a data set stands at its own place in the

@@ -101,13 +101,13 @@ def run_trainer(
     _require_trust(job, accepted.trust_referee)
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.roles.follower import Follower
+        from tiebreak.roles.follower import JobFollower
         from tiebreak.roles.trainer import TrainerRole
 
         def role(number: int) -> TrainerRole:
             return TrainerRole(context, number)
 
-        return role(job) if job is not None else Follower(context, "trainer", lambda number, _: role(number))
+        return role(job) if job is not None else JobFollower(context, "trainer", lambda number, _: role(number))
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options())
@@ -142,12 +142,12 @@ def run_auditor(
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.auditor import AuditorRole
-        from tiebreak.roles.follower import Follower
+        from tiebreak.roles.follower import JobFollower
 
         def role(number: int) -> AuditorRole:
             return AuditorRole(context, number, verify_log=verify_log, use_log=use_log, only_with_bond=job is None)
 
-        return role(job) if job is not None else Follower(context, "auditor", lambda number, _: role(number))
+        return role(job) if job is not None else JobFollower(context, "auditor", lambda number, _: role(number))
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches))

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from tiebreak.demo.machines import A, B, Machine
-from tiebreak.demo.processes import PATIENCE, Children
+from tiebreak.demo.processes import PATIENCE, ChildProcesses
 from tiebreak.demo.report import Check, Contrast
 from tiebreak.demo.screen import Screen
 
 
-def play(contrast: Contrast, children: Children, screen: Screen, job_dir: Path, steps: int) -> None:
+def play(contrast: Contrast, children: ChildProcesses, screen: Screen, job_dir: Path, steps: int) -> None:
     """Trains twice and compares. Raises ProcessFailed."""
     said: dict[str, dict[str, str]] = {A.name: {}, B.name: {}}
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tiebreak.demo import contrast
 from tiebreak.demo.machines import A, B
-from tiebreak.demo.processes import Children
+from tiebreak.demo.processes import ChildProcesses
 from tiebreak.demo.report import USUAL, Contrast, Report, Story, StoryName
 from tiebreak.demo.screen import Screen
 
@@ -53,7 +53,7 @@ def _play_usual(directory: Path, screen: Screen, report: Report) -> None:
     if set(USUAL) <= set(report.asked):
         screen.heading("The problem: every machine trains to a result of its own")
         report.contrast = Contrast()
-        with screen.bars(), Children(directory) as children:
+        with screen.bars(), ChildProcesses(directory) as children:
             contrast.play(report.contrast, children, screen, job_dir, report.steps)
     from tiebreak.demo.scene import Scene
 

@@ -78,7 +78,7 @@ class Child:
         self._complaints.close()
 
 
-class Children:
+class ChildProcesses:
     """The child processes of one part of the demo. Leaving the `with` block ends those that still run."""
 
     def __init__(self, directory: Path) -> None:
@@ -128,7 +128,7 @@ class Children:
         """True if the processes of these names have ended and all that they printed was passed on."""
         return all(child.ended for child in self._all if child.name in names)
 
-    def __enter__(self) -> Children:
+    def __enter__(self) -> ChildProcesses:
         return self
 
     def __exit__(

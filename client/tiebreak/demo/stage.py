@@ -11,7 +11,7 @@ from typing import Any
 
 from tiebreak.chain.events import Challenged
 from tiebreak.chain.records import GameView, JobView, Terms
-from tiebreak.demo.processes import PATIENCE, Children
+from tiebreak.demo.processes import PATIENCE, ChildProcesses
 from tiebreak.demo.report import Account, Check, Story
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Screen
@@ -43,7 +43,7 @@ class Stage:
         self._parties = parties
         self._before = {party.name: scene.node.balance(party.address) for party in parties}
         self._first_block = scene.node.head().number
-        self._children = Children(scene.directory)
+        self._children = ChildProcesses(scene.directory)
         self._started = time.monotonic()
 
     def post(self, job_dir: Any) -> None:

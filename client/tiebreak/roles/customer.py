@@ -21,7 +21,7 @@ from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.overdue import end_overdue
-from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
+from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Lane
 
 
@@ -73,7 +73,7 @@ def require_time(context: RoleContext, job: engine.Job, terms: Terms) -> None:
     policy = context.policy
     needed = policy.least_clock
     if needed is None:
-        pace = Pace(block=context.desk.block_seconds(), step=step_seconds(job))
+        pace = MeasuredPace(block=context.desk.block_seconds(), step=step_seconds(job))
         needed = least_clock(job.program, job.spec, pace, terms.concurrent_games)
     if terms.clock_allowance < needed:
         raise engine.JobError(

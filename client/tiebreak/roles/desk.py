@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.batch import Batches, NamedCall
+from tiebreak.chain.batch import MoveBatches, NamedCall
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
 from tiebreak.chain.events import JobPosted
@@ -70,7 +70,7 @@ class Desk:
         self.contract = contract
         self.watch = ContractWatch(contract)
         self._sender = sender
-        self._batches = Batches(contract, sender)
+        self._batches = MoveBatches(contract, sender)
         self._block_seconds: float | None = None
         self._funds: Funds | None = None
         self._funds_at = 0.0

@@ -18,7 +18,7 @@ Make = Callable[[int, JobView], JobRole | None]
 """Makes the role of a job, in the follower's context; None for a job to be left alone for good."""
 
 
-class Follower(Role):
+class JobFollower(Role):
     """A role that runs one role for each job on the chain. It never finishes by itself: set `stop`."""
 
     def __init__(self, context: RoleContext, name: str, make: Make) -> None:

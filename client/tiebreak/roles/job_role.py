@@ -20,7 +20,7 @@ from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.role import OUTAGES, Role, sentence
-from tiebreak.roles.time_to_answer import Pace, least_clock, step_seconds
+from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Interrupted, Lane
 
 T = TypeVar("T")
@@ -279,7 +279,7 @@ class JobRole(Role):
 
     def require_time(self, posted: JobView, job: engine.Job, step_seconds: float) -> None:
         """Checks a job's clocks against the time that its games take here. Raises Refused if they are too short."""
-        pace = Pace(block=self._block_seconds, step=step_seconds)
+        pace = MeasuredPace(block=self._block_seconds, step=step_seconds)
         needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
         if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
             raise Refused(objection)

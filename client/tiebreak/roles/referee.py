@@ -4,7 +4,7 @@ contract's precision leaves open, and elements of rows of data that do not fit a
 from __future__ import annotations
 
 from eth_hash.auto import keccak
-from roundlog.adjudication.adjudicate import Step
+from roundlog.adjudication.adjudicate import DisputedStep
 from roundlog.adjudication.binary32 import is_finite
 from roundlog.adjudication.exactly import data_value, function_value
 from roundlog.descriptors import Descriptor, Family, Function, describe, encode_descriptor
@@ -135,7 +135,7 @@ def decided(job: engine.Job, descriptor: Descriptor, game: GameView, argument: i
     if argument is not None:
         return verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed)
     step = game.levels[Level.CHECKPOINT].index * job.spec.interval + game.levels[Level.STEP].index
-    return data_value(descriptor, game.disputed.element, Step.of(job.spec, step), list(job.dataset.values()))
+    return data_value(descriptor, game.disputed.element, DisputedStep.of(job.spec, step), list(job.dataset.values()))
 
 
 def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> Descriptor:

@@ -27,7 +27,7 @@ RESERVE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class MeasuredPace:
     """Measured times, in seconds."""
 
     block: float
@@ -68,7 +68,7 @@ def largest_trees(program: Program) -> tuple[int, int]:
     return chunks, longest
 
 
-def least_clock(program: Program, spec: TrainingSpec, pace: Pace, games: int = 1) -> int:
+def least_clock(program: Program, spec: TrainingSpec, pace: MeasuredPace, games: int = 1) -> int:
     """Least seconds of thinking time with which a party that is right cannot lose by the clock.
 
     Each move waits for blocks. Each of `games` games that run at once needs executions: an interval for its roots, the

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.functions import evaluate
-from roundlog.adjudication.partial import Partial, start
+from roundlog.adjudication.partial import RunningResult, start
 from roundlog.adjudication.reader import index_of, read
 from roundlog.adjudication.scalars import SCALARS
 from roundlog.commitments import CHUNK_SIZE
@@ -73,7 +73,7 @@ class Chunks(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class DisputedStep:
     """Step that is disputed: numbers of the job, and the step counted from 0."""
 
     step: int
@@ -83,8 +83,8 @@ class Step:
     rounding_bits: int = ieee.FULL_BITS
 
     @staticmethod
-    def of(spec: TrainingSpec, step: int) -> Step:
-        return Step(
+    def of(spec: TrainingSpec, step: int) -> DisputedStep:
+        return DisputedStep(
             step=step,
             seed=spec.seed,
             batch_size=spec.batch_size,
@@ -93,7 +93,7 @@ class Step:
         )
 
 
-def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:
+def adjudicate(descriptor: Descriptor, element: int, step: DisputedStep, chunks: Chunks) -> Answer:
     """The element that the operator has to have. Raises IndexError if there is no such element, KeyError if a chunk
     that it depends on is not opened."""
     try:
@@ -107,7 +107,9 @@ def adjudicate(descriptor: Descriptor, element: int, step: Step, chunks: Chunks)
         return NoAnswer.NO_VALUE
 
 
-def run_segment(descriptor: Descriptor, element: int, partial: Partial, terms: range, chunks: Chunks) -> Partial:
+def run_segment(
+    descriptor: Descriptor, element: int, partial: RunningResult, terms: range, chunks: Chunks
+) -> RunningResult:
     """The running result after further terms of an element's reduction. Raises as `adjudicate`."""
     for term in terms:
         index = index_of(descriptor, element, term)
@@ -135,7 +137,7 @@ def segments(descriptor: Descriptor) -> list[range]:
     return [range(first, min(first + size, terms)) for first in range(0, max(terms, 1), size)]
 
 
-def finish(descriptor: Descriptor, partial: Partial, rounding_bits: int = ieee.FULL_BITS) -> Answer:
+def finish(descriptor: Descriptor, partial: RunningResult, rounding_bits: int = ieee.FULL_BITS) -> Answer:
     """The element that the last running result stands for."""
     result = partial.finish(rounding_bits)
     return NoAnswer.NO_VALUE if result is None else result
@@ -164,7 +166,7 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
     return NoAnswer.UNDECIDED if value is None else value
 
 
-def _load(d: Descriptor, element: int, step: Step, chunks: Chunks) -> Answer:
+def _load(d: Descriptor, element: int, step: DisputedStep, chunks: Chunks) -> Answer:
     index_of(d, element, 0)
     p = d.parameters
     if d.family == Family.STATE:

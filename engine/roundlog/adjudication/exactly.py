@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from roundlog.adjudication.adjudicate import Step
+from roundlog.adjudication.adjudicate import DisputedStep
 from roundlog.arithmetic import round_function
 from roundlog.commitments import tensor_bytes
 from roundlog.commitments.tensors import Tensor
@@ -19,7 +19,7 @@ def function_value(code: Function, x: int, bits: int) -> int:
     return int(round_function(code.name.lower(), argument, bits).view(np.uint32)[0])
 
 
-def data_value(descriptor: Descriptor, element: int, step: Step, dataset: list[Tensor]) -> int:
+def data_value(descriptor: Descriptor, element: int, step: DisputedStep, dataset: list[Tensor]) -> int:
     """The bits of an element of a DATA operator, from the whole data set (fields [rows, ...] in program order)."""
     offset, _, items = descriptor.parameters
     sample, item = divmod(element, items)

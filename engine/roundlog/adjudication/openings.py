@@ -8,8 +8,17 @@ from typing import TypeVar
 
 import torch
 
-from roundlog.adjudication.adjudicate import Answer, Chunk, Chunks, Step, Tree, adjudicate, run_segment, segments
-from roundlog.adjudication.partial import Partial, start
+from roundlog.adjudication.adjudicate import (
+    Answer,
+    Chunk,
+    Chunks,
+    DisputedStep,
+    Tree,
+    adjudicate,
+    run_segment,
+    segments,
+)
+from roundlog.adjudication.partial import RunningResult, start
 from roundlog.commitments import (
     CHUNK_SIZE,
     MerkleTree,
@@ -126,20 +135,20 @@ def _recorded(material: Chunks, run: Callable[[Chunks], _R]) -> tuple[_R, list[C
     return result, sorted(recorder.seen)
 
 
-def openings(descriptor: Descriptor, element: int, step: Step, material: Chunks) -> tuple[Answer, list[Chunk]]:
+def openings(descriptor: Descriptor, element: int, step: DisputedStep, material: Chunks) -> tuple[Answer, list[Chunk]]:
     """(the element, the chunks that it depends on in ascending order). Raises as `adjudicate`."""
     return _recorded(material, lambda chunks: adjudicate(descriptor, element, step, chunks))
 
 
 def segment_openings(
-    descriptor: Descriptor, element: int, partial: Partial, segment: int, material: Chunks
-) -> tuple[Partial, list[Chunk]]:
+    descriptor: Descriptor, element: int, partial: RunningResult, segment: int, material: Chunks
+) -> tuple[RunningResult, list[Chunk]]:
     """(the running result after a segment, the chunks that it depends on). Raises as `run_segment`."""
     terms = segments(descriptor)[segment]
     return _recorded(material, lambda chunks: run_segment(descriptor, element, partial, terms, chunks))
 
 
-def running_results(descriptor: Descriptor, element: int, material: Chunks) -> list[Partial]:
+def running_results(descriptor: Descriptor, element: int, material: Chunks) -> list[RunningResult]:
     """The running result after every segment of an element's reduction. Raises as `run_segment`."""
     assert descriptor.family in REDUCTIONS
     results = []
@@ -150,13 +159,13 @@ def running_results(descriptor: Descriptor, element: int, material: Chunks) -> l
     return results
 
 
-def partial_tree(results: Sequence[Partial]) -> MerkleTree:
+def partial_tree(results: Sequence[RunningResult]) -> MerkleTree:
     """The tree of a long reduction, made only when it is disputed: leaf j is the running result after segment j."""
     return MerkleTree(result.encode() for result in results)
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class OperandOpening:
     """A chunk with its way up: siblings to its tensor root (a ROW: to the data root), and from a STATE's tensor root to
     the state root. That an operand's tensor root is in the trace is proven once for the operand, not for its chunks."""
 
@@ -177,7 +186,7 @@ class Opening:
         return self.tensor_root == root and not self.state_siblings
 
 
-def prove(chunks: Sequence[Chunk], material: Material) -> list[Opening]:
+def prove(chunks: Sequence[Chunk], material: Material) -> list[OperandOpening]:
     """Openings with proofs. Every tensor is hashed once."""
     trees: dict[tuple[Tree, int], MerkleTree] = {}
     states: MerkleTree | None = None
@@ -193,5 +202,5 @@ def prove(chunks: Sequence[Chunk], material: Material) -> list[Opening]:
             states = states or state_tree(material.states)
             above = states.proof(chunk.tensor)
         siblings = tree.proof(chunk.tensor if row else chunk.index)
-        result.append(Opening(chunk, material.payload(chunk), siblings, tree.root, above))
+        result.append(OperandOpening(chunk, material.payload(chunk), siblings, tree.root, above))
     return result

@@ -28,11 +28,11 @@ SUM_LIMIT = 1 << 594
 """|sum| of 2^40 products of FP32 numbers, each below 2^256, in units: below 2^(40 + 256 + 298)."""
 
 
-class Partial(ABC):
+class RunningResult(ABC):
     """A running result. Immutable."""
 
     @abstractmethod
-    def absorb(self, operands: tuple[int, ...], label: int) -> Partial:
+    def absorb(self, operands: tuple[int, ...], label: int) -> RunningResult:
         """The running result with one more term: FP32 as bits, int64 as values, bool as 0 or 1."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Partial(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class ExactSum(Partial):
+class ExactSum(RunningResult):
     """SUM and SELECTED_SUM: a signed integer in units of 2^SUM_UNIT; encoded as 768 bits, two's complement.
 
     Once there was a term that is infinite or NaN, what all of those come to is all that is left, whatever the others
@@ -73,7 +73,7 @@ class ExactSum(Partial):
 
 
 @dataclass(frozen=True, slots=True)
-class Largest(Partial):
+class Largest(RunningResult):
     """EXTREME and ARGMAX: words seen (0 or 1), bits of the best FP32 number, its label (0 for EXTREME; int64 in two's
     complement of 256 bits). Nothing seen: zeros. NaN is better than any number."""
 
@@ -113,7 +113,7 @@ class LargestPlace(Largest):
 
 
 @dataclass(frozen=True, slots=True)
-class IntegerSum(Partial):
+class IntegerSum(RunningResult):
     """INTEGER_SUM: words 0, 0, the sum modulo 2^64 as int64 in two's complement of 256 bits."""
 
     total: int = 0
@@ -129,7 +129,7 @@ class IntegerSum(Partial):
 
 
 @dataclass(frozen=True, slots=True)
-class AnyTrue(Partial):
+class AnyTrue(RunningResult):
     """ANY: words 0, 0, 1 if one was true."""
 
     found: bool = False
@@ -148,9 +148,9 @@ def _words(*numbers: int) -> bytes:
     return b"".join((number % (1 << 256)).to_bytes(32, "big") for number in numbers)
 
 
-def start(descriptor: Descriptor) -> Partial:
+def start(descriptor: Descriptor) -> RunningResult:
     """The running result before the first term."""
-    makers: dict[Family, Callable[[], Partial]] = {
+    makers: dict[Family, Callable[[], RunningResult]] = {
         Family.SUM: ExactSum,
         Family.SELECTED_SUM: ExactSum,
         Family.EXTREME: Largest if descriptor.code == Extreme.MAX else Smallest,
@@ -161,13 +161,13 @@ def start(descriptor: Descriptor) -> Partial:
     return makers[descriptor.family]()
 
 
-def decode_partial(descriptor: Descriptor, data: bytes) -> Partial:
+def decode_partial(descriptor: Descriptor, data: bytes) -> RunningResult:
     """Read a running result that nobody vouches for. Raises DescriptorError for anything that no reduction could have
     reached."""
     if len(data) != PARTIAL_BYTES:
         raise DescriptorError(f"a running result has {PARTIAL_BYTES} bytes, not {len(data)}")
     first = start(descriptor)
-    found: Partial
+    found: RunningResult
     if isinstance(first, ExactSum):
         pattern = int.from_bytes(data[:4], "big")
         if pattern in (ieee.INFINITY, ieee.SIGN | ieee.INFINITY, ieee.NAN):

@@ -20,7 +20,7 @@ from roundlog.capture.storage import Storages
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import surroundings, traced
-from roundlog.capture.tracing.trace import Trace
+from roundlog.capture.tracing.trace import TracedStep
 from roundlog.program import DType, Program, ProgramError, TensorType
 
 
@@ -75,7 +75,7 @@ def capture(task: Task) -> Captured:
 
 
 class _Lowering(Context):
-    def __init__(self, task: Task, traced: Trace) -> None:
+    def __init__(self, task: Task, traced: TracedStep) -> None:
         super().__init__(Builder())
         self.task = task
         self.traced = traced

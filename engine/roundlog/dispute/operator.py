@@ -10,14 +10,14 @@ import torch
 
 from roundlog.adjudication.adjudicate import (
     Answer,
-    Step,
+    DisputedStep,
     Tree,
     adjudicate,
     finish,
     run_segment,
     segments,
 )
-from roundlog.adjudication.openings import Material, Opening, ReadRecorder, openings, prove
+from roundlog.adjudication.openings import Material, OperandOpening, ReadRecorder, openings, prove
 from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tree
 from roundlog.descriptors import Family, describe, encode_descriptor, program_tree
@@ -33,7 +33,7 @@ from roundlog.training.stops import Stop
 class ElementMaterial:
     """Openings that decide one element, or one segment of its terms."""
 
-    openings: list[Opening]
+    openings: list[OperandOpening]
     """Openings with proofs up to the tensor roots; of loads, up to the roots in the spec or the agreed state."""
     answer: Answer | None = None
     """Value of the element; None for a segment."""
@@ -64,7 +64,7 @@ class DisputedOperator:
         self.descriptor = describe(job.program, q)
         self.encoded = encode_descriptor(self.descriptor)
         self._job = job
-        self._step = Step.of(job.spec, step)
+        self._step = DisputedStep.of(job.spec, step)
         self._fabricated = fabricated
         self._stop = stop
         self._values = values

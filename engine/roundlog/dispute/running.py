@@ -7,7 +7,7 @@ from functools import cached_property
 
 from roundlog.adjudication.openings import Material, partial_tree
 from roundlog.adjudication.openings import running_results as by_reference
-from roundlog.adjudication.partial import Partial
+from roundlog.adjudication.partial import RunningResult
 from roundlog.commitments import MerkleTree
 from roundlog.descriptors import Descriptor
 from roundlog.dispute.sums import running_sums
@@ -17,7 +17,7 @@ from roundlog.dispute.sums import running_sums
 class RunningResults:
     """One element's running results after every segment of its terms."""
 
-    partials: list[Partial]
+    partials: list[RunningResult]
 
     @cached_property
     def tree(self) -> MerkleTree:

@@ -81,16 +81,16 @@ class Group:
     """The tape, for the CPU."""
 
 
-Step = int | Group
+Unit = int | Group
 """One step of a plan: a single operator, or a group."""
 
 
-def plan(program: Program) -> list[Step]:
+def plan(program: Program) -> list[Unit]:
     """A plan: the program's operators in an order in which every input is computed before it is read."""
     return _Planner(program).run()
 
 
-def deaths(program: Program, steps: list[Step]) -> list[list[int]]:
+def deaths(program: Program, steps: list[Unit]) -> list[list[int]]:
     """For every step of a plan, the values that no later step reads."""
     last: dict[int, int] = {}
     for position, item in enumerate(steps):
@@ -133,14 +133,14 @@ class _Planner:
         """Deferred value -> its group; all members share one list."""
         self._waiting: deque[int] = deque()
         """Values that were deferred, in program order."""
-        self._steps: list[Step] = []
+        self._steps: list[Unit] = []
         self._ends_finite = ends_finite(program)
         self._users: dict[int, list[int]] = {}
         for index, node in enumerate(program.nodes):
             for value in node.inputs:
                 self._users.setdefault(value, []).append(index)
 
-    def run(self) -> list[Step]:
+    def run(self) -> list[Unit]:
         nodes = self._program.nodes
         for index, node in enumerate(nodes):
             self._flush_before(index - MAX_WAIT)

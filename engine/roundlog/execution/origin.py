@@ -11,7 +11,7 @@ import torch
 from roundlog.execution.finiteness import all_finite
 from roundlog.operators import OperatorKind, operator
 from roundlog.operators.elementwise import Elementwise
-from roundlog.operators.transcendental import Function
+from roundlog.operators.transcendental import ElementaryFunction
 from roundlog.program import Program
 
 _ADVICE = "lower the learning rate, clip the gradients, or look at the data of this step"
@@ -48,7 +48,7 @@ class Watch:
             return
         self._lost.add(index)
         op = operator(self._program.nodes[index].op)
-        by_element = isinstance(op, Elementwise | Function)
+        by_element = isinstance(op, Elementwise | ElementaryFunction)
         if op.kind == OperatorKind.MOVEMENT or (by_element and inputs is None):
             return
         lost = ~output.isfinite()
@@ -81,4 +81,6 @@ class Watch:
         """Whether an operator can be an origin. If its elements depend on many elements of its inputs, all of these
         have to be finite."""
         node = self._program.nodes[index]
-        return isinstance(operator(node.op), Elementwise | Function) or not self._lost.intersection(node.inputs)
+        return isinstance(operator(node.op), Elementwise | ElementaryFunction) or not self._lost.intersection(
+            node.inputs
+        )

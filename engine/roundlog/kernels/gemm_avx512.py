@@ -261,7 +261,7 @@ def _prepared(a: Lines, b: Lines, terms: int, block: int) -> tuple[tuple[Any, ..
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputPlace:
     """Place of a product: element [i, r, c] goes to memory[first + i * batch + r * row + c]."""
 
     memory: F32
@@ -272,7 +272,7 @@ class Output:
 
 
 def certify_part(
-    a: Lines, b: Lines, terms: int, block: int, gamma: float, factor: float, out: Output, batches: int = 1
+    a: Lines, b: Lines, terms: int, block: int, gamma: float, factor: float, out: OutputPlace, batches: int = 1
 ) -> AmbiguousPart:
     """Sums over `terms` > 0, in blocks of `block`, of a's lines times b's. They are rounded and marked as
     `roundlog.kernels.marking.mark_product` does it, with the norms of a's lines times gamma and those of b's. The

@@ -169,7 +169,7 @@ def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
     return 1 if step is None else step
 
 
-class Extreme(Direct):
+class Extremum(Direct):
     """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0, and NaN if an
     element is."""
 
@@ -185,7 +185,7 @@ class Extreme(Direct):
 
 
 @register
-class AMax(Extreme):
+class AMax(Extremum):
     """amax(x, dims): the largest element over those axes, which stay as axes of size 1; NaN if one is, and a zero is
     +0. FP32."""
 
@@ -198,7 +198,7 @@ class AMax(Extreme):
 
 
 @register
-class AMin(Extreme):
+class AMin(Extremum):
     """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; NaN if one is, and a zero is
     +0. FP32."""
 

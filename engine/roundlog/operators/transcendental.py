@@ -39,7 +39,7 @@ _BLOCK = 1 << 16
 """Elements that are widened, computed and rounded while they are in the cache."""
 
 
-class Function(Inexact):
+class ElementaryFunction(Inexact):
     function: Callable[..., torch.Tensor]
     """Takes the FP64 argument, and `out` as torch's functions do."""
 
@@ -92,7 +92,7 @@ class Function(Inexact):
 
 
 def _define(name: str, doc: str, function: Callable[..., torch.Tensor]) -> None:
-    class Defined(Function):
+    class Defined(ElementaryFunction):
         __doc__ = doc
 
     Defined.__name__ = Defined.__qualname__ = name.title()

@@ -7,6 +7,7 @@ process by SIGBUS. The format: https://github.com/huggingface/safetensors#format
 
 import json
 import os
+import re
 import struct
 from collections.abc import Mapping
 from io import BufferedReader
@@ -25,6 +26,7 @@ from roundlog.storage.regular import open_regular
 
 _DTYPE_NAMES = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
 _LENGTH = struct.Struct("<Q")
+_OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -49,7 +51,14 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         commit_file(partial, path)
     except (safetensors.SafetensorError, OSError) as error:
         partial.unlink(missing_ok=True)
-        raise StorageError(path, f"cannot be written: {error}") from error
+        cause = _system_error(error)
+        raise StorageError(path, f"cannot be written: {cause}") from cause
+
+
+def _system_error(error: Exception) -> Exception:
+    """The system's error that the library hides in a sentence of its own: callers tell a full disk by its number."""
+    found = _OS_ERROR.search(str(error)) if isinstance(error, safetensors.SafetensorError) else None
+    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else error
 
 
 def load_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, torch.Tensor]:

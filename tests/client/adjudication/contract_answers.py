@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roundlog.adjudication import openings as opened
-from roundlog.adjudication.adjudicate import Answer, Chunk, NoAnswer, Step, Tree, finish, segments
-from roundlog.adjudication.partial import Partial, start
+from roundlog.adjudication.adjudicate import Answer, Chunk, DisputedStep, NoAnswer, Tree, finish, segments
+from roundlog.adjudication.partial import RunningResult, start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree
 from roundlog.descriptors import Descriptor, encode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
@@ -70,7 +70,7 @@ def tree_of(data: bytes) -> MerkleTree:
     return MerkleTree(chunks_of(data))
 
 
-def setting(memory: Memory, step: Step) -> tuple[Any, ...]:
+def setting(memory: Memory, step: DisputedStep) -> tuple[Any, ...]:
     """The struct Setting."""
     roots = [tree_of(state).root for state in memory.states]
     spec = (
@@ -81,7 +81,7 @@ def setting(memory: Memory, step: Step) -> tuple[Any, ...]:
     return spec, step.step, MerkleTree(roots).root
 
 
-def words(partial: Partial) -> tuple[list[bytes]]:
+def words(partial: RunningResult) -> tuple[list[bytes]]:
     encoded = partial.encode()
     return ([encoded[at : at + 32] for at in (0, 32, 64)],)
 
@@ -93,7 +93,7 @@ def answer_of(finding: int, bits: int, descriptor: Descriptor) -> Answer:
     return bits - (1 << 64) if descriptor.dtype == DType.I64 and bits >> 63 else bits
 
 
-def compare(adjudicator: Any, descriptor: Descriptor, element: int, step: Step, memory: Memory) -> Answer:
+def compare(adjudicator: Any, descriptor: Descriptor, element: int, step: DisputedStep, memory: Memory) -> Answer:
     """Asks both, the contract with exactly those chunks that the reference has read; every running result of a long
     reduction is compared. Returns the reference's answer."""
     calls = adjudicator.functions

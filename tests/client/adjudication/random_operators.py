@@ -10,7 +10,7 @@ from random import Random
 
 from contract_answers import STEPS, Memory, tree_of
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import MAX_ROW, Step, encode
+from roundlog.adjudication.adjudicate import MAX_ROW, DisputedStep, encode
 from roundlog.descriptors import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
 from roundlog.descriptors.check import SIGNATURES, check_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
@@ -207,12 +207,12 @@ def load(rng: Random, family: Family, elements: int) -> tuple[DType, tuple[int, 
     return F32, (rng.randrange(columns), columns)
 
 
-def case(rng: Random, family: Family) -> tuple[Descriptor, Step, Memory]:
+def case(rng: Random, family: Family) -> tuple[Descriptor, DisputedStep, Memory]:
     """An operator that has an element, and everything that it may read."""
     made = sound(rng, family)
     spoilt = rng.choice([0, 0, 0.05, 0.3])
     values = {i.value: tensor(rng, i.dtype, i.elements, spoilt, 4) for i in made.inputs}
-    step = Step(
+    step = DisputedStep(
         step=rng.randrange(STEPS),
         seed=rng.choice([0, 2**64 - 1, rng.randrange(2**64)]),
         batch_size=rng.randrange(1, 9),

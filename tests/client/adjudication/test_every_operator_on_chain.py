@@ -10,7 +10,7 @@ import make_descriptor_vectors
 import pytest
 import torch
 from roundlog.adjudication import openings as opened
-from roundlog.adjudication.adjudicate import Step, segments
+from roundlog.adjudication.adjudicate import DisputedStep, segments
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, data_tree, state_tree, tensor_bytes, tensor_root, tensor_tree
@@ -51,7 +51,7 @@ class Run:
         Executor(self.program).run(inputs, Recorder(4), traced)
         self.roots, self.values = traced.roots, traced.outputs
         self.states, self.dataset = [state, torch.ones(3), torch.zeros(5)], [images, tokens]
-        self.step = Step(step=STEP, seed=SEED, batch_size=3, data_rows=ROWS)
+        self.step = DisputedStep(step=STEP, seed=SEED, batch_size=3, data_rows=ROWS)
 
     @property
     def setting(self) -> tuple[Any, ...]:

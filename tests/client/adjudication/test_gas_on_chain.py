@@ -9,7 +9,7 @@ import pytest
 import torch
 from contract_answers import Memory, setting, tree_of, words
 from roundlog.adjudication import openings as opened
-from roundlog.adjudication.adjudicate import MAX_ROW, Step
+from roundlog.adjudication.adjudicate import MAX_ROW, DisputedStep
 from roundlog.adjudication.partial import start
 from roundlog.commitments import tensor_bytes
 from roundlog.descriptors import Descriptor, Family, Input, Row, describe, encode_descriptor
@@ -41,7 +41,7 @@ def described(name: str, inputs: list[torch.Tensor], **attributes: Any) -> tuple
 
 def spent(adjudicator: Any, descriptor: Descriptor, element: int, memory: Memory) -> int:
     """Gas of the first segment, or of all, as a transaction of its own."""
-    step = Step(step=1, seed=5, batch_size=1, data_rows=len(memory.rows))
+    step = DisputedStep(step=1, seed=5, batch_size=1, data_rows=len(memory.rows))
     roots = [tree_of(memory.values[item.value]).root for item in descriptor.inputs]
     question, told = (encode_descriptor(descriptor), roots, element), setting(memory, step)
     if descriptor.family in REDUCTIONS:

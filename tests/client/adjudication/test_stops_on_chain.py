@@ -10,7 +10,7 @@ import pytest
 from adjudication_cases import Bits, descriptor_of
 from contract_answers import Memory, compare
 from hostile_numbers import INEXACT, hostile
-from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate, encode
+from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, encode
 from roundlog.commitments import CHUNK_SIZE, leaf_hash
 from roundlog.descriptors import Descriptor, Family, Input, Row, Scalar, encode_descriptor
 from roundlog.descriptors.check import SIGNATURES
@@ -20,7 +20,7 @@ from roundlog.program import DType
 INFINITY, LARGEST, TINY, ONE, SIGN = 0x7F800000, 0x7F7FFFFF, 1, 0x3F800000, 0x80000000
 NANS = [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF]
 PATTERNS = [0, SIGN, ONE, TINY, LARGEST, LARGEST | SIGN, INFINITY, INFINITY | SIGN, 0x7F000000, 0x60000000, *NANS]
-STEP = Step(step=0, seed=0, batch_size=1, data_rows=1)
+STEP = DisputedStep(step=0, seed=0, batch_size=1, data_rows=1)
 SETTING = (
     (
         1,

@@ -13,8 +13,8 @@ from model_course import Transitions
 from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf, require
 from roundlog.adjudication.adjudicate import (
     Chunk,
+    DisputedStep,
     NoAnswer,
-    Step,
     Tree,
     adjudicate,
     decode,
@@ -251,8 +251,8 @@ class ContractModel(Transitions):
 
     # What the proofs are held against.
 
-    def _step(self) -> Step:
-        return Step.of(self.spec, self.path[0] * self.spec.interval + self.path[1])
+    def _step(self) -> DisputedStep:
+        return DisputedStep.of(self.spec, self.path[0] * self.spec.interval + self.path[1])
 
     def _descriptor(self, encoded: bytes) -> Descriptor:
         if sha256(encoded).digest() != self.operator.descriptor_hash:

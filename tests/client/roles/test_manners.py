@@ -12,7 +12,7 @@ from roundlog.training.job import Job
 from tiebreak.roles.ending import LOOKS, Ending
 from tiebreak.roles.notices import Notice, Progress, Warnings, What, plain, together
 from tiebreak.roles.pauses import Pauses
-from tiebreak.roles.time_to_answer import Pace, least_clock, most_moves
+from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, most_moves
 
 
 def warning(text: str, job: int = 1) -> Notice:
@@ -95,8 +95,8 @@ def test_a_deeper_tree_has_more_moves(job: Job) -> None:
 
 
 def test_the_least_clock_grows_with_blocks_steps_and_games(job: Job) -> None:
-    base = least_clock(job.program, job.spec, Pace(block=12.0, step=0.1))
+    base = least_clock(job.program, job.spec, MeasuredPace(block=12.0, step=0.1))
     assert base > 60 * 10  # what was accepted before lost by the clock after five moves
-    assert least_clock(job.program, job.spec, Pace(block=24.0, step=0.1)) > base
-    assert least_clock(job.program, job.spec, Pace(block=12.0, step=60.0)) > base
-    assert least_clock(job.program, job.spec, Pace(block=12.0, step=0.1), games=100) > base
+    assert least_clock(job.program, job.spec, MeasuredPace(block=24.0, step=0.1)) > base
+    assert least_clock(job.program, job.spec, MeasuredPace(block=12.0, step=60.0)) > base
+    assert least_clock(job.program, job.spec, MeasuredPace(block=12.0, step=0.1), games=100) > base

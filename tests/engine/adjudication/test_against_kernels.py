@@ -11,11 +11,11 @@ from adjudication_cases import Bits, descriptor_of
 from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
 from oracle.array import Array, from_torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate
+from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate
 from roundlog.descriptors.describe import RULES
 from roundlog.operators import REGISTRY, Direct, Inexact, OperatorKind, Source
 
-STEP = Step(step=3, seed=2**63 + 5, batch_size=2, data_rows=7)
+STEP = DisputedStep(step=3, seed=2**63 + 5, batch_size=2, data_rows=7)
 
 OPERATORS = sorted(name for name, operator in REGISTRY.items() if not isinstance(operator, Source))
 

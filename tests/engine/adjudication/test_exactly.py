@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import torch
-from roundlog.adjudication.adjudicate import MAX_ROW, NoAnswer, Step, adjudicate, encode
+from roundlog.adjudication.adjudicate import MAX_ROW, DisputedStep, NoAnswer, adjudicate, encode
 from roundlog.adjudication.exactly import data_value, function_value
 from roundlog.adjudication.functions import evaluate
 from roundlog.adjudication.openings import Material, openings
@@ -40,7 +40,7 @@ def test_data_is_that_of_the_spec() -> None:
             continue
         descriptor = describe(job.program, q)
         for step in (0, 3):
-            place = Step.of(job.spec, step)
+            place = DisputedStep.of(job.spec, step)
             material = Material(values={}, states=[], dataset=dataset, schedule=job.schedule)
             for element in (0, 5, descriptor.elements - 1):
                 answer = adjudicate(descriptor, element, place, material)
@@ -53,7 +53,7 @@ def test_a_row_that_does_not_fit_a_transaction_is_not_opened_and_left_to_the_ref
     x = torch.arange(40_000, dtype=torch.float32).reshape(2, 20_000)
     plain = describe(Job.from_task(linear_task()).program, 0)
     load = replace(plain, family=Family.DATA, iteration=(40_000,), parameters=(0, 80_000, 20_000))
-    step = Step(step=0, seed=1, batch_size=2, data_rows=2)
+    step = DisputedStep(step=0, seed=1, batch_size=2, data_rows=2)
     material = Material(values={}, states=[], dataset=[x], schedule=torch.zeros(0))
     assert openings(load, 7, step, material) == (NoAnswer.UNDECIDED, [])
     assert data_value(load, 7, step, [x]) in (np.float32(7).view(np.uint32), np.float32(20_007).view(np.uint32))

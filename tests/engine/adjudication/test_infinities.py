@@ -24,7 +24,7 @@ from oracle.array import from_torch
 from oracle.direct import DIRECT
 from oracle.inexact import INEXACT as ORACLE
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import Answer, NoAnswer, Step, adjudicate
+from roundlog.adjudication.adjudicate import Answer, DisputedStep, NoAnswer, adjudicate
 from roundlog.commitments import canonical
 from roundlog.execution import Executor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
@@ -35,7 +35,7 @@ from roundlog.operators.summation import InParts
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 from roundlog.rounding import Follower, Recorder, ThresholdFollower, ThresholdRecorder
 
-STEP = Step(step=0, seed=0, batch_size=1, data_rows=1)
+STEP = DisputedStep(step=0, seed=0, batch_size=1, data_rows=1)
 NUMBERS = 6
 """Cases of an operator, twice: without NaN and with it."""
 SCALAR = TensorType((), DType.F32)

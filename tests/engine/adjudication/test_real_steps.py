@@ -9,8 +9,8 @@ import pytest
 import torch
 from roundlog.adjudication.adjudicate import (
     Chunk,
+    DisputedStep,
     NoAnswer,
-    Step,
     Tree,
     adjudicate,
     encode,
@@ -20,7 +20,7 @@ from roundlog.adjudication.adjudicate import (
 )
 from roundlog.adjudication.openings import (
     Material,
-    Opening,
+    OperandOpening,
     TraceRoots,
     needed,
     openings,
@@ -59,7 +59,7 @@ class Trained:
             device=torch.device("cpu"),
         )
         self.after = Executor(job.program).run(inputs, Recorder(4), observe=self.roots).states
-        self.step = Step.of(job.spec, STEP_NUMBER)
+        self.step = DisputedStep.of(job.spec, STEP_NUMBER)
 
     def material(self, q: int) -> Material:
         """Only what a dispute about operator q needs."""
@@ -76,7 +76,7 @@ class Trained:
 class Opened:
     """The chunks that were opened, and no others."""
 
-    def __init__(self, proved: list[Opening]) -> None:
+    def __init__(self, proved: list[OperandOpening]) -> None:
         self.payloads = {opening.chunk: opening.payload for opening in proved}
 
     def payload(self, chunk: Chunk) -> bytes:
@@ -88,7 +88,7 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     return Trained(Job.from_task(request.param()))
 
 
-def holds(trained: Trained, descriptor: Descriptor, opening: Opening) -> bool:
+def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> bool:
     """As a contract checks it: every root and every leaf count from the spec, the descriptor or the dispute."""
     job, chunk = trained.job, opening.chunk
     count = max(1, -(-descriptor.nbytes // CHUNK_SIZE))

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import torch
 from random_programs import make
-from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate, encode
+from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, encode
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.commitments import tensor_bytes
 from roundlog.descriptors import describe
@@ -48,7 +48,10 @@ def check(seed: int) -> StoppedError | None:
     except StoppedError as error:
         # Fused or one by one, it is the same.
         assert stopped is not None and (error.operator, error.element) == (stopped.operator, stopped.element)
-    rng, step = Random(seed), Step(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1)
+    rng, step = (
+        Random(seed),
+        DisputedStep(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1),
+    )
     for q, output in traced.outputs.items():
         if program.nodes[q].op == "data":
             continue
@@ -65,7 +68,7 @@ def check(seed: int) -> StoppedError | None:
     return stopped
 
 
-def element_of(program: Program, q: int, element: int, traced: TraceRoots, step: Step) -> object:
+def element_of(program: Program, q: int, element: int, traced: TraceRoots, step: DisputedStep) -> object:
     material = Material.of(program, q, values=traced.outputs, states=[], dataset=[], schedule=torch.zeros(0))
     answer = adjudicate(describe(program, q), element, step, material)
     return answer if isinstance(answer, NoAnswer) else encode(program.nodes[q].type.dtype, answer)

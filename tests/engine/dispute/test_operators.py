@@ -9,7 +9,16 @@ from random import Random
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate, decode, encode, finish, run_segment, segments
+from roundlog.adjudication.adjudicate import (
+    DisputedStep,
+    NoAnswer,
+    adjudicate,
+    decode,
+    encode,
+    finish,
+    run_segment,
+    segments,
+)
 from roundlog.adjudication.openings import Material, needed
 from roundlog.adjudication.partial import ExactSum, decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
@@ -56,7 +65,7 @@ def disputed(job: Job, room: Path, q: int) -> DisputedOperator:
 
 def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(job: Job, tmp_path: Path) -> None:
     rng, seen = Random("wrong elements"), set()
-    program, step = job.program, Step.of(job.spec, STEP)
+    program, step = job.program, DisputedStep.of(job.spec, STEP)
     for q, node in enumerate(program.nodes):
         if node.op in seen or not node.type.numel:
             continue

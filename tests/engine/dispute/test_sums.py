@@ -12,7 +12,7 @@ from adjudication_cases import descriptor_of
 from operator_cases import CASES
 from roundlog.adjudication.adjudicate import run_segment, segments
 from roundlog.adjudication.openings import Material
-from roundlog.adjudication.partial import ExactSum, Partial, start
+from roundlog.adjudication.partial import ExactSum, RunningResult, start
 from roundlog.descriptors import Family
 from roundlog.dispute import sums
 from roundlog.dispute.sums import running_sums
@@ -20,7 +20,7 @@ from roundlog.dispute.sums import running_sums
 SUMS = ["sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "avg_pool2d"]
 
 
-def reference(descriptor, element: int, material: Material) -> list[Partial]:
+def reference(descriptor, element: int, material: Material) -> list[RunningResult]:
     partial, found = start(descriptor), []
     for terms in segments(descriptor):
         partial = run_segment(descriptor, element, partial, terms, material)

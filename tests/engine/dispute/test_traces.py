@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.adjudication.adjudicate import NoAnswer, Step, adjudicate, decode
+from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, decode
 from roundlog.adjudication.openings import Material, needed
 from roundlog.commitments import CHUNK_SIZE, PAD, depth_of, leaf_hash, node_hash, state_root, tensor_bytes, tensor_root
 from roundlog.descriptors import describe
@@ -89,7 +89,7 @@ def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
         assert found.states == claimed_states(program, found)
         # Up to the chunk of the first bad element the output is right, from there on it is a secret.
         material = Material.of(program, q, values=found.outputs, states=[], dataset=[], schedule=torch.zeros(0))
-        step = Step(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1)
+        step = DisputedStep(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1)
         kind = program.nodes[q].type
         right, size = bytes(right_bytes(found.stop, found.outputs[q])), kind.dtype.itemsize
         assert len(right) == found.stop.element * size

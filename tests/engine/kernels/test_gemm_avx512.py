@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pytest
-from roundlog.kernels.gemm_avx512 import Lines, Output, certify_part, sum_part
+from roundlog.kernels.gemm_avx512 import Lines, OutputPlace, certify_part, sum_part
 from roundlog.kernels.marking import AmbiguousPart, mark_product
 
 F32 = npt.NDArray[np.float32]
@@ -86,7 +86,7 @@ def test_sums_are_taken_in_the_order_that_is_promised(rows: int, columns: int, t
             assert np.allclose(np.sqrt(column_energy), of_columns, rtol=2.0**-40, atol=0)
 
 
-def marked(a: F32, b: F32, block: int, out: Output, gamma: float = GAMMA) -> AmbiguousPart:
+def marked(a: F32, b: F32, block: int, out: OutputPlace, gamma: float = GAMMA) -> AmbiguousPart:
     return certify_part(lines(a, 0), lines(b, 1), a.shape[1], block, gamma, FACTOR, out)
 
 
@@ -104,7 +104,7 @@ def test_tiles_are_rounded_and_marked_as_whole_outputs_are(
     # As a part of a larger output, of which nothing else is touched.
     pitch, first = columns + 3, 5
     memory = np.full(first + rows * pitch, np.float32(7), dtype=np.float32)
-    found = marked(a, b, block, Output(memory, first, pitch), gamma)
+    found = marked(a, b, block, OutputPlace(memory, first, pitch), gamma)
     inside = memory[first:].reshape(rows, pitch)
     assert np.array_equal(inside[:, :columns].reshape(-1).view(np.int32), expected.view(np.int32))
     assert (memory[:first] == 7).all() and (inside[:, columns:] == 7).all()
@@ -120,10 +120,10 @@ def test_batches_lie_where_they_are_said_to() -> None:
     a, b = (generator.standard_normal((5, 11, 30), dtype=np.float32) for _ in range(2))
     out = np.zeros(5 * 121, dtype=np.float32)
     right = Lines(b.reshape(-1), 0, 30, 1, 11, 330)
-    certify_part(Lines(a.reshape(-1), 0, 30, 1, 11, 330), right, 30, 30, GAMMA, FACTOR, Output(out, 0, 11, 121), 5)
+    certify_part(Lines(a.reshape(-1), 0, 30, 1, 11, 330), right, 30, 30, GAMMA, FACTOR, OutputPlace(out, 0, 11, 121), 5)
     for batch, block in enumerate(out.reshape(5, 11, 11)):
         single = np.zeros(121, dtype=np.float32)
-        marked(a[batch].copy(), np.ascontiguousarray(b[batch].T), 30, Output(single, 0, 11))
+        marked(a[batch].copy(), np.ascontiguousarray(b[batch].T), 30, OutputPlace(single, 0, 11))
         assert np.array_equal(block.reshape(-1), single)
 
 
@@ -132,7 +132,7 @@ def test_what_is_not_finite_is_marked_and_stays_where_it_is(bad: float) -> None:
     a, b = np.ones((30, 40), dtype=np.float32), np.ones((40, 50), dtype=np.float32)
     a[11, 5], b[5, 7] = bad, 10.0
     out = np.zeros(1500, dtype=np.float32)
-    indices = set(marked(a, b, 16, Output(out, 0, 50)).indices.tolist())
+    indices = set(marked(a, b, 16, OutputPlace(out, 0, 50)).indices.tolist())
     whole_row = {11 * 50 + column for column in range(50)}
     assert 11 * 50 + 7 in indices and indices <= whole_row
     assert np.isfinite(np.delete(out.reshape(30, 50), 11, axis=0)).all()
@@ -142,5 +142,5 @@ def test_what_is_not_finite_is_marked_and_stays_where_it_is(bad: float) -> None:
 def test_zeros_have_no_sign() -> None:
     a, b = np.full((2, 3), -0.0, dtype=np.float32), np.ones((3, 2), dtype=np.float32)
     out = np.full(4, np.float32(-0.0))
-    assert len(marked(a, b, 3, Output(out, 0, 2)).indices) == 0
+    assert len(marked(a, b, 3, OutputPlace(out, 0, 2)).indices) == 0
     assert not np.signbit(out).any()

@@ -16,7 +16,7 @@ from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.trace import Trace, Tracer
+from roundlog.capture.tracing.trace import TracedStep, Tracer
 from roundlog.capture.untraceable import reason
 
 _OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
@@ -53,7 +53,7 @@ class _Left:
             self.others.append(name)
 
 
-def traced(task: Task, around: Surroundings) -> tuple[Trace, dict[str, torch.Tensor]]:
+def traced(task: Task, around: Surroundings) -> tuple[TracedStep, dict[str, torch.Tensor]]:
     """A step of the task, traced as the task stands, and again after a step of the user's own. Also the tensors beside
     parameters and buffers that are part of the state. Raises CaptureError if a later step is another one."""
     around.move()  # whatever escapes the trace writes into copies

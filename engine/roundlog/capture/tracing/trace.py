@@ -37,7 +37,7 @@ Named = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class TracedStep:
     """A traced step. The graph's placeholders are the leaves of (states, columns, batch) in this order; its outputs
     are the loss, the next states in the order of `states`, the gradients in the order of `gradients`, and what was
     drawn at random, call by call."""
@@ -114,7 +114,7 @@ class Tracer:
         """Whether a tensor is part of the state, so that whatever takes its place is followed."""
         return any(thing is tensor for tensor in self._originals.values())
 
-    def trace(self) -> Trace:
+    def trace(self) -> TracedStep:
         """Trace a step from where the user's code stands now. Raises CaptureError where PyTorch cannot trace it
         (control flow that depends on values, most often), naming the user's line."""
         task = self._task
@@ -147,7 +147,7 @@ class Tracer:
         _drop_what_nothing_uses(graph.graph)
         _require_followed(graph)
         self._own_constants(graph)
-        return Trace(
+        return TracedStep(
             graph=graph,
             states=self.states,
             columns=self.columns,

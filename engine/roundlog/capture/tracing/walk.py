@@ -46,10 +46,10 @@ from roundlog.capture.tracing.containers import (
 )
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position, parts_of, position_of
 
-Part = tuple[str, Any]
+Member = tuple[str, Any]
 """Part of an object: its path, and itself."""
 
-Opener = Callable[["Walk", str, Any], Iterable[Part]]
+Opener = Callable[["Walk", str, Any], Iterable[Member]]
 """Function that looks into an object of some class."""
 
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -76,13 +76,13 @@ class Walk:
 
     def add(self, name: str, root: object) -> None:
         """Walk from a root. Raises CaptureError for what no capture can follow."""
-        todo: list[Part] = [(name, root)]
+        todo: list[Member] = [(name, root)]
         while todo:
             path, thing = todo.pop()
             if id(thing) in self._seen or (opener := self._opener(type(thing))) is None:
                 continue
             self._seen[id(thing)] = thing
-            inside: list[Part] = []
+            inside: list[Member] = []
             try:
                 for part in opener(self, self._names.get(id(thing), path), thing):
                     inside.append(part)  # what was found before a failure counts
@@ -103,7 +103,7 @@ class Walk:
             known = self._openers[id(kind)] = (kind, _opener_of(kind))
         return known[1]
 
-    def _held(self, path: str, way: tuple[Reader, Restorer] | None, thing: object = None) -> Iterator[Part]:
+    def _held(self, path: str, way: tuple[Reader, Restorer] | None, thing: object = None) -> Iterator[Member]:
         """Items of a container, which is remembered."""
         if way is None:
             return
@@ -113,58 +113,58 @@ class Walk:
             if self._opener(type(item)) is not None:
                 yield container.name_of(key), item
 
-    def _object(self, path: str, thing: Any) -> Iterator[Part]:
+    def _object(self, path: str, thing: Any) -> Iterator[Member]:
         kind = type(thing)
         if id(kind) not in self._slots:
             self._slots[id(kind)] = slots_of(kind)
         yield from self._held(path, attributes_of(thing, self._slots[id(kind)]))
         yield from self._classes(kind)
 
-    def _collection(self, path: str, thing: Any) -> Iterator[Part]:
+    def _collection(self, path: str, thing: Any) -> Iterator[Member]:
         yield from self._held(path, items_of(thing), thing if is_a(thing, (list, deque)) else None)
         if is_a(thing, defaultdict):
             yield path, thing.default_factory
         if type(thing) not in _COLLECTIONS:
             yield from self._object(path, thing)
 
-    def _tuple(self, path: str, thing: Any) -> Iterator[Part]:
+    def _tuple(self, path: str, thing: Any) -> Iterator[Member]:
         items = tuple.__iter__(thing) if is_a(thing, tuple) else frozenset.__iter__(thing)
         yield from ((f"{path}[{number}]", item) for number, item in enumerate(items))
         if type(thing) not in _COLLECTIONS:
             yield from self._object(path, thing)
 
-    def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[Part]:
+    def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[Member]:
         if not isinstance(tensor, FakeTensor) and tensor.layout == torch.strided:
             self.tensors[id(tensor)] = (path, tensor)
             yield from self._held(path, hooks_of(tensor))
         yield from self._object(path, tensor)
 
-    def _module(self, path: str, module: nn.Module) -> Iterator[Part]:
+    def _module(self, path: str, module: nn.Module) -> Iterator[Member]:
         # First, so that what stands in them is named without them.
         yield from ((path, vars(module)[name]) for name in _MODULE_TABLES if name in vars(module))
         yield from self._object(path, module)
 
-    def _torch_generator(self, path: str, thing: torch.Generator) -> Iterable[Part]:
+    def _torch_generator(self, path: str, thing: torch.Generator) -> Iterable[Member]:
         self.generators.append(Generator("", thing.get_state, thing.set_state, generator_key(thing)))
         return ()
 
-    def _system_random(self, path: str, thing: object) -> Iterable[Part]:
+    def _system_random(self, path: str, thing: object) -> Iterable[Member]:
         raise CaptureError(f"{path} draws from the operating system, which nobody can repeat: draw by torch")
 
-    def _random(self, path: str, thing: random.Random) -> Iterator[Part]:
+    def _random(self, path: str, thing: random.Random) -> Iterator[Member]:
         self.generators.append(Generator(path, thing.getstate, thing.setstate))
         yield from self._object(path, thing)
 
-    def _random_state(self, path: str, thing: np.random.RandomState) -> Iterable[Part]:
+    def _random_state(self, path: str, thing: np.random.RandomState) -> Iterable[Member]:
         self.generators.append(Generator(path, thing.get_state, thing.set_state))
         return ()
 
-    def _bits(self, path: str, thing: Any) -> Iterable[Part]:
+    def _bits(self, path: str, thing: Any) -> Iterable[Member]:
         bits = getattr(thing, "bit_generator", thing)
         self.generators.append(Generator(path, lambda: bits.state, functools.partial(setattr, bits, "state")))
         return ()
 
-    def _array(self, path: str, thing: np.ndarray[Any, Any]) -> Iterator[Part]:
+    def _array(self, path: str, thing: np.ndarray[Any, Any]) -> Iterator[Member]:
         plain = thing.view(np.ndarray)
         kept = plain.flags.writeable and not isinstance(thing, np.memmap)
         self.arrays.append(Array(path, plain, plain.copy() if kept else None))
@@ -172,14 +172,14 @@ class Walk:
             yield from ((f"{path}[{number}]", item) for number, item in enumerate(plain.flat))
         yield from self._object(path, thing)
 
-    def _iterator(self, path: str, thing: Any) -> Iterator[Part]:
+    def _iterator(self, path: str, thing: Any) -> Iterator[Member]:
         """An iterator of Python's own, and what it iterates over."""
         self.positions.append(Position(path, thing, position_of(thing)))
         # The list that itertools.cycle keeps is its own, and nobody's to put back.
         own = list if isinstance(thing, itertools.cycle) else ()
         yield from ((path, tuple(part) if is_a(part, own) else part) for part in parts_of(thing))
 
-    def _cache(self, path: str, cache: Any) -> Iterator[Part]:
+    def _cache(self, path: str, cache: Any) -> Iterator[Member]:
         """Function behind `functools.cache` or `functools.lru_cache`, and the results that the cache remembers."""
         yield path, cache.__wrapped__
         if cache.cache_parameters()["maxsize"] is None:
@@ -189,7 +189,7 @@ class Walk:
             yield from ((f"{path}()", part) for part in self.caches[-1].saved)
         yield from self._object(path, cache)
 
-    def _function(self, path: str, function: types.FunctionType) -> Iterator[Part]:
+    def _function(self, path: str, function: types.FunctionType) -> Iterator[Member]:
         users = not function.__code__.co_filename.startswith((*LIBRARIES, "<frozen"))
         if users or self._is_own(str(function.__module__)):  # a library's wrapper of a function of the user's
             yield from ((path, part) for part in (function.__defaults__, function.__kwdefaults__, vars(function)))
@@ -198,7 +198,7 @@ class Walk:
         if users:
             yield from self._globals(function.__globals__, _names(function.__code__), set())
 
-    def _globals(self, variables: dict[str, Any], names: set[str], visited: set[int]) -> Iterator[Part]:
+    def _globals(self, variables: dict[str, Any], names: set[str], visited: set[int]) -> Iterator[Member]:
         """The global variables that a function names, and those that it names of the user's modules."""
         visited.add(id(variables))
         yield from self._held("", globals_of(variables, names))
@@ -207,12 +207,12 @@ class Walk:
             if is_a(module, types.ModuleType) and id(vars(module)) not in visited and self._is_own(module.__name__):
                 yield from self._globals(vars(module), names, visited)
 
-    def _class(self, path: str, kind: type) -> Iterator[Part]:
+    def _class(self, path: str, kind: type) -> Iterator[Member]:
         """A class that somebody holds."""
         if self._is_users(kind):
             yield from self._classes(kind)
 
-    def _classes(self, kind: type) -> Iterator[Part]:
+    def _classes(self, kind: type) -> Iterator[Member]:
         """Attributes of a class, of those that it inherits from, and of their metaclasses."""
         if id(kind) in self._classes_seen:
             return

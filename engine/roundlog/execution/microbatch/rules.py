@@ -15,7 +15,7 @@ from roundlog.execution.microbatch.layout import Layout, on_axis, regrouped
 from roundlog.operators import operator
 from roundlog.operators.elementwise import Elementwise
 from roundlog.operators.registry import integer, ints
-from roundlog.operators.transcendental import Function
+from roundlog.operators.transcendental import ElementaryFunction
 from roundlog.program import Node, TensorType
 
 Needs = tuple[Layout | None, ...]
@@ -28,7 +28,7 @@ def needs(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
         # Empty tensors take no memory, so they are never cut.
         return None
     rule = RULES.get(node.op)
-    if rule is None and isinstance(operator(node.op), Elementwise | Function):
+    if rule is None and isinstance(operator(node.op), Elementwise | ElementaryFunction):
         rule = _broadcast
     return None if rule is None else rule(node, inputs, wanted)
 

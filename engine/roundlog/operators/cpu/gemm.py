@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.gemm_avx512 import Lines, Output, certify_part, sum_part
+from roundlog.kernels.gemm_avx512 import Lines, OutputPlace, certify_part, sum_part
 from roundlog.kernels.gemm_microkernel import COLUMNS, ROWS
 from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.scratch import empty
@@ -59,7 +59,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
                 block,
                 gamma,
                 factor,
-                Output(flat, (batch[0] * rows + row[0]) * columns + column[0], columns, rows * columns),
+                OutputPlace(flat, (batch[0] * rows + row[0]) * columns + column[0], columns, rows * columns),
                 batch[1] - batch[0],
             )
         )
