@@ -75,8 +75,8 @@ class Role(ABC):
                 if not progress.acted and not progress.finished:
                     self.stop.wait(pause)
         finally:
-            if self.stop.is_set() or progress.finished:
-                self.context.workshop.close()
+            # However the role ends: nobody waits for what its threads would come to.
+            self.context.workshop.close()
         return progress
 
     def tell(

@@ -5,9 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from roundlog.arithmetic import MachineError
 from tiebreak.roles.agenda import Duty
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.notices import Progress, ignore
+from tiebreak.roles.role import Role
 from tiebreak.roles.workshop import Errand, Inline, Interrupted, Lane, Threads
 
 ETHER = 10**18
@@ -114,6 +120,31 @@ def test_closing_stops_everything_within_a_moment() -> None:
     assert workshop.close(2.0)
     assert time.monotonic() - started < 1.0
     assert isinstance(run.error, Interrupted) and not waits.done
+
+
+class Broken(Role):
+    """A role whose machine turns out to be broken while it trains."""
+
+    name = "broken"
+
+    def doing(self) -> list[str]:
+        return []
+
+    def look(self) -> Progress:
+        run = self.context.workshop.ask(Lane.RUNS, "run", steps(10**9), SOON)
+        if run.steps:
+            raise MachineError("this process does not round to nearest")
+        return Progress(state="trains")
+
+
+def test_a_role_that_ends_by_an_error_leaves_no_work_behind(workshop: Threads) -> None:
+    """Whoever runs a role in a longer process would be left with a training that nobody waits for."""
+    desk = SimpleNamespace(look=lambda: None, flush=lambda: False, is_busy=False)
+    contract = SimpleNamespace(node=SimpleNamespace(stop=None))
+    context = SimpleNamespace(contract=contract, desk=desk, workshop=workshop, notify=ignore, clock=time.monotonic)
+    with pytest.raises(MachineError):
+        Broken(cast(RoleContext, context)).run(poll=0.001)
+    assert workshop.close(0.0), "its run has ended"
 
 
 def test_inline_work_is_done_when_it_was_asked_for() -> None:
