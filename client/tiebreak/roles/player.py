@@ -63,7 +63,9 @@ class Games:
             if decision is None:
                 working = True
             elif isinstance(decision, Helpless):
-                self._tell(What.WARNING, f"cannot move in game {game_id}: {decision.why}", game_id)
+                self._tell(
+                    What.WARNING, f"cannot move in game {game_id}: {decision.why}; {self._advice(game)}", game_id
+                )
             elif isinstance(decision, Wait):
                 waits.append(decision)
             elif not isinstance(decision, Need | NeedChunk | Over):
@@ -73,6 +75,15 @@ class Games:
             return Progress(working=working, state=f"plays {len(deadlines)} games", deadline=deadline)
         first = min(waits, key=lambda wait: math.inf if wait.until is None else wait.until)
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
+
+    def _advice(self, game: GameView) -> str:
+        """What whoever runs this role can do about a game in which it cannot move."""
+        if self._role.context.now() > game.deadlines[self._side]:
+            return "that game is lost: keep this role running, so that no other is"
+        return (
+            "let this role run in the directory that the claim or the challenge was made from, on a sound machine, "
+            "before its clock runs out"
+        )
 
     def tell_ended(self, games: Mapping[int, GameView]) -> None:
         """Tells the outcome of each game that is over; once, unless it changes."""

@@ -23,7 +23,7 @@ from roundlog.adjudication.adjudicate import (
     run_segment,
     segments,
 )
-from roundlog.adjudication.partial import Partial, decode_partial, start
+from roundlog.adjudication.partial import RunningResult, decode_partial, start
 from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from tiebreak.chain.records import (
@@ -259,7 +259,7 @@ class ContractModel(Transitions):
             raise Refused("descriptor")
         return decode_descriptor(encoded)
 
-    def _partial(self, d: Descriptor, data: bytes) -> Partial:
+    def _partial(self, d: Descriptor, data: bytes) -> RunningResult:
         try:
             return decode_partial(d, data)
         except DescriptorError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from hashlib import sha256
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from contract_model import ContractModel
@@ -32,6 +34,9 @@ from tiebreak.game import (
     next_move,
     timeout_is_due,
 )
+from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.player import Games
 
 INITIAL = sha256(b"initial").digest()
 SHAPES = [*itertools.product(range(1, 7), range(1, 7)), (9, 3), (13, 1), (1, 11)]
@@ -278,6 +283,22 @@ def test_whoever_has_no_tree_under_its_root_is_helpless_and_says_why() -> None:
     assert lost == Helpless("the challenger's root at level CHECKPOINT is not over the states at hand")
     short = Known({(): Leaves(stranger.claim.payloads[:-1])})
     assert isinstance(next_move(model.view(), Side.CHALLENGER, short, model.now), Helpless)
+
+
+def test_a_player_that_cannot_move_says_what_to_do() -> None:
+    shape, told = (3, 2), list[str]()
+    honest, stranger = Party(shape, None), Party(shape, 3)
+    model = start(shape, honest, stranger)
+    role = SimpleNamespace(
+        context=SimpleNamespace(now=lambda: model.now), notify_job=lambda what, text, game: told.append(text)
+    )
+    player, evidence = Games(cast(JobRole, role), Side.CHALLENGER), SimpleNamespace(at_hand=honest.known.trees.get)
+    game = model.view()
+    player.play({7: game}, cast(Evidence, evidence))
+    model.now = game.deadlines[Side.CHALLENGER] + 1
+    player.play({7: game}, cast(Evidence, evidence))
+    assert "not over the states at hand; let this role run in the directory that the claim" in told[0]
+    assert "clock ran out" in told[1] and "keep this role running" in told[1] and len(told) == 2
 
 
 def test_a_party_never_opens_a_level_that_does_not_carry_what_it_claimed_above() -> None:
