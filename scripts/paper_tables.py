@@ -162,8 +162,8 @@ def divergence_asks(task: Ask, profile: str, room: Path) -> list[Ask]:
     ]
 
 
-def divergence(task: Ask, room: Path) -> dict[str, Any]:
-    """Table 6 and Figures 2 and 4, from the runs' snapshots."""
+def divergence(task: Ask, losses: list[float], room: Path) -> dict[str, Any]:
+    """Table 6 and Figures 2 and 4, from the runs' snapshots. losses: those of the run "plain A"."""
     steps = task["steps"]
 
     def curve(a: str, b: str) -> list[float]:
@@ -177,6 +177,7 @@ def divergence(task: Ask, room: Path) -> dict[str, Any]:
 
     return {
         "steps": steps,
+        "losses": losses,
         "curves": {
             "plain FP32, A and B": curve("plain A", "plain B"),
             "plain FP32, A and C": curve("plain A", "plain C"),
@@ -217,7 +218,7 @@ def of_model(model: str, size: Size, room: Path) -> dict[str, Any]:
         "thresholds": tau,
         "corrections": correction_rows(asks, trained[: len(asks)], audited[: len(asks)]),
         "times": {policy: times(model, arguments, size.timed_rounds, policy) for policy in POLICIES},
-        "divergence": divergence(drift, place),
+        "divergence": divergence(drift, trained[len(asks)]["losses"], place),
     }
 
 

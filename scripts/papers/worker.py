@@ -181,19 +181,20 @@ def _keep(ask: dict[str, Any], step: int, engine: Engine) -> None:
 
 
 def plain(ask: dict[str, Any]) -> dict[str, Any]:
-    """PyTorch alone, in FP32; `order` is another seed for the order of the data, or None."""
+    """PyTorch alone, in FP32, and its losses; `order` is another seed for the order of the data, or None."""
     task = make(ask["model"], ask["arguments"], ask["steps"])
     job = Job.read(Path(ask["job"]))
     initial = {name.partition("/")[2]: tensor for name, tensor in job.initial.items() if name[:5] != "slot/"}
     task.model.load_state_dict(initial, strict=False)
     spec = job.spec if ask.get("order") is None else replace(job.spec, seed=ask["order"])
     batches, training = Batches(job.dataset, spec), PlainTraining(task)
+    losses = []
     for step in range(ask["steps"]):
-        training.step(step, dict(zip(job.dataset, batches.load(step), strict=True)))
+        losses.append(training.step(step, dict(zip(job.dataset, batches.load(step), strict=True))))
         named = {f"parameter/{k}": v.detach() for k, v in training.model.named_parameters()}
         named |= {f"buffer/{k}": v.detach() for k, v in training.model.named_buffers()}
         save_tensors(Path(ask["snapshots"]) / f"{step}.safetensors", named)
-    return {}
+    return {"losses": losses}
 
 
 def timing(ask: dict[str, Any]) -> dict[str, Any]:
