@@ -33,6 +33,7 @@ ARTIFACTS = ROOT / "client" / "tiebreak" / "chain" / "artifacts"
 CONTRACTS = {
     "VerificationGame": "src/VerificationGame.sol",
     "Claims": "src/Claims.sol",
+    "Auditing": "src/Auditing.sol",
     "LevelOpenings": "src/LevelOpenings.sol",
     "Proofs": "src/Proofs.sol",
     "Verdicts": "src/Verdicts.sol",

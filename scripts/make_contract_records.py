@@ -28,7 +28,14 @@ BASES = {"Side": "SideMethods", "GameView": "GameMethods[LevelView]"}
 CLIENTS_OWN = {"TrainingSpec": "PostedSpec"}
 """Struct -> class of the client that stands for it."""
 
-DEFAULTS = {("Terms", "trainer"): "ANYONE"}
+DEFAULTS = {
+    ("Terms", "trainer"): "ANYONE",
+    **{
+        ("Terms", field): "0"
+        for field in ("attestationsNeeded", "auditWindow", "openingWindow", "auditFee", "attestationBond")
+    },
+}
+"""Values of fields that most jobs leave as they are: anyone may train, and no attestation is needed."""
 ZEROS = {"Children": "NO_CHILDREN", "OperandRoot": "NO_OPERAND"}
 """Struct -> name of the constant in which all of it is zero."""
 

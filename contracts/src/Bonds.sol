@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {GameId, IVerificationGame} from "./IVerificationGame.sol";
+import {IVerificationGame} from "./IVerificationGame.sol";
+import {GameId} from "./Types.sol";
 
 /// @notice Amounts that the contract owes to accounts, outside of the escrows.
 struct Ledger {
@@ -29,12 +30,26 @@ library Bonds {
     /// @dev Half, because a winner who gets all of it could lose to itself for free. A quarter to nobody, because trainer, challenger and
     ///      customer may all be one: even they lose something by losing. `docs/economics.md` has the numbers.
     /// @param spent wei on the winner's meter
-    function split(uint128 bond, uint256 spent) internal pure returns (Shares memory shares) {
+    function split(uint256 bond, uint256 spent) internal pure returns (Shares memory shares) {
         uint256 most = bond / 4;
         shares.gas = spent < most ? spent : most;
         uint256 rest = bond - shares.gas;
         (shares.half, shares.quarter) = (rest / 2, rest / 4);
         shares.burnt = rest - shares.half - shares.quarter;
+    }
+
+    /// @notice Takes a bond that nobody has won: half to the customer, half to nobody, so that not even the customer gains by it for sure.
+    /// @param game zero: the bond was lost in no game
+    function forfeit(Ledger storage self, GameId game, address customer, uint256 bond) internal {
+        uint256 burnt = bond / 2;
+        credit(self, customer, bond - burnt);
+        burn(self, game, burnt);
+    }
+
+    /// @notice What each of `count` attestations gets of the audit fee. The rest, less than `count` wei, is the customer's.
+    function share(uint256 fee, uint256 count) internal pure returns (uint256 each, uint256 rest) {
+        each = fee / count;
+        rest = fee - each * count;
     }
 
     function credit(Ledger storage self, address account, uint256 amount) internal {

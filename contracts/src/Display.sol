@@ -3,11 +3,11 @@ pragma solidity 0.8.37;
 
 import {Bisections, Search, Side} from "./Bisection.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
-import {JobStatus, Outcome, Phase, Reason} from "./IVerificationGame.sol";
+import {GameId, JobStatus, Outcome, Phase, Reason} from "./Types.sol";
 import {Level} from "./Level.sol";
 import {Meter} from "./Meter.sol";
-import {Claim, Game, Job, Records} from "./Records.sol";
-import {ClaimView, GameView, JobView, LevelView} from "./Views.sol";
+import {Audit, Audits, Claim, Game, Job, Records} from "./Records.sol";
+import {AuditView, AuditsView, ClaimView, GameView, JobView, LevelView} from "./Views.sol";
 
 /// @title Views of jobs and games
 /// @notice A contract of its own for the sake of the limit on code; it reads the storage of the game that calls it. Answers are encoded here,
@@ -37,13 +37,54 @@ library Display {
         if (job.claim.trainer != address(0)) shown.claim = showClaim(job);
         shown.liveGames = job.liveGames;
         shown.gameCount = uint64(job.games.length);
-        if (job.status == JobStatus.CLAIMED) shown.queuedGames = shown.gameCount - job.started;
+        if (job.status == JobStatus.CLAIMED || job.status == JobStatus.APPEALABLE) {
+            shown.queuedGames = shown.gameCount - job.started;
+        }
         shown.attestations = job.attestations;
+        shown.audits = showAudits(job);
+    }
+
+    function showAudits(Job storage job) private view returns (AuditsView memory shown) {
+        Audits storage audits = job.audits;
+        shown.count = uint64(audits.all.length);
+        if (!audits.sealedAt.isNever()) {
+            (shown.auditDeadline, shown.openingDeadline) = (job.auditDeadline(), job.openingDeadline());
+            if (!job.claim.committedAt.isNever()) shown.auditOpeningDeadline = job.auditOpeningDeadline();
+        }
+        if (!audits.decidedAt.isNever()) (shown.verdict, shown.appealDeadline) = (audits.verdict, job.appealDeadline());
+        shown.lost = audits.lost;
+    }
+
+    /// @notice Audits as `IVerificationGame.auditsOf` returns them.
+    function auditsOf(Job storage job, uint256 offset, uint256 limit) external view returns (bytes memory) {
+        Audit[] storage all = job.audits.all;
+        AuditView[] memory page = new AuditView[](pageSize(all.length, offset, limit));
+        for (uint256 i = 0; i < page.length; ++i) {
+            Audit storage audit = all[offset + i];
+            page[i] = AuditView(audit.auditor, audit.status, audit.appeal, audit.seal, audit.logCid, audit.modelCid);
+        }
+        return abi.encode(page);
+    }
+
+    /// @notice Games as `IVerificationGame.gamesOf` returns them.
+    function gamesOf(Job storage job, uint256 offset, uint256 limit) external view returns (bytes memory) {
+        GameId[] storage all = job.games;
+        GameId[] memory page = new GameId[](pageSize(all.length, offset, limit));
+        for (uint256 i = 0; i < page.length; ++i) {
+            page[i] = all[offset + i];
+        }
+        return abi.encode(page);
+    }
+
+    function pageSize(uint256 count, uint256 offset, uint256 limit) private pure returns (uint256) {
+        uint256 left = offset < count ? count - offset : 0;
+        return limit < left ? limit : left;
     }
 
     function showClaim(Job storage job) private view returns (ClaimView memory shown) {
         Claim storage claim = job.claim;
         shown.trainer = claim.trainer;
+        if (claim.committedAt.isNever()) return shown;
         shown.checkpointRoot = claim.checkpointRoot;
         shown.finalStateRoot = claim.finalStateRoot;
         shown.logCid = claim.logCid;
@@ -59,10 +100,10 @@ library Display {
 
     function showGame(Game storage game, Job storage job) private view returns (GameView memory shown) {
         shown.job = game.job;
-        shown.trainer = job.claim.trainer;
-        shown.challenger = game.challenger;
+        (shown.trainer, shown.challenger) = (job.party(game, Side.TRAINER), game.challenger);
+        shown.isAppeal = game.isAppeal;
         (shown.phase, shown.outcome, shown.reason) = (game.phase, game.outcome, game.reason);
-        if (job.status == JobStatus.REJECTED && game.phase != Phase.OVER) {
+        if (game.isVoid(job)) {
             (shown.phase, shown.outcome, shown.reason) = (Phase.OVER, Outcome.VOID, Reason.CLAIM_REJECTED);
         }
         if (shown.phase == Phase.QUEUED) shown.ahead = game.place - job.started;

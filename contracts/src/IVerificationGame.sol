@@ -6,106 +6,10 @@ import {Children, Side} from "./Bisection.sol";
 import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
-import {Duration, Timestamp} from "./Time.sol";
+import {Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
-import {Answer, GameView, JobView} from "./Views.sol";
-
-/// @notice A posted training job. Counted from 1.
-type JobId is uint64;
-
-/// @notice One challenger's game against one claim. Counted from 1 over all jobs.
-type GameId is uint64;
-
-/// @notice Terms of a job: the customer's offer and conditions. Amounts in wei.
-struct Terms {
-    /// Escrowed with the job; the trainer's once the claim is final.
-    uint128 reward;
-    /// Sent with the claim.
-    uint128 trainerBond;
-    /// Sent with every challenge.
-    uint128 challengerBond;
-    /// From the posting to the last instant at which a trainer may commit.
-    Duration commitWindow;
-    /// From the claim to the last instant at which an auditor may challenge.
-    Duration challengeWindow;
-    /// Each side's whole thinking time in one game.
-    Duration clockAllowance;
-    /// The referee's time for one verdict.
-    Duration refereeAllowance;
-    /// Games that are played at a time; all others wait for their turn, and their clocks with them.
-    uint32 concurrentGames;
-    /// The only account that may commit; zero for anyone.
-    address trainer;
-}
-
-/// @notice Status of a job.
-enum JobStatus {
-    /// No such job.
-    NONE,
-    /// Posted; waits for a claim.
-    OPEN,
-    /// A trainer has committed; may be challenged, and becomes FINAL or REJECTED.
-    CLAIMED,
-    /// The claim stands; reward and bond are the trainer's.
-    FINAL,
-    /// A game ended against the claim; the reward is the customer's again.
-    REJECTED,
-    /// Nobody committed in time; the reward is the customer's again.
-    EXPIRED
-}
-
-/// @notice Phase of a game.
-enum Phase {
-    /// No such game.
-    NONE,
-    /// Waits until an earlier game of the job is over; no clock runs.
-    QUEUED,
-    /// One side's clock runs: `bisect` is due from `turn`.
-    BISECTION,
-    /// The clock of each side that has not spoken yet runs: `openLevel` at levels CHECKPOINT and STEP, `openOperator` at OPERATOR,
-    /// `openPartials` at PARTIAL.
-    OPENING,
-    /// The trainer's clock runs: `postChunk`.
-    POSTING,
-    /// The challenger's clock runs: `proveStore` at OPERATOR, `proveElement` or `disputeSum` at CHUNK, `proveSegment` at PARTIAL.
-    PROVING,
-    /// The referee's clock runs: `adjudicate`.
-    REFEREE,
-    /// Over; see `outcome`.
-    OVER
-}
-
-/// @notice Outcome of a game.
-enum Outcome {
-    /// Still live.
-    NONE,
-    /// The challenger lost its bond; the claim stands as far as this game goes.
-    TRAINER_WON,
-    /// The trainer lost its bond; the claim is rejected.
-    CHALLENGER_WON,
-    /// Both sides' padding was wrong, or both let their time run out; the claim is rejected, and of both bonds half is the
-    /// customer's and half is burnt.
-    BOTH_LOST,
-    /// The referee fell silent; the claim is rejected, both bonds return.
-    UNDECIDED,
-    /// Another game rejected the claim first; the challenger's bond returns.
-    VOID
-}
-
-/// @notice Reason for which a game ended.
-enum Reason {
-    NONE,
-    /// The contract has computed what was disputed: an element, a segment, or what a store keeps.
-    PROOF,
-    /// The referee's verdict.
-    VERDICT,
-    /// A clock ran out.
-    TIMEOUT,
-    /// The trees first differ in the padding, where only PAD is right.
-    PADDING,
-    /// The claim was rejected in another game.
-    CLAIM_REJECTED
-}
+import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";
+import {Answer, AuditView, GameView, JobView} from "./Views.sol";
 
 /// @title Verification game
 /// @notice A customer posts a job, a trainer claims a result, anyone may challenge the claim; a game between the two finds the first
@@ -121,7 +25,9 @@ enum Reason {
 ///            disputeSum, openPartials by either, bisect x depth(PARTIAL), proveSegment      if its terms make several segments.
 ///      A challenge for which there is no place waits (QUEUED) until an earlier game is over, in the order of the challenges.
 ///      At any point claimTimeout once a clock has run out; then releaseBond by the other challengers, and withdraw.
-///      An undisputed claim: postJob, commit, (attest), finalize, withdraw.
+///      An undisputed claim: postJob, commit, (attest), finalize, collect by whoever attested with a bond, withdraw.
+///      Blind audits: sealClaim and sealAudit instead of commit and attest; then openClaim, openAudit, and startGame for each challenge.
+///      Bonded attestations against a game that a challenger has won: appeal, a game of its own; then finalize.
 ///      Errors of proofs and openings: see `Merkle`, `Bisections`, `Clocks`, and the adjudicator that the spec names.
 interface IVerificationGame {
     // ------------------------------------------------------------------------------------------------------------------ events
@@ -130,8 +36,14 @@ interface IVerificationGame {
     event JobPosted(
         JobId indexed job, address indexed customer, bytes32 indexed specHash, TrainingSpec spec, Terms terms, string jobCid
     );
-    /// @notice Nobody has committed in time; the reward is the customer's again.
+    /// @notice Nobody has claimed in time, or opened a sealed claim in time; the reward is the customer's again.
     event JobExpired(JobId indexed job);
+    /// @notice A trainer has sealed a claim; audits may be sealed until the deadline.
+    event ClaimSealed(JobId indexed job, address indexed trainer, bytes32 seal, Timestamp auditDeadline);
+    /// @notice An auditor has sealed an audit.
+    event AuditSealed(JobId indexed job, address indexed auditor, bytes32 seal);
+    /// @notice A sealed claim or audit was not opened in time; its bond is lost.
+    event SealForfeited(JobId indexed job, address indexed account);
     /// @notice A trainer has claimed a result.
     event Committed(
         JobId indexed job,
@@ -142,8 +54,8 @@ interface IVerificationGame {
         string modelCid,
         Timestamp challengeDeadline
     );
-    /// @notice An auditor states that its audit gave the same root.
-    event Attested(JobId indexed job, address indexed auditor);
+    /// @notice An auditor states that its audit gave the same root, and where it serves log and model.
+    event Attested(JobId indexed job, address indexed auditor, string logCid, string modelCid);
     /// @notice A claim is challenged with another root.
     event Challenged(JobId indexed job, GameId indexed game, address indexed challenger, Node checkpointRoot);
     /// @notice A game's turn has come: its clocks run from now on.
@@ -198,9 +110,21 @@ interface IVerificationGame {
     event ClaimRejected(JobId indexed job, GameId indexed game);
     /// @notice The claim stands; reward and bond are the trainer's.
     event ClaimFinal(JobId indexed job, address indexed trainer, bytes32 finalStateRoot);
+    /// @notice Too few have attested to the claim; everybody has back what it paid in.
+    event ClaimLapsed(JobId indexed job, address indexed trainer);
+    /// @notice A game has ended against a claim with bonded attestations, whose auditors may appeal until the deadline.
+    event VerdictAppealable(JobId indexed job, GameId indexed game, Timestamp appealDeadline);
+    /// @notice An auditor plays the game that the trainer has lost again, on the trainer's side.
+    event Appealed(JobId indexed job, GameId indexed game, address indexed appellant);
+    /// @notice No appeal was won: the verdict takes the bonds of trainer and attestations.
+    event VerdictUpheld(JobId indexed job, GameId indexed game);
+    /// @notice An appeal was won: the bonds of the attestations return.
+    event VerdictOverturned(JobId indexed job, GameId indexed game);
+    /// @notice An auditor's bond is credited to it, with its share of the fee if the claim is final.
+    event Collected(JobId indexed job, address indexed auditor, uint256 amount);
     /// @notice An account may withdraw so much more.
     event Credited(address indexed account, uint256 amount);
-    /// @notice A part of the bonds that were lost in this game stays in the contract for good.
+    /// @notice A part of the bonds that were lost in this game stays in the contract for good; game 0: of a bond that was not opened.
     event Burnt(GameId indexed game, uint256 amount);
     /// @notice An account has been paid everything that was credited to it.
     event Withdrawn(address indexed account, uint256 amount);
@@ -231,7 +155,20 @@ interface IVerificationGame {
     error TooEarly(Timestamp current, Timestamp deadline);
     /// @notice The side has let its clock run out; it cannot move any more.
     error ClockRanOut(GameId game, Side side, Timestamp deadline);
+    /// @notice The account has an audit of this job already.
     error AlreadyAttested(JobId job, address auditor);
+    /// @notice The job's claim and audits are sealed first.
+    error AuditsAreBlind(JobId job);
+    /// @notice The job's claim and audits are not sealed.
+    error AuditsAreOpen(JobId job);
+    /// @notice What was opened is not what this account has sealed.
+    error WrongSeal(bytes32 computed, bytes32 expected);
+    error WrongAuditStatus(JobId job, address auditor, AuditStatus actual, AuditStatus expected);
+    error AlreadyAppealed(GameId appeal);
+    /// @notice The account's audit has brought nothing, or not yet.
+    error NothingToCollect(JobId job, address auditor);
+    /// @notice No game waits, or there is no place for one, or audits are still being opened.
+    error NoGameToStart(JobId job);
     /// @notice The account has a game with this root, which is not over: a second bond would win nothing.
     error AlreadyChallenged(GameId game);
     /// @notice The root is not the one that the trainer committed to.
@@ -273,11 +210,12 @@ interface IVerificationGame {
 
     // -------------------------------------------------------------------------------------------------------------- the claim
 
-    /// @notice Posts a job and escrows its reward (`msg.value` = `terms.reward`).
+    /// @notice Posts a job and escrows its reward and fee (`msg.value` = `terms.reward` + `terms.auditFee`).
     /// @param jobCid content address of the job's files, 1 to 128 bytes
     function postJob(TrainingSpec calldata spec, Terms calldata terms, string calldata jobCid) external payable returns (JobId job);
 
-    /// @notice Returns the reward of a job to which nobody committed in time. Anyone may send it.
+    /// @notice Returns reward and fee of a job to which nobody committed in time, or whose sealed claim was not opened in time. Such a
+    ///         claim's bond is lost: half is the customer's, half is burnt. Anyone may send it.
     function reclaim(JobId job) external;
 
     /// @notice Claims a result (`msg.value` = `terms.trainerBond`).
@@ -295,10 +233,44 @@ interface IVerificationGame {
         string calldata modelCid
     ) external payable;
 
-    /// @notice States in public that the caller's audit gave the same root. Moves no money; once per account.
+    /// @notice Blind audits: claims a result that is not known yet (`msg.value` = `terms.trainerBond`).
+    /// @param specHash of the job's spec
+    /// @param seal keccak256 of the encoding of chain id, this contract, job, sender, root, final state, both addresses and a salt (`Seals`)
+    function sealClaim(JobId job, bytes32 specHash, bytes32 seal) external payable;
+
+    /// @notice Opens the sender's sealed claim, strictly after the audit deadline and by the opening deadline.
+    /// @param salt of the seal; the rest as of `commit`
+    function openClaim(
+        JobId job,
+        Node checkpointRoot,
+        bytes32 finalStateRoot,
+        bytes32[] calldata proof,
+        string calldata logCid,
+        string calldata modelCid,
+        bytes32 salt
+    ) external;
+
+    /// @notice States that the caller's audit gave the same root (`msg.value` = `terms.attestationBond`), once per account, and, where the job
+    ///         needs attestations, that the caller serves log and model by these addresses.
     /// @param specHash of the job's spec
     /// @param checkpointRoot the root that the auditor computed, which has to be the committed one
-    function attest(JobId job, bytes32 specHash, Node checkpointRoot) external;
+    function attest(JobId job, bytes32 specHash, Node checkpointRoot, string calldata logCid, string calldata modelCid)
+        external
+        payable;
+
+    /// @notice Blind audits: states a root that is not known yet (`msg.value` = `terms.attestationBond`), once per account.
+    /// @param specHash of the job's spec
+    /// @param seal keccak256 of the encoding of chain id, this contract, job, sender, root and a salt (`Seals`)
+    function sealAudit(JobId job, bytes32 specHash, bytes32 seal) external payable;
+
+    /// @notice Opens the sender's sealed audit by the audit opening deadline; else its bond is lost. With the trainer's root it attests to the
+    ///         claim, with another one it is a challenge.
+    /// @param logCid where the auditor serves the log; of an attestation
+    /// @param modelCid where it serves the model
+    /// @return game the challenge's; zero if it attests
+    function openAudit(JobId job, Node checkpointRoot, string calldata logCid, string calldata modelCid, bytes32 salt)
+        external
+        returns (GameId game);
 
     /// @notice Challenges the claim (`msg.value` = `terms.challengerBond`). The game starts, and with it the challenger's clock, at once if fewer
     ///         than `terms.concurrentGames` are live, else when its turn comes.
@@ -307,8 +279,20 @@ interface IVerificationGame {
     /// @param checkpointRoot the root that the challenger computed
     function challenge(JobId job, bytes32 specHash, Node claimedRoot, Node checkpointRoot) external payable returns (GameId game);
 
-    /// @notice Pays the trainer, strictly after the challenge deadline and with no game live or queued. Anyone may send it.
+    /// @notice Blind audits: starts the game whose turn it is, once all audits were opened or lost. Anyone may send it.
+    function startGame(JobId job) external;
+
+    /// @notice Plays the game that the trainer has lost again (`msg.value` = `terms.challengerBond`), once for each attestation with a bond.
+    /// @param specHash of the job's spec
+    function appeal(JobId job, bytes32 specHash) external payable returns (GameId game);
+
+    /// @notice Ends a job, with no game live or queued: strictly after the challenge deadline it pays the trainer, or, with too few
+    ///         attestations, everybody back; strictly after the appeal deadline, the winner. Anyone may send it.
     function finalize(JobId job) external;
+
+    /// @notice Credits an auditor's bond, and its share of the fee, once the job is over, or takes the bond of an audit that was not opened.
+    ///         Anyone may send it.
+    function collect(JobId job, address auditor) external;
 
     // --------------------------------------------------------------------------------------------------------------- the game
 
@@ -371,6 +355,9 @@ interface IVerificationGame {
 
     /// @notice Games of a job in the order of their challenges, which is that in which they start, `limit` of them at most, from `offset`.
     function gamesOf(JobId job, uint256 offset, uint256 limit) external view returns (GameId[] memory);
+
+    /// @notice Audits with a bond in the order in which they came, `limit` of them at most, from `offset`.
+    function auditsOf(JobId job, uint256 offset, uint256 limit) external view returns (AuditView[] memory);
 
     /// @notice Jobs ever posted; their ids are 1 to this.
     function jobCount() external view returns (uint64);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {IVerificationGame, Terms} from "./IVerificationGame.sol";
+import {IVerificationGame} from "./IVerificationGame.sol";
+import {Terms} from "./Types.sol";
 import {Merkle} from "./Merkle.sol";
 import {Duration} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
@@ -27,6 +28,13 @@ library Limits {
     /// @notice A challenger risks at least a quarter of what the trainer does, and never more.
     uint256 internal constant BOND_RATIO = 4;
     uint256 internal constant MAX_CONCURRENT_GAMES = 1024;
+    /// @notice More attestations than this no job needs. There is no limit on how many it may get.
+    uint256 internal constant MAX_ATTESTATIONS_NEEDED = 32;
+    /// @notice A blind audit repeats the whole run.
+    uint256 internal constant MIN_AUDIT_WINDOW = 1 hours;
+    uint256 internal constant MAX_AUDIT_WINDOW = 90 days;
+    /// @notice Whoever opens too late loses its bond.
+    uint256 internal constant MIN_OPENING_WINDOW = 1 hours;
     /// @notice Seconds between two blocks of Ethereum, and blocks until a transaction that was just too late for one stands in the next.
     uint256 internal constant BLOCK_TIME = 12;
     uint256 internal constant BLOCKS_PER_MOVE = 2;
@@ -82,13 +90,34 @@ library Limits {
     function checkTerms(TrainingSpec calldata spec, Terms calldata terms) private pure {
         within("reward", terms.reward, MIN_AMOUNT, type(uint128).max);
         // INVARIANT: nobody plays for nothing; a free challenge would let anyone hold up a claim and make the trainer pay gas.
-        within("trainerBond", terms.trainerBond, atLeast(divideUp(terms.reward, REWARD_PER_BOND)), type(uint128).max);
+        // A trainer in league with auditors could have the fee besides the reward.
+        uint256 paid = uint256(terms.reward) + terms.auditFee;
+        within("trainerBond", terms.trainerBond, atLeast(divideUp(paid, REWARD_PER_BOND)), type(uint128).max);
         within("challengerBond", terms.challengerBond, atLeast(divideUp(terms.trainerBond, BOND_RATIO)), terms.trainerBond);
         within("concurrentGames", terms.concurrentGames, 1, MAX_CONCURRENT_GAMES);
         window("commitWindow", terms.commitWindow, 1, MAX_COMMIT_WINDOW);
         window("challengeWindow", terms.challengeWindow, MIN_CHALLENGE_WINDOW, MAX_CHALLENGE_WINDOW);
         window("clockAllowance", terms.clockAllowance, leastClock(spec, terms.concurrentGames), MAX_CLOCK);
         window("refereeAllowance", terms.refereeAllowance, MIN_REFEREE, MAX_REFEREE);
+        checkAudits(terms);
+    }
+
+    function checkAudits(Terms calldata terms) private pure {
+        within("attestationsNeeded", terms.attestationsNeeded, 0, MAX_ATTESTATIONS_NEEDED);
+        if (terms.attestationsNeeded == 0) {
+            within("auditFee", terms.auditFee, 0, 0);
+            within("attestationBond", terms.attestationBond, 0, 0);
+            window("auditWindow", terms.auditWindow, 0, 0);
+            window("openingWindow", terms.openingWindow, 0, 0);
+        } else if (terms.auditWindow.isZero() && terms.openingWindow.isZero()) {
+            within("attestationBond", terms.attestationBond, MIN_AMOUNT, type(uint128).max);
+        } else {
+            // INVARIANT: a sealed audit may turn out to be a challenge, so it comes with a challenger's bond.
+            within("attestationBond", terms.attestationBond, terms.challengerBond, terms.challengerBond);
+            window("auditWindow", terms.auditWindow, MIN_AUDIT_WINDOW, MAX_AUDIT_WINDOW);
+            // INVARIANT: challenges are possible when all audits are open.
+            window("openingWindow", terms.openingWindow, MIN_OPENING_WINDOW, Duration.unwrap(terms.challengeWindow) - 1);
+        }
     }
 
     /// @notice The least clock of a side, in seconds: with less, one that answers every move in the very next block could lose by time. It is

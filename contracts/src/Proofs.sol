@@ -5,7 +5,8 @@ import {Finding, Outline, Partial, Question, Setting} from "./adjudication/IAdju
 import {Openings} from "./adjudication/Openings.sol";
 import {Bisections, Search, Side} from "./Bisection.sol";
 import {Transitions} from "./Transitions.sol";
-import {GameId, IVerificationGame, Outcome, Phase} from "./IVerificationGame.sol";
+import {IVerificationGame} from "./IVerificationGame.sol";
+import {GameId, Outcome, Phase} from "./Types.sol";
 import {Level} from "./Level.sol";
 import {Merkle, Node} from "./Merkle.sol";
 import {ElementProof, OperandRoot, SegmentProof} from "./Moves.sol";

@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {Search, Side} from "./Bisection.sol";
 import {ClockPair} from "./Clock.sol";
-import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
+import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";
 import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
 import {Ends} from "./Queue.sol";
@@ -15,6 +15,7 @@ import {ElementView, OperatorView} from "./Views.sol";
 /// @notice A trainer's claim.
 struct Claim {
     address trainer;
+    /// When it was made, or, with blind audits, opened.
     Timestamp committedAt;
     Node checkpointRoot;
     /// The left and the right child of `checkpointRoot`, known from the proof of its last leaf; they spare every game a move.
@@ -23,6 +24,38 @@ struct Claim {
     bytes32 finalStateRoot;
     string logCid;
     string modelCid;
+}
+
+/// @notice An account's audit of a claim that needs attestations.
+struct Audit {
+    address auditor;
+    AuditStatus status;
+    /// The appeal that this auditor has made; zero: none.
+    GameId appeal;
+    bytes32 seal;
+    string logCid;
+    string modelCid;
+}
+
+/// @notice What blind audits and appeals add to a job.
+struct Audits {
+    /// When the trainer sealed its claim.
+    Timestamp sealedAt;
+    /// When a game ended against the claim.
+    Timestamp decidedAt;
+    /// That game, once there may be appeals.
+    GameId verdict;
+    /// Whether the verdict was upheld, and has taken the bonds of the attestations.
+    bool lost;
+    /// Attestations whose bonds the verdict may take.
+    uint64 atStake;
+    bytes32 claimSeal;
+    /// In the order in which they came.
+    Audit[] all;
+    /// Index in `all`, plus one.
+    mapping(address auditor => uint256) place;
+    /// What stands for the audit of whoever has none; never written.
+    Audit none;
 }
 
 struct Job {
@@ -42,9 +75,12 @@ struct Job {
     GameId[] games;
     /// Ends of the list of games that have this root of the challenger's and are not lost. See `Queue`.
     mapping(Node root => Ends) withRoot;
+    /// The same of challenges that were sealed before the claim was opened.
+    mapping(Node root => Ends) sealedWithRoot;
     mapping(address auditor => bool) attested;
     /// The latest game of an account with this root.
     mapping(address challenger => mapping(Node root => GameId)) challenged;
+    Audits audits;
 }
 
 /// @notice A game. The order of the fields is that of the words of storage which a move touches.
@@ -57,6 +93,9 @@ struct Game {
     Reason reason;
     Level level;
     bool bondHeld;
+    bool isAppeal;
+    /// Whether the challenge was sealed before the claim was opened.
+    bool wasSealed;
     address challenger;
     ClockPair clocks;
     /// Search of the present level.
@@ -73,10 +112,17 @@ struct Game {
     /// The neighbours among the games with the same root.
     GameId previous;
     GameId next;
+    /// Of an appeal: the auditor on the trainer's side.
+    address appellant;
 }
 
 /// @title Values that follow from the records
 library Records {
+    /// @notice What the customer has paid in: reward and audit fee.
+    function escrowed(Job storage job) internal view returns (uint256) {
+        return uint256(job.terms.reward) + job.terms.auditFee;
+    }
+
     function commitDeadline(Job storage job) internal view returns (Timestamp) {
         return job.postedAt.add(job.terms.commitWindow);
     }
@@ -85,8 +131,40 @@ library Records {
         return job.claim.committedAt.add(job.terms.challengeWindow);
     }
 
+    /// @notice The last instant at which auditors may seal their audits.
+    function auditDeadline(Job storage job) internal view returns (Timestamp) {
+        return job.audits.sealedAt.add(job.terms.auditWindow);
+    }
+
+    /// @notice The last instant at which the trainer may open its sealed claim.
+    function openingDeadline(Job storage job) internal view returns (Timestamp) {
+        return auditDeadline(job).add(job.terms.openingWindow);
+    }
+
+    /// @notice The last instant at which auditors may open their sealed audits.
+    function auditOpeningDeadline(Job storage job) internal view returns (Timestamp) {
+        return job.claim.committedAt.add(job.terms.openingWindow);
+    }
+
+    /// @notice The last instant for an appeal: as long after the verdict as there was for challenges.
+    function appealDeadline(Job storage job) internal view returns (Timestamp) {
+        return job.audits.decidedAt.add(job.terms.challengeWindow);
+    }
+
+    /// @notice Whether audits are sealed before the claim is known.
+    function isBlind(Job storage job) internal view returns (bool) {
+        return !job.terms.openingWindow.isZero();
+    }
+
     function party(Job storage job, Game storage game, Side side) internal view returns (address) {
-        return side == Side.TRAINER ? job.claim.trainer : game.challenger;
+        if (side == Side.CHALLENGER) return game.challenger;
+        return game.isAppeal ? game.appellant : job.claim.trainer;
+    }
+
+    /// @notice Whether another game has decided, so that this one never will.
+    function isVoid(Game storage game, Job storage job) internal view returns (bool) {
+        if (game.phase == Phase.OVER) return false;
+        return job.status == JobStatus.REJECTED || (job.status == JobStatus.APPEALABLE && !game.isAppeal);
     }
 
     /// @notice Leaves of a tree at a level. The spec and the descriptor of the disputed operator bind it, no party chooses it.
@@ -95,5 +173,18 @@ library Records {
         if (level == Level.STEP) return spec.interval;
         if (level == Level.OPERATOR) return Trace.leafCount(spec);
         return level == Level.CHUNK ? game.operator.chunks : game.operator.segments;
+    }
+
+    /// @notice An account's audit, in status NONE if there is none.
+    function auditOf(Audits storage audits, address auditor) internal view returns (Audit storage) {
+        uint256 place = audits.place[auditor];
+        return place == 0 ? audits.none : audits.all[place - 1];
+    }
+
+    /// @notice A new audit of the sender's.
+    function add(Audits storage audits) internal returns (Audit storage audit) {
+        audit = audits.all.push();
+        audit.auditor = msg.sender;
+        audits.place[msg.sender] = audits.all.length;
     }
 }

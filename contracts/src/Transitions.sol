@@ -3,7 +3,8 @@ pragma solidity 0.8.37;
 
 import {Bisections, Search, Side} from "./Bisection.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
-import {GameId, IVerificationGame, Outcome, Phase} from "./IVerificationGame.sol";
+import {IVerificationGame} from "./IVerificationGame.sol";
+import {GameId, Outcome, Phase} from "./Types.sol";
 import {Level} from "./Level.sol";
 import {Merkle, Node} from "./Merkle.sol";
 import {Meter} from "./Meter.sol";

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {Appeals} from "./Appeals.sol";
 import {Side} from "./Bisection.sol";
 import {Bonds, Ledger, Shares} from "./Bonds.sol";
 import {ClockPair} from "./Clock.sol";
-import {GameId, IVerificationGame, JobStatus, Outcome, Phase, Reason} from "./IVerificationGame.sol";
+import {Guards} from "./Guards.sol";
+import {IVerificationGame} from "./IVerificationGame.sol";
 import {Meter} from "./Meter.sol";
 import {Queue} from "./Queue.sol";
-import {Game, Job} from "./Records.sol";
+import {Game, Job, Records} from "./Records.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "./Types.sol";
 
-/// @title Payments at the end of a game
+/// @title Payments at the end of a game, and of a job
 /// @notice A contract of its own for the sake of the limit on code; it works on the storage of the game that calls it.
 library Verdicts {
+    using Appeals for Job;
     using Bonds for Ledger;
     using Meter for ClockPair;
     using Queue for Job;
+    using Records for Game;
+    using Records for Job;
 
     /// @notice Ends a game. The only place where one ends with a winner or a loser, and the only one that moves a trainer's bond in a dispute.
     function end(
@@ -27,9 +33,13 @@ library Verdicts {
     ) external {
         Game storage game = games[gameId];
         (game.phase, game.outcome, game.reason) = (Phase.OVER, outcome, reason);
-        game.bondHeld = false;
         emit IVerificationGame.GameOver(game.job, gameId, outcome, reason);
+        if (game.isAppeal) {
+            job.decide(games, ledger, gameId, outcome);
+            return;
+        }
         if (outcome == Outcome.TRAINER_WON) {
+            game.bondHeld = false;
             job.remove(games, game);
             Shares memory lost = Bonds.split(job.terms.challengerBond, game.clocks.read(Side.TRAINER));
             ledger.credit(job.claim.trainer, lost.gas + lost.half);
@@ -39,21 +49,85 @@ library Verdicts {
             job.startNext(games);
             return;
         }
-        // INVARIANT: one lost game rejects the claim. The trainer's bond and the reward leave here, once, because from now on
-        // every other game of this job is void: its moves ask for a claim that is not rejected.
-        job.status = JobStatus.REJECTED;
+        // INVARIANT: one lost game rejects the claim. From now on every other challenge of this job is void: its moves ask for a claim
+        // that is not rejected.
         job.liveGames = 0;
         emit IVerificationGame.ClaimRejected(game.job, gameId);
+        if (outcome == Outcome.CHALLENGER_WON && job.audits.atStake > 0) {
+            job.begin(game.job, gameId);
+            return;
+        }
+        // INVARIANT: the trainer's bond and the reward leave here, once.
+        job.status = JobStatus.REJECTED;
+        game.bondHeld = false;
         if (outcome == Outcome.CHALLENGER_WON) payChallengers(job, games, ledger, gameId);
         else if (outcome == Outcome.BOTH_LOST) payCustomer(job, ledger, gameId);
         else payBack(job, ledger, game);
+    }
+
+    /// @notice `IVerificationGame.finalize`.
+    function finalize(Job storage job, mapping(GameId => Game) storage games, Ledger storage ledger, JobId id) external {
+        JobStatus status = job.status;
+        bool isAppealable = status == JobStatus.APPEALABLE;
+        if (status != JobStatus.CLAIMED && !isAppealable) {
+            revert IVerificationGame.WrongJobStatus(id, status, JobStatus.CLAIMED);
+        }
+        Guards.requireAfter(isAppealable ? job.appealDeadline() : job.challengeDeadline());
+        uint64 undecided = job.liveGames + job.waiting();
+        if (undecided != 0) revert IVerificationGame.LiveGames(id, undecided);
+        if (isAppealable) uphold(job, games, ledger, id);
+        else if (job.attestations >= job.terms.attestationsNeeded) payTrainer(job, ledger, id);
+        else lapse(job, ledger, id);
+    }
+
+    /// @notice `IVerificationGame.releaseBond`.
+    function releaseBond(Job storage job, Game storage game, Ledger storage ledger, GameId gameId) external {
+        if (!game.bondHeld) revert IVerificationGame.BondNotHeld(gameId);
+        if (!game.isVoid(job)) {
+            // The bond of a challenger that has won stays until nobody can appeal any more.
+            if (game.phase == Phase.OVER) revert IVerificationGame.BondNotHeld(gameId);
+            revert IVerificationGame.WrongJobStatus(game.job, job.status, JobStatus.REJECTED);
+        }
+        (game.phase, game.outcome, game.reason) = (Phase.OVER, Outcome.VOID, Reason.CLAIM_REJECTED);
+        game.bondHeld = false;
+        emit IVerificationGame.GameOver(game.job, gameId, Outcome.VOID, Reason.CLAIM_REJECTED);
+        ledger.credit(game.isAppeal ? game.appellant : game.challenger, job.terms.challengerBond);
+    }
+
+    function uphold(Job storage job, mapping(GameId => Game) storage games, Ledger storage ledger, JobId id) private {
+        GameId verdict = job.audits.verdict;
+        job.status = JobStatus.REJECTED;
+        job.audits.lost = true;
+        games[verdict].bondHeld = false;
+        emit IVerificationGame.VerdictUpheld(id, verdict);
+        payChallengers(job, games, ledger, verdict);
+    }
+
+    function payTrainer(Job storage job, Ledger storage ledger, JobId id) private {
+        job.status = JobStatus.FINAL;
+        address trainer = job.claim.trainer;
+        emit IVerificationGame.ClaimFinal(id, trainer, job.claim.finalStateRoot);
+        ledger.credit(trainer, uint256(job.terms.reward) + job.terms.trainerBond);
+        if (job.terms.attestationsNeeded == 0) return;
+        (, uint256 rest) = Bonds.share(job.terms.auditFee, job.attestations);
+        if (rest != 0) ledger.credit(job.customer, rest);
+    }
+
+    function lapse(Job storage job, Ledger storage ledger, JobId id) private {
+        job.status = JobStatus.LAPSED;
+        address trainer = job.claim.trainer;
+        emit IVerificationGame.ClaimLapsed(id, trainer);
+        ledger.credit(trainer, job.terms.trainerBond);
+        ledger.credit(job.customer, job.escrowed());
     }
 
     /// @dev Half of the fine goes to the first challenger with the root that has won: so a trainer that sees that it loses cannot take it
     ///      back by beating itself with that root. The winner of the game gets its bond, and what its moves have cost.
     function payChallengers(Job storage job, mapping(GameId => Game) storage games, Ledger storage ledger, GameId gameId) private {
         Game storage game = games[gameId];
-        Shares memory lost = Bonds.split(job.terms.trainerBond, game.clocks.read(Side.CHALLENGER));
+        // INVARIANT: who attested to a wrong claim loses with its trainer.
+        uint256 fine = job.terms.trainerBond + uint256(job.audits.atStake) * job.terms.attestationBond;
+        Shares memory lost = Bonds.split(fine, game.clocks.read(Side.CHALLENGER));
         (address winner, address first) = (game.challenger, games[job.earliest(game)].challenger);
         uint256 toWinner = job.terms.challengerBond + lost.gas;
         if (first == winner) {
@@ -62,7 +136,7 @@ library Verdicts {
             ledger.credit(winner, toWinner);
             ledger.credit(first, lost.half);
         }
-        ledger.credit(job.customer, job.terms.reward + lost.quarter);
+        ledger.credit(job.customer, job.escrowed() + lost.quarter);
         ledger.burn(gameId, lost.burnt);
     }
 
@@ -70,12 +144,12 @@ library Verdicts {
     function payCustomer(Job storage job, Ledger storage ledger, GameId gameId) private {
         uint256 both = uint256(job.terms.trainerBond) + job.terms.challengerBond;
         uint256 burnt = job.terms.trainerBond / 2 + job.terms.challengerBond / 2;
-        ledger.credit(job.customer, job.terms.reward + both - burnt);
+        ledger.credit(job.customer, job.escrowed() + both - burnt);
         ledger.burn(gameId, burnt);
     }
 
     function payBack(Job storage job, Ledger storage ledger, Game storage game) private {
-        ledger.credit(job.customer, job.terms.reward);
+        ledger.credit(job.customer, job.escrowed());
         ledger.credit(job.claim.trainer, job.terms.trainerBond);
         ledger.credit(game.challenger, job.terms.challengerBond);
     }

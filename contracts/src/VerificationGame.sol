@@ -2,6 +2,7 @@
 pragma solidity 0.8.37;
 
 import {IAdjudicator} from "./adjudication/IAdjudicator.sol";
+import {Auditing} from "./Auditing.sol";
 import {Bisections, Children, Search, Side} from "./Bisection.sol";
 import {Bonds, Ledger} from "./Bonds.sol";
 import {Claims} from "./Claims.sol";
@@ -9,17 +10,18 @@ import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {Transitions} from "./Transitions.sol";
 import {LevelOpenings} from "./LevelOpenings.sol";
 import {Display} from "./Display.sol";
-import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
+import {IVerificationGame} from "./IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";
+import {Guards} from "./Guards.sol";
 import {Level} from "./Level.sol";
-import {Limits} from "./Limits.sol";
-import {Merkle, Node} from "./Merkle.sol";
+import {Node} from "./Merkle.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
 import {Proofs} from "./Proofs.sol";
-import {Claim, Game, Job, Records} from "./Records.sol";
+import {Game, Job, Records} from "./Records.sol";
 import {Time, Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 import {Verdicts} from "./Verdicts.sol";
-import {Answer, GameView, JobView} from "./Views.sol";
+import {Answer, AuditView, GameView, JobView} from "./Views.sol";
 
 /// @title Verification game
 /// @notice `IVerificationGame` documents every function, and the order of calls; Solidity inherits its comments.
@@ -55,17 +57,13 @@ contract VerificationGame is IVerificationGame {
         override
         returns (JobId id)
     {
-        requirePayment(terms.reward);
+        Guards.requirePayment(uint256(terms.reward) + terms.auditFee);
         id = JobId.wrap(++jobCount);
         Claims.post(_jobs[id], id, spec, terms, jobCid);
     }
 
     function reclaim(JobId id) external override {
-        Job storage job = jobIn(id, JobStatus.OPEN);
-        requireAfter(job.commitDeadline());
-        job.status = JobStatus.EXPIRED;
-        emit JobExpired(id);
-        _ledger.credit(job.customer, job.terms.reward);
+        Claims.reclaim(_jobs[id], _ledger, id);
     }
 
     function commit(
@@ -78,34 +76,47 @@ contract VerificationGame is IVerificationGame {
         string calldata modelCid
     ) external payable override {
         Job storage job = jobWith(id, JobStatus.OPEN, specHash);
-        requireNotAfter(job.commitDeadline());
-        address expected = job.terms.trainer;
-        if (expected != address(0) && msg.sender != expected) revert NotTheTrainer(msg.sender, expected);
-        requirePayment(job.terms.trainerBond);
-        Limits.checkCid(logCid);
-        Limits.checkCid(modelCid);
-
-        Claim storage claim = job.claim;
-        uint64 count = job.spec.steps / job.spec.interval;
-        (claim.left, claim.right) = Merkle.requireLast(checkpointRoot, Merkle.leaf(finalStateRoot), count, proof);
-        claim.trainer = msg.sender;
-        claim.committedAt = Time.now_();
-        claim.checkpointRoot = checkpointRoot;
-        claim.finalStateRoot = finalStateRoot;
-        claim.logCid = logCid;
-        claim.modelCid = modelCid;
-        job.status = JobStatus.CLAIMED;
-        emit Committed(id, msg.sender, checkpointRoot, finalStateRoot, logCid, modelCid, job.challengeDeadline());
+        Claims.commit(job, id, checkpointRoot, finalStateRoot, proof, logCid, modelCid);
     }
 
-    function attest(JobId id, bytes32 specHash, Node checkpointRoot) external override {
-        Job storage job = jobWith(id, JobStatus.CLAIMED, specHash);
-        requireNotAfter(job.challengeDeadline());
-        requireCommitted(job, checkpointRoot);
-        if (job.attested[msg.sender]) revert AlreadyAttested(id, msg.sender);
-        job.attested[msg.sender] = true;
-        ++job.attestations;
-        emit Attested(id, msg.sender);
+    function sealClaim(JobId id, bytes32 specHash, bytes32 seal) external payable override {
+        Claims.sealClaim(jobWith(id, JobStatus.OPEN, specHash), id, seal);
+    }
+
+    function openClaim(
+        JobId id,
+        Node checkpointRoot,
+        bytes32 finalStateRoot,
+        bytes32[] calldata proof,
+        string calldata logCid,
+        string calldata modelCid,
+        bytes32 salt
+    ) external override {
+        Job storage job = jobIn(id, JobStatus.SEALED);
+        Claims.openClaim(job, id, checkpointRoot, finalStateRoot, proof, logCid, modelCid, salt);
+    }
+
+    function attest(JobId id, bytes32 specHash, Node checkpointRoot, string calldata logCid, string calldata modelCid)
+        external
+        payable
+        override
+    {
+        Auditing.attest(jobWith(id, JobStatus.CLAIMED, specHash), id, checkpointRoot, logCid, modelCid);
+    }
+
+    function sealAudit(JobId id, bytes32 specHash, bytes32 seal) external payable override {
+        Auditing.sealAudit(jobWith(id, JobStatus.SEALED, specHash), id, seal);
+    }
+
+    function openAudit(JobId id, Node checkpointRoot, string calldata logCid, string calldata modelCid, bytes32 salt)
+        external
+        override
+        returns (GameId gameId)
+    {
+        Job storage job = jobIn(id, JobStatus.CLAIMED);
+        if (Auditing.open(job, id, checkpointRoot, logCid, modelCid, salt)) return gameId;
+        gameId = GameId.wrap(++gameCount);
+        Claims.challengeSealed(job, _games, id, gameId, checkpointRoot);
     }
 
     function challenge(JobId id, bytes32 specHash, Node claimedRoot, Node checkpointRoot)
@@ -115,22 +126,30 @@ contract VerificationGame is IVerificationGame {
         returns (GameId gameId)
     {
         Job storage job = jobWith(id, JobStatus.CLAIMED, specHash);
-        requireNotAfter(job.challengeDeadline());
-        requireCommitted(job, claimedRoot);
-        requirePayment(job.terms.challengerBond);
+        Guards.requireNotAfter(job.challengeDeadline());
+        Auditing.requireCommitted(job, claimedRoot);
+        Guards.requirePayment(job.terms.challengerBond);
         gameId = GameId.wrap(++gameCount);
         Claims.challenge(job, _games, id, gameId, [claimedRoot, checkpointRoot]);
     }
 
+    function startGame(JobId id) external override {
+        Claims.startGame(jobIn(id, JobStatus.CLAIMED), _games, id);
+    }
+
+    function appeal(JobId id, bytes32 specHash) external payable override returns (GameId gameId) {
+        Job storage job = jobWith(id, JobStatus.APPEALABLE, specHash);
+        Guards.requirePayment(job.terms.challengerBond);
+        gameId = GameId.wrap(++gameCount);
+        Claims.appeal(job, _games, id, gameId);
+    }
+
     function finalize(JobId id) external override {
-        Job storage job = jobIn(id, JobStatus.CLAIMED);
-        requireAfter(job.challengeDeadline());
-        // No game is queued either: while one is, others are live (`Queue`).
-        if (job.liveGames != 0) revert LiveGames(id, job.liveGames);
-        job.status = JobStatus.FINAL;
-        address trainer = job.claim.trainer;
-        emit ClaimFinal(id, trainer, job.claim.finalStateRoot);
-        _ledger.credit(trainer, uint256(job.terms.reward) + job.terms.trainerBond);
+        Verdicts.finalize(_jobs[id], _games, _ledger, id);
+    }
+
+    function collect(JobId id, address auditor) external override {
+        Auditing.collect(_jobs[id], _ledger, id, auditor);
     }
 
     // ---------------------------------------------------------------------------------------------------------------- the game
@@ -217,7 +236,7 @@ contract VerificationGame is IVerificationGame {
         (Job storage job, Game storage game) = gameIn(gameId, Phase.REFEREE);
         address referee = job.spec.referee;
         if (msg.sender != referee) revert NotTheReferee(msg.sender, referee);
-        requireNotAfter(game.refereeDeadline);
+        Guards.requireNotAfter(game.refereeDeadline);
         emit Adjudicated(gameId, bits);
         Outcome outcome = bits == game.disputed.claimed ? Outcome.TRAINER_WON : Outcome.CHALLENGER_WON;
         end(job, gameId, outcome, Reason.VERDICT);
@@ -228,7 +247,7 @@ contract VerificationGame is IVerificationGame {
         Phase phase = game.phase;
         (Job storage job,) = gameIn(gameId, phase);
         if (phase == Phase.REFEREE) {
-            requireAfter(game.refereeDeadline);
+            Guards.requireAfter(game.refereeDeadline);
             end(job, gameId, Outcome.UNDECIDED, Reason.TIMEOUT);
             return;
         }
@@ -247,12 +266,7 @@ contract VerificationGame is IVerificationGame {
 
     function releaseBond(GameId gameId) external override {
         Game storage game = _games[gameId];
-        if (!game.bondHeld) revert BondNotHeld(gameId);
-        jobIn(game.job, JobStatus.REJECTED);
-        (game.phase, game.outcome, game.reason) = (Phase.OVER, Outcome.VOID, Reason.CLAIM_REJECTED);
-        game.bondHeld = false;
-        emit GameOver(game.job, gameId, Outcome.VOID, Reason.CLAIM_REJECTED);
-        _ledger.credit(game.challenger, _jobs[game.job].terms.challengerBond);
+        Verdicts.releaseBond(_jobs[game.job], game, _ledger, gameId);
     }
 
     function withdraw() external override returns (uint256 amount) {
@@ -283,13 +297,12 @@ contract VerificationGame is IVerificationGame {
         answerWith(Display.gameView(game, _jobs[game.job]));
     }
 
-    function gamesOf(JobId id, uint256 offset, uint256 limit) external view override returns (GameId[] memory page) {
-        GameId[] storage games = _jobs[id].games;
-        uint256 left = offset < games.length ? games.length - offset : 0;
-        page = new GameId[](limit < left ? limit : left);
-        for (uint256 i = 0; i < page.length; ++i) {
-            page[i] = games[offset + i];
-        }
+    function gamesOf(JobId id, uint256 offset, uint256 limit) external view override returns (GameId[] memory) {
+        answerWith(Display.gamesOf(_jobs[id], offset, limit));
+    }
+
+    function auditsOf(JobId id, uint256 offset, uint256 limit) external view override returns (AuditView[] memory) {
+        answerWith(Display.auditsOf(_jobs[id], offset, limit));
     }
 
     function creditOf(address account) external view override returns (uint256) {
@@ -341,31 +354,11 @@ contract VerificationGame is IVerificationGame {
         if (specHash != job.specHash) revert WrongSpec(specHash, job.specHash);
     }
 
-    function requireCommitted(Job storage job, Node given) private view {
-        Node committed = job.claim.checkpointRoot;
-        if (given != committed) revert AnotherRootWasCommitted(given, committed);
-    }
-
     function gameIn(GameId gameId, Phase expected) private view returns (Job storage job, Game storage game) {
         game = _games[gameId];
         Phase phase = game.phase;
         // INVARIANT: a game that is over, or has not started, does not move.
         if (phase != expected || phase <= Phase.QUEUED || phase == Phase.OVER) revert WrongPhase(gameId, phase, expected);
-        job = jobIn(game.job, JobStatus.CLAIMED);
-    }
-
-    function requirePayment(uint128 expected) private view {
-        if (msg.value != expected) revert WrongPayment(msg.value, expected);
-    }
-
-    /// @dev Deadlines are inclusive.
-    function requireNotAfter(Timestamp deadline) private view {
-        Timestamp current = Time.now_();
-        if (current > deadline) revert TooLate(current, deadline);
-    }
-
-    function requireAfter(Timestamp deadline) private view {
-        Timestamp current = Time.now_();
-        if (current <= deadline) revert TooEarly(current, deadline);
+        job = jobIn(game.job, game.isAppeal ? JobStatus.APPEALABLE : JobStatus.CLAIMED);
     }
 }

@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {Bisection} from "./Bisection.sol";
 import {Clock} from "./Clock.sol";
-import {JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./IVerificationGame.sol";
+import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";
 import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
 import {Timestamp} from "./Time.sol";
@@ -25,12 +25,45 @@ struct JobView {
     uint64 liveGames;
     /// Games that wait for their turn; while there are any, `terms.concurrentGames` others are live. Zero again once the claim is rejected.
     uint64 queuedGames;
-    /// All challenges ever made to the claim.
+    /// All challenges ever made to the claim, and appeals.
     uint64 gameCount;
     uint64 attestations;
+    AuditsView audits;
 }
 
-/// @notice The claim of a job; all zero while the job waits for one.
+/// @notice Blind audits and appeals of a job. Deadlines are zero as long as they are not known.
+struct AuditsView {
+    /// Audits ever sealed, and attestations that are bonded: as many as `auditsOf` pages through.
+    uint64 count;
+    /// Last instant for `sealAudit`; `openClaim` works strictly after it.
+    Timestamp auditDeadline;
+    /// Last instant for `openClaim`; `reclaim` works strictly after it.
+    Timestamp openingDeadline;
+    /// Last instant for `openAudit`; games start strictly after it.
+    Timestamp auditOpeningDeadline;
+    /// The game that ended against the claim, once there may be appeals; else zero.
+    GameId verdict;
+    /// Last instant for `appeal`.
+    Timestamp appealDeadline;
+    /// Whether the verdict was upheld and has taken the bonds of the attestations.
+    bool lost;
+}
+
+/// @notice An account's audit of a claim that needs attestations.
+struct AuditView {
+    address auditor;
+    AuditStatus status;
+    /// The appeal that this auditor has made; zero: none.
+    GameId appeal;
+    /// The seal; zero if audits are open.
+    bytes32 seal;
+    /// Where the auditor serves the log, once it attests.
+    string logCid;
+    /// Where the auditor serves the model, once it attests.
+    string modelCid;
+}
+
+/// @notice The claim of a job; all zero while the job waits for one, and all but the trainer while it is sealed.
 struct ClaimView {
     address trainer;
     Node checkpointRoot;
@@ -77,8 +110,10 @@ struct ElementView {
 /// @notice A game as `getGame` shows it.
 struct GameView {
     JobId job;
+    /// The account on the trainer's side: of an appeal, the auditor that has made it.
     address trainer;
     address challenger;
+    bool isAppeal;
     Phase phase;
     Outcome outcome;
     Reason reason;
@@ -86,7 +121,8 @@ struct GameView {
     uint64 ahead;
     uint128 trainerBond;
     uint128 challengerBond;
-    /// Whether the challenger's bond is still escrowed; once the outcome is VOID, `releaseBond` returns it.
+    /// Whether the bond of whoever began the game is still escrowed, the challenger's or the appellant's; once the outcome is VOID,
+    /// `releaseBond` returns it.
     bool bondHeld;
     /// By Side.
     Clock[2] clocks;

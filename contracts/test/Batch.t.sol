@@ -2,7 +2,8 @@
 pragma solidity ^0.8.30;
 
 import {Children, Side} from "../src/Bisection.sol";
-import {GameId, IVerificationGame, JobId, Phase, Terms} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {GameId, JobId, Phase, Terms} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {LeafOpening, NextRoot} from "../src/Moves.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
@@ -103,7 +104,7 @@ contract BatchTest is Players {
         JobId job = post(6, 3);
         commitRun(job, _honest);
         bytes[] memory inner = new bytes[](1);
-        inner[0] = abi.encodeCall(game.attest, (job, hashOf(job), claimedIn(job)));
+        inner[0] = abi.encodeCall(game.attest, (job, hashOf(job), claimedIn(job), "", ""));
         bytes[] memory calls = new bytes[](2);
         calls[0] = abi.encodeCall(game.batch, (inner));
         calls[1] = abi.encodeWithSelector(game.batch.selector);
@@ -122,7 +123,7 @@ contract BatchTest is Players {
         GameView memory shown = game.getGame(id);
         (LeafOpening memory leaf, NextRoot memory next) = (leafOpening(shown, _wrong), nextRoot(shown, _wrong));
         bytes[] memory calls = new bytes[](2);
-        calls[0] = abi.encodeCall(game.attest, (job, hashOf(job), claimedIn(job)));
+        calls[0] = abi.encodeCall(game.attest, (job, hashOf(job), claimedIn(job), "", ""));
         calls[1] = abi.encodeCall(game.openLevel, (id, Side.TRAINER, leaf, next));
         vm.prank(stranger);
         Answer[] memory answers = game.batch(calls);

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Side} from "../src/Bisection.sol";
-import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {Node} from "../src/Merkle.sol";
 import {LeafOpening, NextRoot} from "../src/Moves.sol";

@@ -3,7 +3,8 @@ pragma solidity ^0.8.30;
 
 import {Finding} from "../src/adjudication/IAdjudicator.sol";
 import {Children, Side} from "../src/Bisection.sol";
-import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {Answer} from "../src/Views.sol";
 import {Level} from "../src/Level.sol";
 import {Node} from "../src/Merkle.sol";

@@ -3,7 +3,8 @@ pragma solidity ^0.8.30;
 
 import {Finding, Question, Setting} from "../src/adjudication/IAdjudicator.sol";
 import {Openings} from "../src/adjudication/Openings.sol";
-import {GameId, IVerificationGame, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {GameId, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {Merkle} from "../src/Merkle.sol";
 import {ElementProof, OperandRoot} from "../src/Moves.sol";

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Side} from "../src/Bisection.sol";
-import {GameId, JobId, Phase} from "../src/IVerificationGame.sol";
+import {GameId, JobId, Phase} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {ElementProof} from "../src/Moves.sol";
 import {Node} from "../src/Merkle.sol";
@@ -119,7 +119,7 @@ contract GasTest is Players {
         Node root = Node.wrap(Trees.root(Runs.checkpointTree(_honest)));
         bytes32 hash = hashOf(job);
         vm.prank(auditor);
-        game.attest(job, hash, root);
+        game.attest(job, hash, root, "", "");
         used("attest");
         GameId id = challengeRun(job, auditor, wrongRun(512, 16, 261, "wrong"));
         later(ALLOWANCE + 1);

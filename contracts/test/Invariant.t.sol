@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {JobStatus, Outcome, Reason} from "../src/IVerificationGame.sol";
+import {AuditStatus, JobStatus, Outcome, Reason} from "../src/Types.sol";
 import {Merkle} from "../src/Merkle.sol";
-import {GameView, JobView} from "../src/Views.sol";
+import {AuditView, GameView, JobView} from "../src/Views.sol";
 import {Lie} from "./support/Runs.sol";
 import {Test} from "./support/Test.sol";
+import {MarketWorld} from "./support/MarketWorld.sol";
 import {World} from "./support/World.sol";
 
 contract InvariantTest is Test {
-    World private _world;
+    MarketWorld private _world;
     address private _honestTrainer;
     address private _honestAuditor;
 
     function setUp() public {
-        _world = new World();
+        _world = new MarketWorld();
         _world.setUp();
         (_honestTrainer, _honestAuditor) = _world.honestParties();
     }
@@ -25,7 +26,7 @@ contract InvariantTest is Test {
     }
 
     function targetSelectors() public view returns (FuzzSelector[] memory targets) {
-        bytes4[] memory selectors = new bytes4[](18);
+        bytes4[] memory selectors = new bytes4[](32);
         selectors[0] = World.postJob.selector;
         selectors[1] = World.commitHonestly.selector;
         selectors[2] = World.commitWrongly.selector;
@@ -45,6 +46,20 @@ contract InvariantTest is Test {
         selectors[15] = World.playOn.selector;
         selectors[16] = World.playOn.selector;
         selectors[17] = World.cheatSomehow.selector;
+        selectors[18] = MarketWorld.postMarketJob.selector;
+        selectors[19] = MarketWorld.commitRightly.selector;
+        selectors[20] = MarketWorld.sealHonestly.selector;
+        selectors[21] = MarketWorld.sealUnreliably.selector;
+        selectors[22] = MarketWorld.openUnreliably.selector;
+        selectors[23] = MarketWorld.attestHonestly.selector;
+        selectors[24] = MarketWorld.attestUnreliably.selector;
+        selectors[25] = MarketWorld.sealAuditHonestly.selector;
+        selectors[26] = MarketWorld.sealAuditUnreliably.selector;
+        selectors[27] = MarketWorld.openAuditUnreliably.selector;
+        selectors[28] = MarketWorld.appealUnreliably.selector;
+        selectors[29] = MarketWorld.startGame.selector;
+        selectors[30] = MarketWorld.collect.selector;
+        selectors[31] = MarketWorld.cheatAtMarket.selector;
         targets = new FuzzSelector[](1);
         targets[0] = FuzzSelector(address(_world), selectors);
     }
@@ -63,7 +78,12 @@ contract InvariantTest is Test {
         for (uint256 job = 1; job <= jobs; ++job) {
             JobView memory shown = _world.getJob(job);
             vm.assertLe(shown.liveGames, shown.terms.concurrentGames, "no more than may be are live");
-            if (shown.queuedGames > 0) vm.assertEq(shown.liveGames, shown.terms.concurrentGames, "no place stays empty");
+            // In blind jobs whoever wants to starts them, and nobody before all audits are open.
+            bool blind = !shown.terms.openingWindow.isZero();
+            if (blind && _world.instantNow() <= shown.audits.auditOpeningDeadline) {
+                vm.assertEq(shown.liveGames, 0, "no game before all audits are open");
+            }
+            if (shown.queuedGames > 0 && !blind) vm.assertEq(shown.liveGames, shown.terms.concurrentGames, "no place stays empty");
         }
     }
 
@@ -73,8 +93,13 @@ contract InvariantTest is Test {
         uint256 owed = _world.credits() + _world.burnt();
         for (uint256 job = 1; job <= jobs; ++job) {
             JobView memory shown = _world.getJob(job);
-            if (shown.status == JobStatus.OPEN) owed += shown.terms.reward;
-            if (shown.status == JobStatus.CLAIMED) owed += uint256(shown.terms.reward) + shown.terms.trainerBond;
+            bool isOver = shown.status > JobStatus.APPEALABLE;
+            if (!isOver) owed += uint256(shown.terms.reward) + shown.terms.auditFee;
+            if (!isOver && shown.status != JobStatus.OPEN) owed += shown.terms.trainerBond;
+            AuditView[] memory audits = _world.auditsIn(job);
+            for (uint256 i = 0; i < audits.length; ++i) {
+                owed += heldBy(shown, audits[i].status);
+            }
         }
         for (uint256 id = 1; id <= games; ++id) {
             GameView memory shown = _world.getGame(id);
@@ -83,13 +108,26 @@ contract InvariantTest is Test {
         vm.assertEq(_world.funds(), owed, "balance");
     }
 
+    /// @dev What lies in the contract for an audit: its bond, and of a final claim its share.
+    function heldBy(JobView memory job, AuditStatus status) private pure returns (uint256) {
+        if (status == AuditStatus.SEALED) return job.terms.attestationBond;
+        if (status != AuditStatus.ATTESTED || job.audits.lost) return 0;
+        return job.terms.attestationBond + (job.status == JobStatus.FINAL ? job.terms.auditFee / job.attestations : 0);
+    }
+
     function anHonestTimelyParty_neverLoses() private view {
         (uint256 jobs, uint256 games) = _world.counts();
         for (uint256 job = 1; job <= jobs; ++job) {
             (bool honest,,,, bool challenged) = _world.claims(job);
             JobStatus status = _world.getJob(job).status;
-            if (honest) vm.assertTrue(status != JobStatus.REJECTED, "an honest claim is never rejected");
-            if (challenged) vm.assertTrue(status != JobStatus.FINAL, "a wrong claim with one honest challenger is never final");
+            if (honest) {
+                bool stands = status != JobStatus.REJECTED && status != JobStatus.APPEALABLE && status != JobStatus.EXPIRED;
+                vm.assertTrue(stands, "an honest claim is never rejected");
+            }
+            if (challenged) {
+                bool stopped = status != JobStatus.FINAL && status != JobStatus.LAPSED;
+                vm.assertTrue(stopped, "a wrong claim with one honest challenger is never final");
+            }
         }
         for (uint256 id = 1; id <= games; ++id) {
             (uint256 job, bool honest,,) = _world.challenges(id);
@@ -97,6 +135,11 @@ contract InvariantTest is Test {
             if (honest) {
                 vm.assertTrue(
                     outcome == Outcome.NONE || outcome == Outcome.CHALLENGER_WON || outcome == Outcome.VOID, "an honest challenger"
+                );
+            }
+            if (_world.defendedHonestly(id)) {
+                vm.assertTrue(
+                    outcome == Outcome.NONE || outcome == Outcome.TRAINER_WON || outcome == Outcome.VOID, "an honest appellant"
                 );
             }
             (bool honestTrainer,,,,) = _world.claims(job);
@@ -125,10 +168,11 @@ contract InvariantTest is Test {
         for (uint256 job = 1; job <= jobs; ++job) {
             (bool honest,,,, bool challenged) = _world.claims(job);
             JobStatus status = _world.getJob(job).status;
-            vm.assertTrue(
-                status == JobStatus.FINAL || status == JobStatus.REJECTED || status == JobStatus.EXPIRED, "every job ends"
-            );
-            if (honest) vm.assertTrue(status == JobStatus.FINAL, "an honest claim becomes final");
+            vm.assertTrue(status > JobStatus.APPEALABLE, "every job ends");
+            bool lapses = status == JobStatus.LAPSED && _world.getJob(job).attestations == 0;
+            if (honest) {
+                vm.assertTrue(status == JobStatus.FINAL || lapses, "an honest claim becomes final if anybody attests to it");
+            }
             if (challenged) vm.assertTrue(status == JobStatus.REJECTED, "one honest challenger stops a wrong claim");
         }
         vm.assertEq(_world.funds(), _world.burnt(), "everything is paid out but for what is burnt");
@@ -167,5 +211,97 @@ contract InvariantTest is Test {
         vm.assertTrue(_world.getGame(7).outcome == Outcome.TRAINER_WON, "a timeout");
         noRule_isBroken();
         afterInvariant();
+    }
+
+    function outcomeOf(uint256 game) private view returns (Outcome) {
+        return _world.getGame(game).outcome;
+    }
+
+    function letTimeRunOut() private {
+        _world.wait_(6 hours - 8);
+        _world.wait_(6 hours - 8);
+    }
+
+    /// @notice The market is tested as well: an honest auditor defends what it attested to, and what it has won.
+    function test_theMarket_reachesAppealsThatAreWon_andLost() public {
+        _world.postMarketJob(0, false);
+        _world.commitRightly(0);
+        _world.attestHonestly(0);
+        _world.attestUnreliably(0, false);
+        _world.challengeUnreliably(0, Lie(3, 2, 1, 0));
+        _world.move(0, false);
+        letTimeRunOut();
+        _world.claimTimeout(0);
+        vm.assertTrue(outcomeOf(1) == Outcome.CHALLENGER_WON, "a right claim is lost by silence");
+        vm.assertTrue(_world.getJob(1).status == JobStatus.APPEALABLE, "not paid yet");
+        _world.appealUnreliably(0, false);
+        letTimeRunOut();
+        vm.assertTrue(_world.defendedHonestly(3) && !_world.defendedHonestly(2), "the auditor appeals as well");
+        _world.claimTimeout(2);
+        vm.assertTrue(outcomeOf(3) == Outcome.TRAINER_WON, "its appeal is won");
+        vm.assertTrue(_world.getJob(1).status == JobStatus.REJECTED && !_world.getJob(1).audits.lost, "overturned");
+
+        _world.postMarketJob(0, false);
+        _world.commitWrongly(1, Lie(3, 2, 1, 0));
+        _world.attestHonestly(1);
+        vm.assertEq(_world.auditsIn(2).length, 0, "an honest auditor attests to nothing that is wrong");
+        _world.attestUnreliably(1, true);
+        _world.attestUnreliably(1, false);
+        _world.challengeHonestly(1);
+        _world.playOn(3, 15);
+        _world.playOn(3, 15);
+        vm.assertTrue(outcomeOf(4) == Outcome.CHALLENGER_WON, "a wrong claim is proven wrong");
+        _world.appealUnreliably(1, true);
+        _world.playOn(4, 15);
+        _world.playOn(4, 15);
+        vm.assertTrue(_world.getGame(5).isAppeal && outcomeOf(5) == Outcome.CHALLENGER_WON, "and again in the appeal");
+        for (uint256 kind = 0; kind < _world.ILLEGAL_AT_MARKET(); ++kind) {
+            for (uint256 job = 0; job < 2; ++job) {
+                _world.cheatAtMarket(job, kind, keccak256("junk"));
+            }
+        }
+        noRule_isBroken();
+        anHonestTimelyParty_neverLoses();
+        theBalanceIsExactlyEscrowsAndCredits();
+        afterInvariant();
+        vm.assertTrue(_world.getJob(2).audits.lost, "the verdict is upheld");
+    }
+
+    function test_theMarket_reachesBlindAttestationsChallengesAndLostSeals() public {
+        _world.postMarketJob(0, true);
+        _world.sealHonestly(0);
+        _world.postMarketJob(0, true);
+        _world.sealUnreliably(1, Lie(3, 2, 1, 0));
+        _world.postMarketJob(0, true);
+        _world.sealUnreliably(2, Lie(6, 0, 0, 0));
+        for (uint256 job = 0; job < 3; ++job) {
+            _world.sealAuditHonestly(job);
+            // The trainer's root, which somebody leaked, and one that is nobody's.
+            _world.sealAuditUnreliably(job, false, true, Lie(0, 0, 0, 0));
+            _world.sealAuditUnreliably(job, true, false, Lie(2, 2, 2, 0));
+        }
+        letTimeRunOut();
+        _world.answerHonestly();
+        _world.openUnreliably(1);
+        vm.assertTrue(_world.getJob(3).status == JobStatus.SEALED, "one trainer does not open");
+        _world.openAuditUnreliably(0, false);
+        _world.openAuditUnreliably(1, true);
+        theBalanceIsExactlyEscrowsAndCredits();
+        letTimeRunOut();
+        vm.assertEq(_world.getJob(1).attestations, 2, "the honest auditor and the lazy one");
+        vm.assertTrue(_world.auditOf(2, _honestAuditor).status == AuditStatus.CHALLENGED, "the honest one found it wrong");
+        for (uint256 kind = 0; kind < _world.ILLEGAL_AT_MARKET(); ++kind) {
+            for (uint256 job = 0; job < 3; ++job) {
+                _world.cheatAtMarket(job, kind, keccak256("junk"));
+            }
+        }
+        noRule_isBroken();
+        anHonestTimelyParty_neverLoses();
+        theBalanceIsExactlyEscrowsAndCredits();
+        afterInvariant();
+        vm.assertTrue(_world.getJob(1).status == JobStatus.FINAL, "paid");
+        vm.assertTrue(_world.getJob(2).status == JobStatus.REJECTED, "rejected");
+        vm.assertTrue(_world.getJob(3).status == JobStatus.EXPIRED, "never opened");
+        vm.assertGt(_world.burnt(), 0, "seals were lost");
     }
 }

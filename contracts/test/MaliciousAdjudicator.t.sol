@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {IAdjudicator, Outline} from "../src/adjudication/IAdjudicator.sol";
 import {Side} from "../src/Bisection.sol";
-import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {GameView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";

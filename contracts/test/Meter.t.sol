@@ -2,16 +2,19 @@
 pragma solidity ^0.8.30;
 
 import {Side} from "../src/Bisection.sol";
-import {Bonds, Shares} from "../src/Bonds.sol";
+import {Bonds, Ledger, Shares} from "../src/Bonds.sol";
 import {Clock, ClockPair, Clocks} from "../src/Clock.sol";
 import {Meter} from "../src/Meter.sol";
 import {Duration, Timestamp} from "../src/Time.sol";
+import {GameId} from "../src/Types.sol";
 import {Test} from "./support/Test.sol";
 
 /// @notice The arithmetic of gas meters and of lost bonds.
 contract MeterTest is Test {
     using Clocks for ClockPair;
     using Meter for ClockPair;
+
+    Ledger private _ledger;
 
     function testFuzz_aMeter_countsItsOwnSideOnly_andLeavesTheClocks(uint256 word, bool trainers, uint128 spent) public pure {
         ClockPair pair = ClockPair.wrap(word);
@@ -42,7 +45,7 @@ contract MeterTest is Test {
         vm.assertEq(cost, uint256(gas) * (gasPrice < 2 * uint256(baseFee) ? gasPrice : 2 * uint256(baseFee)), "the lesser");
     }
 
-    function testFuzz_aLostBond_isDividedWithoutLosingAWei(uint128 bond, uint256 spent) public pure {
+    function testFuzz_aLostBond_isDividedWithoutLosingAWei(uint192 bond, uint256 spent) public pure {
         Shares memory shares = Bonds.split(bond, spent);
         vm.assertEq(shares.gas + shares.half + shares.quarter + shares.burnt, bond, "every wei");
         vm.assertLe(shares.gas, bond / 4, "gas: a quarter at most");
@@ -51,5 +54,18 @@ contract MeterTest is Test {
         vm.assertEq(shares.half, rest / 2, "half");
         vm.assertEq(shares.quarter, rest / 4, "a quarter");
         vm.assertTrue(shares.burnt >= rest / 4, "burnt");
+    }
+
+    function testFuzz_aFee_isDividedEqually_andLosesNoWei(uint128 fee, uint64 count) public pure {
+        vm.assume(count > 0);
+        (uint256 each, uint256 rest) = Bonds.share(fee, count);
+        vm.assertEq(each * count + rest, fee, "every wei");
+        vm.assertGt(count, rest, "no more than cannot be divided");
+    }
+
+    function testFuzz_aForfeitedBond_isHalfTheCustomers(uint128 bond) public {
+        Bonds.forfeit(_ledger, GameId.wrap(0), address(1), bond);
+        vm.assertEq(_ledger.credits[address(1)] + _ledger.burnt, bond, "every wei");
+        vm.assertEq(_ledger.burnt, bond / 2, "half is burnt, rounded in the customer's favour");
     }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {IVerificationGame, JobId, Terms} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {JobId, Terms} from "../src/Types.sol";
 import {Node} from "../src/Merkle.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {Players} from "./support/Players.sol";

@@ -3,7 +3,8 @@ pragma solidity ^0.8.30;
 
 import {Finding, Partial} from "../src/adjudication/IAdjudicator.sol";
 import {Side} from "../src/Bisection.sol";
-import {GameId, IVerificationGame, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {GameId, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
 import {ElementProof, OperandRoot, PartialsOpening, SegmentProof} from "../src/Moves.sol";

@@ -2,7 +2,8 @@
 pragma solidity ^0.8.30;
 
 import {IAdjudicator} from "../src/adjudication/IAdjudicator.sol";
-import {IVerificationGame, JobId, Terms} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {JobId, Terms} from "../src/Types.sol";
 import {Node} from "../src/Merkle.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {VerificationGame} from "../src/VerificationGame.sol";

@@ -2,7 +2,8 @@
 pragma solidity ^0.8.30;
 
 import {Children, Side} from "../src/Bisection.sol";
-import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {Node} from "../src/Merkle.sol";
 import {Timestamp} from "../src/Time.sol";
 import {GameView, JobView} from "../src/Views.sol";

@@ -2,7 +2,8 @@
 pragma solidity ^0.8.30;
 
 import {Bisections, Children, Side} from "../src/Bisection.sol";
-import {GameId, IVerificationGame, JobId, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {GameId, JobId, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
 import {LeafOpening, NextRoot} from "../src/Moves.sol";

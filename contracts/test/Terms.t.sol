@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {IVerificationGame, Terms} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {Terms} from "../src/Types.sol";
 import {Duration} from "../src/Time.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {Players} from "./support/Players.sol";
@@ -19,9 +20,10 @@ contract TermsTest is Players {
     }
 
     function post(Terms memory offered) private {
-        vm.deal(customer, offered.reward);
+        uint256 escrow = uint256(offered.reward) + offered.auditFee;
+        vm.deal(customer, escrow);
         vm.prank(customer);
-        game.postJob{value: offered.reward}(_spec, offered, "cid");
+        game.postJob{value: escrow}(_spec, offered, "cid");
     }
 
     function refused(Terms memory offered, string memory field, uint256 value, uint256 least, uint256 most) private {
@@ -97,6 +99,92 @@ contract TermsTest is Players {
         post(t);
         t.concurrentGames = 0;
         refused(t, "concurrentGames", 0, 1, 1024);
+    }
+
+    // ------------------------------------------------------------------------------------------------------------------ audits
+
+    function market(uint256 needed, uint256 fee, uint256 bond, uint256 auditWindow, uint256 openingWindow)
+        private
+        pure
+        returns (Terms memory t)
+    {
+        t = terms();
+        (t.attestationsNeeded, t.auditFee, t.attestationBond) = (uint32(needed), uint128(fee), uint128(bond));
+        (t.auditWindow, t.openingWindow) = (Duration.wrap(uint64(auditWindow)), Duration.wrap(uint64(openingWindow)));
+    }
+
+    function test_withoutAttestations_nothingIsAskedOfThem() public {
+        refused(market(0, 1, 0, 0, 0), "auditFee", 1, 0, 0);
+        refused(market(0, 0, 1, 0, 0), "attestationBond", 1, 0, 0);
+        refused(market(0, 0, 0, 1, 0), "auditWindow", 1, 0, 0);
+        refused(market(0, 0, 0, 0, 1), "openingWindow", 1, 0, 0);
+    }
+
+    function test_attestations_areThirtyTwoAtMost_andBonded() public {
+        refused(market(33, 0, LEAST, 0, 0), "attestationsNeeded", 33, 0, 32);
+        post(market(32, 0, LEAST, 0, 0));
+        refused(market(1, 0, LEAST - 1, 0, 0), "attestationBond", LEAST - 1, LEAST, MOST);
+        post(market(1, 0, MOST, 0, 0));
+        Terms memory most = market(1, MOST, LEAST, 0, 0);
+        // What a trainer in league with auditors could have counts for its bond.
+        refused(most, "trainerBond", TRAINER_BOND, (uint256(REWARD) + MOST + 9) / 10, MOST);
+        most.trainerBond = most.challengerBond = uint128((uint256(REWARD) + MOST + 9) / 10);
+        post(most);
+    }
+
+    function test_blindAudits_haveTwoWindows_andAChallengersBond() public {
+        uint128 bond = CHALLENGER_BOND;
+        post(market(1, 0, bond, 1 hours, 1 hours));
+        post(market(1, 0, bond, 90 days, CHALLENGE_WINDOW - 1));
+        refused(market(1, 0, bond - 1, 1 hours, 1 hours), "attestationBond", bond - 1, bond, bond);
+        refused(market(1, 0, bond + 1, 1 hours, 1 hours), "attestationBond", bond + 1, bond, bond);
+        refused(market(1, 0, bond, 1 hours - 1, 1 hours), "auditWindow", 1 hours - 1, 1 hours, 90 days);
+        refused(market(1, 0, bond, 90 days + 1, 1 hours), "auditWindow", 90 days + 1, 1 hours, 90 days);
+        refused(market(1, 0, bond, 0, 1 hours), "auditWindow", 0, 1 hours, 90 days);
+        uint256 longest = CHALLENGE_WINDOW - 1;
+        refused(market(1, 0, bond, 1 hours, 0), "openingWindow", 0, 1 hours, longest);
+        refused(market(1, 0, bond, 1 hours, 1 hours - 1), "openingWindow", 1 hours - 1, 1 hours, longest);
+        refused(market(1, 0, bond, 1 hours, CHALLENGE_WINDOW), "openingWindow", CHALLENGE_WINDOW, 1 hours, longest);
+    }
+
+    /// @dev Whatever the customer asks: what is accepted keeps the rules, and what keeps them is accepted.
+    function testFuzz_terms_areAcceptedExactlyIfTheyKeepTheRules(
+        uint128 fee,
+        uint128 bond,
+        uint8 needed,
+        uint32 auditWindow,
+        uint32 openingWindow,
+        uint8 shape
+    ) public {
+        // Half of the time what is nearly right, so that both answers occur.
+        if (shape & 1 == 0) fee = uint128(bound(fee, 0, 40 ether));
+        if (shape & 2 == 0) bond = CHALLENGER_BOND;
+        if (shape & 4 == 0) (auditWindow, openingWindow) = (0, 0);
+        else if (shape & 8 == 0) (auditWindow, openingWindow) = (auditWindow % 100 days, openingWindow % 3 days);
+        needed = shape & 16 == 0 ? needed % 34 : 0;
+        if (needed == 0 && shape & 32 == 0) (fee, bond, auditWindow, openingWindow) = (0, 0, 0, 0);
+        bool blind = auditWindow != 0 || openingWindow != 0;
+        bool right = needed == 0
+            ? fee == 0 && bond == 0 && !blind
+            : needed <= 32 && (uint256(REWARD) + fee + 9) / 10 <= TRAINER_BOND
+                && (blind
+                        ? bond == CHALLENGER_BOND && auditWindow >= 1 hours && auditWindow <= 90 days && openingWindow >= 1 hours
+                        && openingWindow < CHALLENGE_WINDOW
+                        : bond >= LEAST);
+        Terms memory offered = market(needed, fee, bond, auditWindow, openingWindow);
+        uint256 escrow = uint256(REWARD) + fee;
+        vm.deal(customer, escrow);
+        bytes memory call = abi.encodeCall(game.postJob, (_spec, offered, "cid"));
+        vm.prank(customer);
+        (bool accepted,) = address(game).call{value: escrow}(call);
+        vm.assertTrue(accepted == right, "exactly");
+    }
+
+    function test_rewardAndFee_areEscrowedTogether() public {
+        Terms memory offered = market(1, 1 ether, LEAST, 0, 0);
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, REWARD, uint256(REWARD) + 1 ether));
+        vm.prank(customer);
+        game.postJob{value: REWARD}(_spec, offered, "cid");
     }
 
     // ------------------------------------------------------------------------------------------------------------ the least clock

@@ -2,7 +2,8 @@
 pragma solidity ^0.8.30;
 
 import {Children, Side} from "../src/Bisection.sol";
-import {GameId, IVerificationGame, JobId, JobStatus, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {ElementProof, LeafOpening, NextRoot} from "../src/Moves.sol";
 import {Duration, Timestamp} from "../src/Time.sol";

@@ -2,7 +2,8 @@
 pragma solidity ^0.8.30;
 
 import {Finding, IAdjudicator} from "../src/adjudication/IAdjudicator.sol";
-import {GameId, IVerificationGame, JobStatus, Outcome, Phase, Reason} from "../src/IVerificationGame.sol";
+import {IVerificationGame} from "../src/IVerificationGame.sol";
+import {GameId, JobStatus, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {ElementProof} from "../src/Moves.sol";
 import {GameView} from "../src/Views.sol";

@@ -20,7 +20,7 @@ from tiebreak.chain.sender import Sender
 _PUSH_20 = 0x73
 """A deployed library begins with this instruction and its own address (Solidity, "Call Protection For Libraries")."""
 
-LIBRARIES = ("Claims", "LevelOpenings", "Proofs", "Verdicts", "Display")
+LIBRARIES = ("Claims", "Auditing", "LevelOpenings", "Proofs", "Verdicts", "Display")
 """Libraries that the verification game is linked with."""
 
 Places = Sequence[tuple[int, int]]

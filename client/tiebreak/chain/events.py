@@ -28,11 +28,31 @@ class Adjudicated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Appealed(Event):
+    """An auditor plays the game that the trainer has lost again, on the trainer's side."""
+
+    job: int
+    game: int
+    appellant: ChecksumAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attested(Event):
-    """An auditor states that its audit gave the same root."""
+    """An auditor states that its audit gave the same root, and where it serves log and model."""
 
     job: int
     auditor: ChecksumAddress
+    log_cid: str
+    model_cid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSealed(Event):
+    """An auditor has sealed an audit."""
+
+    job: int
+    auditor: ChecksumAddress
+    seal: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +74,8 @@ class Bisected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burnt(Event):
-    """A part of the bonds that were lost in this game stays in the contract for good."""
+    """A part of the bonds that were lost in this game stays in the contract for good; game 0: of a bond that was not
+    opened."""
 
     game: int
     amount: int
@@ -89,11 +110,38 @@ class ClaimFinal(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLapsed(Event):
+    """Too few have attested to the claim; everybody has back what it paid in."""
+
+    job: int
+    trainer: ChecksumAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRejected(Event):
     """A lost game has rejected the claim; all other games of the job are void."""
 
     job: int
     game: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSealed(Event):
+    """A trainer has sealed a claim; audits may be sealed until the deadline."""
+
+    job: int
+    trainer: ChecksumAddress
+    seal: bytes
+    audit_deadline: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected(Event):
+    """An auditor's bond is credited to it, with its share of the fee if the claim is final."""
+
+    job: int
+    auditor: ChecksumAddress
+    amount: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +206,7 @@ class GameStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobExpired(Event):
-    """Nobody has committed in time; the reward is the customer's again."""
+    """Nobody has claimed in time, or opened a sealed claim in time; the reward is the customer's again."""
 
     job: int
 
@@ -245,6 +293,14 @@ class RootOpened(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SealForfeited(Event):
+    """A sealed claim or audit was not opened in time; its bond is lost."""
+
+    job: int
+    account: ChecksumAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentProven(Event):
     """The contract has computed the running result after a segment."""
 
@@ -261,6 +317,31 @@ class StoreProven(Event):
     game: int
     slot: int
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictAppealable(Event):
+    """A game has ended against a claim with bonded attestations, whose auditors may appeal until the deadline."""
+
+    job: int
+    game: int
+    appeal_deadline: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictOverturned(Event):
+    """An appeal was won: the bonds of the attestations return."""
+
+    job: int
+    game: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictUpheld(Event):
+    """No appeal was won: the verdict takes the bonds of trainer and attestations."""
+
+    job: int
+    game: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,12 @@ from tiebreak.chain.errors import (
     RpcRefused,
     TransactionFailed,
 )
-from tiebreak.chain.events import Challenged, Event, JobPosted, Withdrawn
+from tiebreak.chain.events import Appealed, Challenged, Event, JobPosted, Withdrawn
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import ChainNode, Log, Receipt, Topic
 from tiebreak.chain.records import (
     Answer,
+    AuditView,
     GameView,
     JobView,
     Terms,
@@ -115,6 +116,13 @@ class VerificationGame:
             games += page
         return games
 
+    def audits_of(self, job: int) -> list[AuditView]:
+        """The audits with a bond of a job, in the order in which they came."""
+        audits: list[AuditView] = []
+        while page := self._view("auditsOf", job, len(audits), _PAGE):
+            audits += page
+        return audits
+
     def job_count(self) -> int:
         return int(self._view("jobCount"))
 
@@ -175,9 +183,10 @@ class VerificationGame:
     def post_job(
         self, spec: PostedSpec, terms: Terms, job_cid: str, *, purpose: str | None = None
     ) -> tuple[int, Receipt]:
-        """Posts a job, pays its reward into escrow, and returns its id. `purpose`: a name under which this is done once
-        (`Sender.submit`); without one the same job may be posted again."""
-        receipt = self.send("postJob", spec, terms, job_cid, value=terms.reward, purpose=purpose)
+        """Posts a job, pays its reward and audit fee into escrow, and returns its id. `purpose`: a name under which
+        this is done once (`Sender.submit`); without one the same job may be posted again."""
+        escrow = terms.reward + terms.audit_fee
+        receipt = self.send("postJob", spec, terms, job_cid, value=escrow, purpose=purpose)
         return self._one(receipt, JobPosted).job, receipt
 
     def reclaim(self, job: int) -> Receipt:
@@ -203,9 +212,70 @@ class VerificationGame:
         purpose = f"commit to job {job} of {self.address} with spec 0x{spec_hash.hex()}"
         return self.send("commit", job, *arguments, value=bond, purpose=purpose)
 
-    def attest(self, job: int, *, spec_hash: bytes, checkpoint_root: bytes) -> Receipt:
-        """States in public that an audit of this spec gave the committed root."""
-        return self.send("attest", job, spec_hash, checkpoint_root)
+    def attest(
+        self,
+        job: int,
+        *,
+        spec_hash: bytes,
+        checkpoint_root: bytes,
+        log_cid: str = "",
+        model_cid: str = "",
+        bond: int = 0,
+    ) -> Receipt:
+        """States in public that an audit of this spec gave the committed root. Where the job needs attestations it also
+        says that the sender serves log and model by these addresses; `bond`: the job's attestation_bond."""
+        arguments = (spec_hash, checkpoint_root, log_cid, model_cid)
+        purpose = f"attest to job {job} of {self.address} with spec 0x{spec_hash.hex()}" if bond else None
+        return self.send("attest", job, *arguments, value=bond, purpose=purpose)
+
+    def seal_claim(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> Receipt:
+        """Claims a result that nobody knows yet. `seal`: `seals.claim_seal`; `bond`: the job's trainer_bond."""
+        purpose = f"seal a claim on job {job} of {self.address} with spec 0x{spec_hash.hex()}"
+        return self.send("sealClaim", job, spec_hash, seal, value=bond, purpose=purpose)
+
+    def open_claim(
+        self,
+        job: int,
+        *,
+        checkpoint_root: bytes,
+        final_state_root: bytes,
+        proof: Iterable[bytes],
+        log_cid: str,
+        model_cid: str,
+        salt: bytes,
+    ) -> Receipt:
+        """Opens the sender's sealed claim, after the audit deadline. `salt`: of the seal; the rest as of `commit`."""
+        arguments = (checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid, salt)
+        return self.send("openClaim", job, *arguments)
+
+    def seal_audit(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> Receipt:
+        """States a root that nobody knows yet. `seal`: `seals.audit_seal`; `bond`: the job's attestation_bond."""
+        purpose = f"seal an audit of job {job} of {self.address} with spec 0x{spec_hash.hex()}"
+        return self.send("sealAudit", job, spec_hash, seal, value=bond, purpose=purpose)
+
+    def open_audit(
+        self, job: int, *, checkpoint_root: bytes, log_cid: str, model_cid: str, salt: bytes
+    ) -> tuple[int | None, Receipt]:
+        """Opens the sender's sealed audit, after the claim was opened. Returns the game's id if the root is not the
+        trainer's and the audit is a challenge, else None."""
+        receipt = self.send("openAudit", job, checkpoint_root, log_cid, model_cid, salt)
+        started = [event.game for event in self.decode(receipt.logs) if isinstance(event, Challenged)]
+        return (started[0] if started else None), receipt
+
+    def start_game(self, job: int) -> Receipt:
+        """Starts the next game of a job with blind audits, once all of them are open."""
+        return self.send("startGame", job)
+
+    def appeal(self, job: int, *, spec_hash: bytes, bond: int) -> tuple[int, Receipt]:
+        """Plays the game that the trainer has lost again, on its side; returns the game's id. `bond`: the job's
+        challenger_bond."""
+        purpose = f"appeal in job {job} of {self.address} with spec 0x{spec_hash.hex()}"
+        receipt = self.send("appeal", job, spec_hash, value=bond, purpose=purpose)
+        return self._one(receipt, Appealed).game, receipt
+
+    def collect(self, job: int, auditor: ChecksumAddress) -> Receipt:
+        """Credits an auditor's bond, with its share of the fee, or takes the bond of an audit that was not opened."""
+        return self.send("collect", job, auditor)
 
     def challenge(
         self, job: int, *, spec_hash: bytes, claimed_root: bytes, checkpoint_root: bytes, bond: int

@@ -15,6 +15,21 @@ from tiebreak.chain.record_methods import ANYONE, GameMethods, SideMethods
 from tiebreak.chain.spec import PostedSpec
 
 
+class AuditStatus(IntEnum):
+    """Status of an account's audit of a claim that needs attestations."""
+
+    NONE = 0
+    """No such audit."""
+    SEALED = 1
+    """Blind audits: sealed, with its bond."""
+    ATTESTED = 2
+    """Attests to the claim, with its bond."""
+    CHALLENGED = 3
+    """Was opened with another root; the bond is that of the challenge which this is."""
+    CLOSED = 4
+    """Its bond is credited or lost; nothing is left to collect."""
+
+
 class Fault(IntEnum):
     """Fault of a malformed descriptor."""
 
@@ -77,14 +92,21 @@ class JobStatus(IntEnum):
     """No such job."""
     OPEN = 1
     """Posted; waits for a claim."""
-    CLAIMED = 2
-    """A trainer has committed; may be challenged, and becomes FINAL or REJECTED."""
-    FINAL = 3
-    """The claim stands; reward and bond are the trainer's."""
-    REJECTED = 4
+    SEALED = 2
+    """Blind audits: a trainer has sealed a claim; auditors may seal their audits, and after them the trainer opens."""
+    CLAIMED = 3
+    """A trainer has committed; may be challenged, and becomes FINAL, LAPSED or REJECTED."""
+    APPEALABLE = 4
+    """A game ended against a claim with bonded attestations. The claim will not be paid; where the bonds go is decided
+    once their owners had time to appeal. Becomes REJECTED."""
+    FINAL = 5
+    """The claim stands; reward and bond are the trainer's, the audit fee belongs to those who attested."""
+    REJECTED = 6
     """A game ended against the claim; the reward is the customer's again."""
-    EXPIRED = 5
-    """Nobody committed in time; the reward is the customer's again."""
+    EXPIRED = 7
+    """Nobody claimed in time, or a sealed claim was not opened in time; the reward is the customer's again."""
+    LAPSED = 8
+    """Nobody won against the claim, and too few attested to it; everybody has back what it paid in."""
 
 
 class Level(IntEnum):
@@ -157,7 +179,7 @@ class Reason(IntEnum):
     PADDING = 4
     """The trees first differ in the padding, where only PAD is right."""
     CLAIM_REJECTED = 5
-    """The claim was rejected in another game."""
+    """Another game has rejected the claim, or, of an appeal, another appeal has decided."""
 
 
 class Side(SideMethods):
@@ -165,6 +187,22 @@ class Side(SideMethods):
 
     TRAINER = 0
     CHALLENGER = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditView:
+    """An account's audit of a claim that needs attestations."""
+
+    auditor: ChecksumAddress
+    status: AuditStatus
+    appeal: int
+    """The appeal that this auditor has made; zero: none."""
+    seal: bytes
+    """The seal; zero if audits are open."""
+    log_cid: str
+    """Where the auditor serves the log, once it attests."""
+    model_cid: str
+    """Where the auditor serves the model, once it attests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +295,9 @@ class GameView(GameMethods[LevelView]):
 
     job: int
     trainer: ChecksumAddress
+    """The account on the trainer's side: of an appeal, the auditor that has made it."""
     challenger: ChecksumAddress
+    is_appeal: bool
     phase: Phase
     outcome: Outcome
     reason: Reason
@@ -266,7 +306,8 @@ class GameView(GameMethods[LevelView]):
     trainer_bond: int
     challenger_bond: int
     bond_held: bool
-    """Whether the challenger's bond is still escrowed; once the outcome is VOID, `releaseBond` returns it."""
+    """Whether the bond of whoever began the game is still escrowed, the challenger's or the appellant's; once the
+    outcome is VOID, `releaseBond` returns it."""
     clocks: tuple[Clock, Clock]
     """By Side."""
     deadlines: tuple[int, int]
@@ -312,11 +353,24 @@ class Terms:
     """Games that are played at a time; all others wait for their turn, and their clocks with them."""
     trainer: ChecksumAddress = ANYONE
     """The only account that may commit; zero for anyone."""
+    attestations_needed: int = 0
+    """Bonded attestations without which a claim is not paid; zero: attestations are free, and the fields below are zero
+    as well."""
+    audit_window: int = 0
+    """Blind audits: from the trainer's seal to the last instant at which an auditor may seal its audit. Zero: audits
+    are open."""
+    opening_window: int = 0
+    """Blind audits: the trainer's time to open its claim after the audit window, and after that the auditors' to open
+    their audits. Zero: audits are open."""
+    audit_fee: int = 0
+    """Escrowed with the job; once the claim is final, divided equally among its attestations."""
+    attestation_bond: int = 0
+    """Sent with every attestation, or with its seal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimView:
-    """The claim of a job; all zero while the job waits for one."""
+    """The claim of a job; all zero while the job waits for one, and all but the trainer while it is sealed."""
 
     trainer: ChecksumAddress
     checkpoint_root: bytes
@@ -326,6 +380,26 @@ class ClaimView:
     committed_at: int
     challenge_deadline: int
     """Last instant for `challenge`; `finalize` works strictly after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditsView:
+    """Blind audits and appeals of a job. Deadlines are zero as long as they are not known."""
+
+    count: int
+    """Audits ever sealed, and attestations that are bonded: as many as `auditsOf` pages through."""
+    audit_deadline: int
+    """Last instant for `sealAudit`; `openClaim` works strictly after it."""
+    opening_deadline: int
+    """Last instant for `openClaim`; `reclaim` works strictly after it."""
+    audit_opening_deadline: int
+    """Last instant for `openAudit`; games start strictly after it."""
+    verdict: int
+    """The game that ended against the claim, once there may be appeals; else zero."""
+    appeal_deadline: int
+    """Last instant for `appeal`."""
+    lost: bool
+    """Whether the verdict was upheld and has taken the bonds of the attestations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,8 +422,9 @@ class JobView:
     """Games that wait for their turn; while there are any, `terms.concurrentGames` others are live. Zero again once the
     claim is rejected."""
     game_count: int
-    """All challenges ever made to the claim."""
+    """All challenges ever made to the claim, and appeals."""
     attestations: int
+    audits: AuditsView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

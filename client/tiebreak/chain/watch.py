@@ -16,7 +16,7 @@ from typing import Any
 from roundlog.commitments import leaf_hash
 
 from tiebreak.chain.errors import ContractError, InvalidAnswer, NotConfirmed
-from tiebreak.chain.events import ChunkPosted, ClaimRejected, Event
+from tiebreak.chain.events import ChunkPosted, ClaimRejected, Event, VerdictOverturned
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION, Block
 from tiebreak.chain.pace import BlockPace
@@ -274,8 +274,8 @@ class ContractWatch:
         if game is not None and game in self._games:
             self._stale_games.add(game)
             self._stale_jobs.add(self._games[game].job)
-        if isinstance(event, ClaimRejected):
-            # All other games of the job are void now, without an event of their own.
+        if isinstance(event, ClaimRejected | VerdictOverturned):
+            # All other games of the job, or all other appeals, are void now, without an event of their own.
             self._stale_games |= {number for number, shown in self._games.items() if shown.job == event.job}
         if isinstance(event, ChunkPosted) and game in self._games:
             self._chunks[event.game] = (*self._chunks.get(event.game, ()), event.chunk)

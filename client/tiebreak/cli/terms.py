@@ -70,13 +70,58 @@ class PostedTerms:
         ),
     ] = 16
 
+    attestations: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=32,
+            metavar="N",
+            help="Auditors that have to put a bond on the claim, and serve the model, before it is paid.",
+            rich_help_panel=_POSTED,
+        ),
+    ] = 0
+    audit_fee: Annotated[int | None, _amount("Paid to the auditors that attest, in equal parts.", _POSTED)] = None
+    attestation_bond: Annotated[
+        int | None,
+        _amount("What an auditor loses that attests to a wrong claim (default: the challenger's bond).", _POSTED),
+    ] = None
+    audit_window: Annotated[
+        int | None, _time("Blind audits: for auditors to seal theirs, after the trainer has sealed its claim.")
+    ] = None
+    opening_window: Annotated[
+        int | None, _time("Blind audits: for the trainer to open its claim, and then for the auditors.")
+    ] = None
+
     def check(self) -> None:
-        """Refuses terms without a reward, and a reward without a referee. Raises CommandError."""
-        if self.reward is None and (self.referee or self.trainer or self.trainer_bond or self.challenger_bond):
+        """Refuses terms without a reward, a reward without a referee, and terms of audits that do not go together.
+        Raises CommandError."""
+        of_audits = (self.audit_fee, self.attestation_bond, self.audit_window, self.opening_window)
+        if self.reward is None and (
+            self.referee or self.trainer or self.trainer_bond or self.challenger_bond or self.attestations
+        ):
             raise CommandError("these are terms of a posted job, but there is no --reward to post it with: add one.")
+        if not self.attestations and any(of_audits):
+            raise CommandError("these are terms of audits, but nobody has to attest: ask for some with --attestations.")
+        if (self.audit_window is None) != (self.opening_window is None):
+            raise CommandError("blind audits have two windows: give both --audit-window and --opening-window.")
+        if self.reward is not None and self.opening_window is not None:
+            self._check_blind(self.record(self.reward))
         if self.reward is not None and self.referee is None:
             raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
         self.addresses()
+
+    def _check_blind(self, terms: Terms) -> None:
+        """Refuses blind audits whose seals could not be opened, or be challenges. Raises CommandError."""
+        if terms.opening_window >= terms.challenge_window:
+            raise CommandError(
+                "audits have to be open before the window for challenges closes: make --opening-window shorter than "
+                "--challenge-window."
+            )
+        if terms.attestation_bond != terms.challenger_bond:
+            raise CommandError(
+                "a sealed audit may turn out to be a challenge: leave --attestation-bond away, or make it the "
+                "challenger's bond."
+            )
 
     def addresses(self) -> tuple[ChecksumAddress | None, ChecksumAddress | None]:
         """The referee, and the only trainer. Raises CommandError for what is no address."""
@@ -91,16 +136,23 @@ class PostedTerms:
         from tiebreak.chain.records import Terms
 
         bond = reward if self.trainer_bond is None else self.trainer_bond
+        challengers = bond if self.challenger_bond is None else self.challenger_bond
+        auditors = challengers if self.attestation_bond is None else self.attestation_bond
         return Terms(
             reward=reward,
             trainer_bond=bond,
-            challenger_bond=bond if self.challenger_bond is None else self.challenger_bond,
+            challenger_bond=challengers,
             commit_window=self.commit_window,
             challenge_window=self.challenge_window,
             clock_allowance=self.clock,
             referee_allowance=self.referee_clock,
             concurrent_games=self.concurrent_games,
             trainer=self.addresses()[1] or ANYONE,
+            attestations_needed=self.attestations,
+            audit_window=self.audit_window or 0,
+            opening_window=self.opening_window or 0,
+            audit_fee=self.audit_fee or 0,
+            attestation_bond=auditors if self.attestations else 0,
         )
 
 

@@ -93,6 +93,19 @@ def _plain_job(number: int, job: JobView) -> dict[str, object]:
             "challenge_deadline": job.claim.challenge_deadline,
         },
         "attestations": job.attestations,
+        "audits": None
+        if not terms.attestations_needed
+        else {
+            "attestations_needed": terms.attestations_needed,
+            "fee_wei": str(terms.audit_fee),
+            "bond_wei": str(terms.attestation_bond),
+            "count": job.audits.count,
+            "audit_deadline": job.audits.audit_deadline,
+            "opening_deadline": job.audits.opening_deadline,
+            "audit_opening_deadline": job.audits.audit_opening_deadline,
+            "verdict": job.audits.verdict,
+            "appeal_deadline": job.audits.appeal_deadline,
+        },
         "live_games": job.live_games,
         "queued_games": job.queued_games,
     }
@@ -137,6 +150,14 @@ def _show_job(number: int, job: JobView, games: dict[int, GameView], now: int) -
             "challenge by": _deadline(claim.challenge_deadline, now),
             "attestations": job.attestations,
         }
+    if terms.attestations_needed:
+        kind = "blind" if terms.opening_window else "open"
+        facts["audits"] = (
+            f"{kind}, {terms.attestations_needed} needed, fee {in_ether(terms.audit_fee)}, "
+            f"bond {in_ether(terms.attestation_bond)}"
+        )
+    if job.audits.appeal_deadline:
+        facts["appeal by"] = _deadline(job.audits.appeal_deadline, now)
     output.show_facts(f"Job {number}", facts)
     if games:
         output.show_line("")

@@ -17,7 +17,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import end_overdue
+from tiebreak.roles.overdue import end_overdue, start_waiting
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.stops import confirm_stop
@@ -68,24 +68,44 @@ class AuditorRole(JobRole):
 
     def bond_held(self, posted: JobView) -> int:
         mine = self.games(lambda game: game.challenger == self.context.address)
-        return sum(game.challenger_bond for game in mine.values() if game.phase is not Phase.OVER or game.bond_held)
+        # The bond of an appeal is the appellant's.
+        own = [game for game in mine.values() if not game.is_appeal]
+        return sum(game.challenger_bond for game in own if game.phase is not Phase.OVER or game.bond_held)
 
     def consider(self, posted: JobView) -> Progress:
         if posted.status is JobStatus.EXPIRED:
             return self.leave(f"nobody has committed to job {self.job} in time")
-        if posted.status is JobStatus.OPEN:
+        if posted.status in (JobStatus.OPEN, JobStatus.SEALED):
             return Progress(state="waits for a claim")
         mine = self.games(lambda game: game.challenger == self.context.address)
         self._games.tell_ended(mine)
         held = self.bond_held(posted)
-        void = [number for number, game in mine.items() if game.outcome is Outcome.VOID and game.bond_held]
+        void = [
+            number
+            for number, game in mine.items()
+            if game.outcome is Outcome.VOID and game.bond_held and not game.is_appeal
+        ]
         for number in void:
             self.order("fetch the bond of a void game back", "releaseBond", number, job=self.job, game=number)
         if void:
             return Progress(state="fetches its bond back", stake=held)
+        if posted.status is JobStatus.APPEALABLE and held:
+            return replace(self._during_appeals(posted, mine), stake=held)
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
         return replace(self._during_claim(posted, mine), stake=held)
+
+    def _during_appeals(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
+        """After a game that this auditor has won: plays it again with each auditor that appeals, since its bond and its
+        prize wait for that."""
+        live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
+        if live:
+            return self._play(posted, live)
+        deadline = posted.audits.appeal_deadline
+        if self.context.now() <= deadline:
+            return Progress(state="waits for appeals", until=deadline + 1)
+        self.order("finalize", "finalize", self.job, job=self.job)
+        return Progress(state="finalizes")
 
     def _during_claim(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
@@ -123,7 +143,12 @@ class AuditorRole(JobRole):
             )
         if root != claimed:
             return self._challenge(posted, evidence)
-        self.order("attest", "attest", self.job, posted.spec_hash, root, job=self.job)
+        if posted.terms.attestations_needed:
+            return self.leave(
+                f"the claim on job {self.job} is right; it asks for attestations with a bond of "
+                f"{posted.terms.attestation_bond} wei, which this auditor does not give by itself"
+            )
+        self.order("attest", "attest", self.job, posted.spec_hash, root, "", "", job=self.job)
         return Progress(state="attests")
 
     def _challenge(self, posted: JobView, evidence: Evidence) -> Progress:
@@ -171,6 +196,7 @@ class AuditorRole(JobRole):
 
     def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
+        start_waiting(self, posted)
         # While all own games are queued, games of others whose clocks ran out hold them up.
         end_overdue(self, running or self._live())
         due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None

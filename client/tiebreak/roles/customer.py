@@ -20,7 +20,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.overdue import end_overdue
+from tiebreak.roles.overdue import end_overdue, start_waiting
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Lane
 
@@ -125,19 +125,42 @@ class CustomerRole(JobRole):
                     return Progress(state="waits for a trainer", until=posted.commit_deadline + 1)
                 self.order("take the reward back", "reclaim", self.job, job=self.job)
                 return Progress(state="reclaims")
+            case JobStatus.SEALED:
+                return self._await_opening(posted)
             case JobStatus.CLAIMED:
                 return self._watch(posted)
+            case JobStatus.APPEALABLE:
+                return self._await_appeals(posted)
             case JobStatus.FINAL:
                 return self._collect(posted)
         return self.leave(f"job {self.job} is {posted.status.name}: refunded")
 
     def _watch(self, posted: JobView) -> Progress:
-        if posted.live_games:
+        start_waiting(self, posted)
+        if games := posted.live_games + posted.queued_games:
             end_overdue(self, self.context.desk.games_of(self.job))
-            return Progress(state=f"waits for {posted.live_games} games")
+            return Progress(state=f"waits for {games} games")
         deadline = posted.claim.challenge_deadline
         if self.context.now() <= deadline:
             return Progress(state="waits for the challenge window to close", until=deadline + 1)
+        self.order("finalize", "finalize", self.job, job=self.job)
+        return Progress(state="finalizes")
+
+    def _await_opening(self, posted: JobView) -> Progress:
+        deadline = posted.audits.opening_deadline
+        if self.context.now() <= deadline:
+            return Progress(state="waits for the trainer to open its claim", until=deadline + 1)
+        self.order("take the reward back", "reclaim", self.job, job=self.job)
+        return Progress(state="reclaims")
+
+    def _await_appeals(self, posted: JobView) -> Progress:
+        """The claim is rejected; the reward comes back once the auditors that attested to it had time to appeal."""
+        if games := posted.live_games + posted.queued_games:
+            end_overdue(self, self.context.desk.games_of(self.job))
+            return Progress(state=f"waits for {games} appeals")
+        deadline = posted.audits.appeal_deadline
+        if self.context.now() <= deadline:
+            return Progress(state="waits for appeals", until=deadline + 1)
         self.order("finalize", "finalize", self.job, job=self.job)
         return Progress(state="finalizes")
 

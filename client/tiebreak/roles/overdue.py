@@ -1,18 +1,26 @@
-"""Overdue games: games whose clocks have run out. A role that profits from the end of such a game claims the timeout;
-the game's parties come first."""
+"""Overdue games: games whose clocks have run out, or whose turn has come. A role that profits from the end of such a
+game claims the timeout; the game's parties come first."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from tiebreak.chain.records import GameView, Side
+from tiebreak.chain.records import GameView, JobView, Side
 from tiebreak.game import ClaimTimeout, timeout_is_due
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.player import describe
 
 HEAD_START = 2
 """Blocks in which only the parties of a game claim its timeout, so that not all roles pay for the same call."""
+
+
+def start_waiting(role: JobRole, posted: JobView) -> None:
+    """Starts the next game of a job with blind audits. There no game starts by itself before all audits are open."""
+    opened = posted.audits.audit_opening_deadline
+    free = posted.live_games < posted.terms.concurrent_games
+    if opened and posted.queued_games and free and role.context.now() > opened:
+        role.order("start the next game", "startGame", role.job, job=role.job)
 
 
 def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:

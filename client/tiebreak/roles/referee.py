@@ -66,7 +66,7 @@ class RefereesJob(JobRole):
         return f"cannot decide about job {self.job}: {why}"
 
     def consider(self, posted: JobView) -> Progress:
-        if posted.status in (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.EXPIRED):
+        if posted.status in (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.EXPIRED, JobStatus.LAPSED):
             return self.leave(f"job {self.job} is {posted.status.name}")
         if posted.spec.referee != self.context.address or not posted.live_games:
             return Progress(state="watches")

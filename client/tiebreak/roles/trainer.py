@@ -14,7 +14,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import end_overdue
+from tiebreak.roles.overdue import end_overdue, start_waiting
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.workshop import Errand, Lane
@@ -53,6 +53,8 @@ class TrainerRole(JobRole):
             return self._after_commit(posted)
         if posted.terms.trainer not in (ANYONE, self.context.address):
             return self.leave(f"job {self.job} is reserved for {posted.terms.trainer}")
+        if posted.terms.opening_window:
+            return self.leave(f"job {self.job} is left alone: its audits are blind, and this trainer seals no claims")
         if (objection := self.context.policy.objection(posted, posted.terms.trainer_bond)) is not None:
             return self.leave(f"job {self.job} is left alone: {objection}")
         if self.context.now() > posted.commit_deadline:
@@ -123,7 +125,8 @@ class TrainerRole(JobRole):
         stake = posted.terms.trainer_bond
         if posted.game_count:
             self._games.tell_ended(self.games(lambda game: True))
-        if posted.live_games:
+        start_waiting(self, posted)
+        if posted.live_games or posted.queued_games:
             return self._play(posted, stake)
         # Evidence for games is on disk; a role with many claims keeps none in memory.
         self.forget("training")

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Side} from "../../src/Bisection.sol";
-import {GameId, Phase} from "../../src/IVerificationGame.sol";
+import {GameId, Phase} from "../../src/Types.sol";
 import {Level} from "../../src/Level.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening} from "../../src/Moves.sol";
 import {GameView} from "../../src/Views.sol";

@@ -4,9 +4,9 @@ pragma solidity ^0.8.30;
 import {Adjudicator} from "../../src/adjudication/Adjudicator.sol";
 import {Functions} from "../../src/adjudication/Functions.sol";
 import {IAdjudicator} from "../../src/adjudication/IAdjudicator.sol";
-import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../../src/Types.sol";
 import {Node} from "../../src/Merkle.sol";
-import {Duration, Timestamp} from "../../src/Time.sol";
+import {Duration, Time, Timestamp} from "../../src/Time.sol";
 import {TrainingSpec} from "../../src/TrainingSpec.sol";
 import {VerificationGame} from "../../src/VerificationGame.sol";
 import {GameView, JobView} from "../../src/Views.sol";
@@ -84,7 +84,12 @@ abstract contract GameTest is Test {
             clockAllowance: Duration.wrap(ALLOWANCE),
             refereeAllowance: Duration.wrap(REFEREE_ALLOWANCE),
             concurrentGames: CONCURRENT,
-            trainer: address(0)
+            trainer: address(0),
+            attestationsNeeded: 0,
+            auditWindow: Time.NO_TIME,
+            openingWindow: Time.NO_TIME,
+            auditFee: 0,
+            attestationBond: 0
         });
     }
 
@@ -100,7 +105,8 @@ abstract contract GameTest is Test {
     function post(uint64 steps, uint64 interval) internal returns (JobId) {
         TrainingSpec memory posted = spec(steps, interval);
         vm.prank(customer);
-        return game.postJob{value: REWARD}(posted, terms(), "bafyjob");
+        Terms memory offered = terms();
+        return game.postJob{value: uint256(offered.reward) + offered.auditFee}(posted, offered, "bafyjob");
     }
 
     function commitRun(JobId job, Run memory run) internal {

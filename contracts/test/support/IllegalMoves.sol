@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Children, Side} from "../../src/Bisection.sol";
-import {GameId, Phase} from "../../src/IVerificationGame.sol";
+import {GameId, Phase} from "../../src/Types.sol";
 import {Level} from "../../src/Level.sol";
 import {Node} from "../../src/Merkle.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "../../src/Moves.sol";

@@ -3,7 +3,8 @@ pragma solidity ^0.8.30;
 
 import {Partial} from "../../src/adjudication/IAdjudicator.sol";
 import {Bisection, Children, Side} from "../../src/Bisection.sol";
-import {GameId, IVerificationGame, Phase} from "../../src/IVerificationGame.sol";
+import {IVerificationGame} from "../../src/IVerificationGame.sol";
+import {GameId, Phase} from "../../src/Types.sol";
 import {Level} from "../../src/Level.sol";
 import {Node} from "../../src/Merkle.sol";
 import {

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Side} from "../../src/Bisection.sol";
-import {GameId, JobId, JobStatus, Outcome, Phase, Terms} from "../../src/IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Terms} from "../../src/Types.sol";
 import {Timestamp} from "../../src/Time.sol";
 import {GameView, JobView} from "../../src/Views.sol";
 import {IllegalMoves} from "./IllegalMoves.sol";
@@ -34,18 +34,18 @@ contract World is IllegalMoves {
     mapping(uint256 job => Claimed) public claims;
     mapping(uint256 game => Challenged) public challenges;
     /// @notice Of an account with a root, by the hash of job, account and root.
-    mapping(bytes32 key => uint256 game) private latest;
+    mapping(bytes32 key => uint256 game) internal latest;
 
     string public broken;
     uint256 public illegalAttempts;
 
     /// @notice Few at a time, so that games wait.
-    function terms() internal pure override returns (Terms memory offered) {
+    function terms() internal pure virtual override returns (Terms memory offered) {
         offered = super.terms();
         offered.concurrentGames = 2;
     }
 
-    function setUp() public override {
+    function setUp() public virtual override {
         super.setUp();
         liar = account("liar");
         cheat = account("cheat");
@@ -67,7 +67,7 @@ contract World is IllegalMoves {
 
     function commitHonestly(uint256 jobSeed) external {
         (uint256 job, bool found) = pick(jobSeed, JobStatus.OPEN);
-        if (!found || !mayCommit(job)) return;
+        if (!found || !mayCommit(job) || isBlind(job)) return;
         claims[job].honest = true;
         claims[job].lie.step = claims[job].steps;
         commitRun(JobId.wrap(uint64(job)), runOfTrainer(job));
@@ -75,7 +75,7 @@ contract World is IllegalMoves {
 
     function commitWrongly(uint256 jobSeed, Lie memory lie) external {
         (uint256 job, bool found) = pick(jobSeed, JobStatus.OPEN);
-        if (!found || !mayCommit(job)) return;
+        if (!found || !mayCommit(job) || isBlind(job)) return;
         claims[job].lie = tidy(lie, claims[job].steps - 1);
         address saved = trainer;
         trainer = cheat;
@@ -85,7 +85,8 @@ contract World is IllegalMoves {
 
     function challengeHonestly(uint256 jobSeed) external {
         (uint256 job, bool found) = pick(jobSeed, JobStatus.CLAIMED);
-        if (!found || claims[job].honest || !mayChallenge(job)) return;
+        bool right = claims[job].lie.step == claims[job].steps;
+        if (!found || right || !mayChallenge(job)) return;
         claims[job].honestlyChallenged = true;
         start(job, auditor, true, Lie(claims[job].steps, 0, 0, 0));
     }
@@ -101,26 +102,34 @@ contract World is IllegalMoves {
         start(job, liar, false, lie);
     }
 
-    function tidy(Lie memory lie, uint256 lastStep) private pure returns (Lie memory) {
+    function tidy(Lie memory lie, uint256 lastStep) internal pure returns (Lie memory) {
         return Lie(lie.step % (lastStep + 1), lie.place % 8, 1 + lie.delta % 3, lie.segment % 3);
     }
 
-    function mayCommit(uint256 job) private view returns (bool) {
+    function isBlind(uint256 job) internal view returns (bool) {
+        return !getJob(job).terms.openingWindow.isZero();
+    }
+
+    function mayCommit(uint256 job) internal view returns (bool) {
         return instant(time()) <= getJob(job).commitDeadline;
     }
 
-    function mayChallenge(uint256 job) private view returns (bool) {
+    function mayChallenge(uint256 job) internal view returns (bool) {
         return game.gameCount() < MAX_GAMES && instant(time()) <= getJob(job).claim.challengeDeadline;
     }
 
     function start(uint256 job, address challenger, bool honest, Lie memory lie) private {
         Run memory run = runWith(job, lie);
-        bytes32 key = keccak256(abi.encode(job, challenger, Trees.root(Runs.checkpointTree(run))));
+        bytes32 key = keyOf(job, challenger, run);
         uint256 id = game.gameCount() + 1;
         if (latest[key] != 0 && game.getGame(GameId.wrap(uint64(latest[key]))).phase != Phase.OVER) return; // refused
         latest[key] = id;
         challenges[id] = Challenged(job, honest, lie, 0);
         challengeRun(JobId.wrap(uint64(job)), challenger, run);
+    }
+
+    function keyOf(uint256 job, address challenger, Run memory run) internal pure returns (bytes32) {
+        return keccak256(abi.encode(job, challenger, Trees.root(Runs.checkpointTree(run))));
     }
 
     /// @notice A side that owes a move makes it, as its run says, unless its time is over.
@@ -138,7 +147,7 @@ contract World is IllegalMoves {
         }
     }
 
-    function moveSide(uint256 id, Side side) private returns (bool moved) {
+    function moveSide(uint256 id, Side side) internal returns (bool moved) {
         GameView memory before = getGame(id);
         if (instant(time()) > before.deadlines[uint8(side)]) return false;
         moved = stepOf(GameId.wrap(uint64(id)), side, side == Side.TRAINER ? runOfTrainer(challenges[id].job) : runOfChallenger(id));
@@ -171,12 +180,15 @@ contract World is IllegalMoves {
         later(bound(length, 1, length % 8 == 0 ? ALLOWANCE : 10 minutes));
     }
 
-    function answerHonestly() public {
+    function isHonest(uint256 id, Side side) internal view virtual returns (bool) {
+        return side == Side.TRAINER ? claims[challenges[id].job].honest : challenges[id].honest;
+    }
+
+    function answerHonestly() public virtual {
         for (uint256 id = 1; id <= game.gameCount(); ++id) {
-            uint256 job = challenges[id].job;
             // A move that finds the leaf is followed by an opening that the same side owes, hence the loops.
-            if (claims[job].honest) while (moveSide(id, Side.TRAINER)) {}
-            if (challenges[id].honest) while (moveSide(id, Side.CHALLENGER)) {}
+            if (isHonest(id, Side.TRAINER)) while (moveSide(id, Side.TRAINER)) {}
+            if (isHonest(id, Side.CHALLENGER)) while (moveSide(id, Side.CHALLENGER)) {}
         }
     }
 
@@ -199,13 +211,11 @@ contract World is IllegalMoves {
     }
 
     function finalize(uint256 jobSeed) external {
-        (uint256 job, bool found) = pick(jobSeed, JobStatus.CLAIMED);
-        if (found) attempt(abi.encodeCall(game.finalize, (JobId.wrap(uint64(job)))));
+        if (game.jobCount() > 0) attempt(abi.encodeCall(game.finalize, (JobId.wrap(uint64(1 + jobSeed % game.jobCount())))));
     }
 
     function reclaim(uint256 jobSeed) external {
-        (uint256 job, bool found) = pick(jobSeed, JobStatus.OPEN);
-        if (found) attempt(abi.encodeCall(game.reclaim, (JobId.wrap(uint64(job)))));
+        if (game.jobCount() > 0) attempt(abi.encodeCall(game.reclaim, (JobId.wrap(uint64(1 + jobSeed % game.jobCount())))));
     }
 
     function releaseBond(uint256 gameSeed) external {
@@ -218,7 +228,7 @@ contract World is IllegalMoves {
         attempt(abi.encodeCall(game.withdraw, ()));
     }
 
-    function attempt(bytes memory data) private returns (bool ok) {
+    function attempt(bytes memory data) internal returns (bool ok) {
         (ok,) = address(game).call(data);
     }
 
@@ -241,21 +251,12 @@ contract World is IllegalMoves {
 
     /// @notice Everybody goes on until nothing is left to do, and takes its money.
     function finish() external {
-        // A game that waits starts when another one is over, so there may be as many rounds as games.
-        for (uint256 round = 0; round < 3 + game.gameCount(); ++round) {
+        // A game that waits starts when another one is over, so there may be as many rounds as games, and as many as the windows of a job
+        // have.
+        for (uint256 round = 0; round < rounds() + game.gameCount(); ++round) {
             answerHonestly();
             later(ALLOWANCE + 1);
-            for (uint256 id = 1; id <= game.gameCount(); ++id) {
-                attempt(abi.encodeCall(game.claimTimeout, (GameId.wrap(uint64(id)))));
-            }
-        }
-        later(COMMIT_WINDOW + CHALLENGE_WINDOW);
-        for (uint256 job = 1; job <= game.jobCount(); ++job) {
-            attempt(abi.encodeCall(game.finalize, (JobId.wrap(uint64(job)))));
-            attempt(abi.encodeCall(game.reclaim, (JobId.wrap(uint64(job)))));
-        }
-        for (uint256 id = 1; id <= game.gameCount(); ++id) {
-            attempt(abi.encodeCall(game.releaseBond, (GameId.wrap(uint64(id)))));
+            tidyUp();
         }
         address[7] memory all = accounts();
         for (uint256 i = 0; i < all.length; ++i) {
@@ -264,7 +265,21 @@ contract World is IllegalMoves {
         }
     }
 
-    // -------------------------------------------------------------------------------------------------------------------- records
+    function rounds() internal pure virtual returns (uint256) {
+        return 3 + (COMMIT_WINDOW + CHALLENGE_WINDOW) / ALLOWANCE;
+    }
+
+    /// @dev What anybody may do for everybody.
+    function tidyUp() internal virtual {
+        for (uint256 id = 1; id <= game.gameCount(); ++id) {
+            attempt(abi.encodeCall(game.claimTimeout, (GameId.wrap(uint64(id)))));
+            attempt(abi.encodeCall(game.releaseBond, (GameId.wrap(uint64(id)))));
+        }
+        for (uint256 job = 1; job <= game.jobCount(); ++job) {
+            attempt(abi.encodeCall(game.finalize, (JobId.wrap(uint64(job)))));
+            attempt(abi.encodeCall(game.reclaim, (JobId.wrap(uint64(job)))));
+        }
+    }
 
     function getJob(uint256 job) public view returns (JobView memory) {
         return game.getJob(JobId.wrap(uint64(job)));
@@ -272,6 +287,10 @@ contract World is IllegalMoves {
 
     function getGame(uint256 id) public view returns (GameView memory) {
         return game.getGame(GameId.wrap(uint64(id)));
+    }
+
+    function instantNow() external view returns (Timestamp) {
+        return instant(time());
     }
 
     function counts() external view returns (uint256 jobs, uint256 games) {
@@ -301,20 +320,20 @@ contract World is IllegalMoves {
         return (trainer, auditor);
     }
 
-    function runOfTrainer(uint256 job) private view returns (Run memory) {
+    function runOfTrainer(uint256 job) internal view returns (Run memory) {
         return runWith(job, claims[job].lie);
     }
 
-    function runOfChallenger(uint256 id) private view returns (Run memory) {
+    function runOfChallenger(uint256 id) internal view returns (Run memory) {
         return runWith(challenges[id].job, challenges[id].lie);
     }
 
-    function runWith(uint256 job, Lie memory lie) private view returns (Run memory) {
+    function runWith(uint256 job, Lie memory lie) internal view returns (Run memory) {
         return Runs.with(claims[job].steps, claims[job].interval, lie);
     }
 
     /// @dev The first job from the seed on that has the status.
-    function pick(uint256 seed, JobStatus status) private view returns (uint256 job, bool found) {
+    function pick(uint256 seed, JobStatus status) internal view returns (uint256 job, bool found) {
         uint256 count = game.jobCount();
         for (uint256 i = 0; i < count && !found; ++i) {
             job = 1 + (seed % count + i) % count;
@@ -322,7 +341,7 @@ contract World is IllegalMoves {
         }
     }
 
-    function pickGame(uint256 seed) private view returns (uint256, bool) {
+    function pickGame(uint256 seed) internal view returns (uint256, bool) {
         uint256 count = game.gameCount();
         return count == 0 ? (0, false) : (1 + seed % count, true);
     }

@@ -56,6 +56,51 @@ def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Train
         assert posted.job_cid in shown and "OPEN" in shown and "0.5 ether" in shown
 
 
+def test_a_job_that_needs_audits_is_posted_and_shown(
+    run: Run, chain: Chain, trained: Trained, store: tuple[str, ...]
+) -> None:
+    audits = ("--attestations", "2", "--audit-fee", "0.1ether", "--audit-window", "3d", "--opening-window", "1d")
+    result = run("job", "create", trained.job, *REFEREE_ARGUMENTS, *audits, *store, "--json", env=chain.environment(0))
+    assert result.exit_code == 0, result.stderr
+    number = json.loads(result.stdout)["job"]
+    terms = chain.game.job(number).terms
+    assert (terms.attestations_needed, terms.audit_fee) == (2, 10**17)
+    assert terms.attestation_bond == terms.challenger_bond == 5 * 10**17
+    assert (terms.audit_window, terms.opening_window) == (3 * 86400, 86400)
+    shown = json.loads(run("job", "show", number, "--json", env=chain.environment()).stdout)
+    assert shown["audits"]["fee_wei"] == str(10**17) and shown["audits"]["attestations_needed"] == 2
+    text = run("job", "show", number, env=chain.environment()).stdout
+    assert "blind, 2 needed, fee 0.1 ether, bond 0.5 ether" in text
+
+
+@pytest.mark.parametrize(
+    ("audits", "why"),
+    [
+        (("--audit-fee", "0.1ether"), "ask for some with --attestations"),
+        (("--attestations", "1", "--audit-window", "1d"), "give both --audit-window and --opening-window"),
+        (("--attestations", "1", "--audit-window", "1d", "--opening-window", "7d"), "make --opening-window shorter"),
+        (
+            (
+                *("--attestations", "1", "--audit-window", "1d"),
+                *("--opening-window", "1d", "--attestation-bond", "1ether"),
+            ),
+            "leave --attestation-bond away",
+        ),
+    ],
+)
+def test_terms_of_audits_that_do_not_go_together_are_refused_before_anything_is_sent(
+    run: Run, chain: Chain, trained: Trained, store: tuple[str, ...], audits: tuple[str, ...], why: str
+) -> None:
+    before = chain.game.job_count()
+    result = run("job", "create", trained.job, *REFEREE_ARGUMENTS, *audits, *store, env=chain.environment(0))
+    refused(result, why)
+    assert chain.game.job_count() == before
+
+
+def test_attestations_need_a_reward(run: Run, trained: Trained) -> None:
+    refused(run("job", "create", trained.job, "--attestations", "1"), "there is no --reward")
+
+
 def test_a_directory_with_strange_files_is_not_published(
     run: Run, chain: Chain, trained: Trained, tmp_path: Path, store: tuple[str, ...]
 ) -> None:

@@ -175,6 +175,7 @@ class Transitions:
             job=1,
             trainer=TRAINER,  # type: ignore[arg-type]
             challenger=CHALLENGER,  # type: ignore[arg-type]
+            is_appeal=False,
             phase=self.phase,
             outcome=self.outcome,
             reason=self.reason,

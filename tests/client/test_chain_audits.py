@@ -1,0 +1,188 @@
+"""Bonded attestations, blind audits and appeals through the wrappers; the contract opens seals that were made here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from disputes import JOB_CID, TERMS, Cast, Party, Run
+from eth_typing import ChecksumAddress
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.errors import ContractError
+from tiebreak.chain.node import ChainNode
+from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase, Side
+from tiebreak.chain.seals import audit_seal, claim_seal, new_salt
+
+FEE = 10**17
+OPEN = replace(TERMS, attestations_needed=1, audit_fee=FEE, attestation_bond=10**18)
+BLIND = replace(OPEN, attestation_bond=TERMS.challenger_bond, audit_window=3600, opening_window=3600)
+TRAINER, AUDITOR = devnet_account(1).address, devnet_account(2).address
+
+
+@pytest.fixture
+def cast(node: ChainNode) -> Cast:
+    return Cast.on(node)
+
+
+def sealed_claim(cast: Cast, job: int, run: Run) -> bytes:
+    """Seals the trainer's claim, and returns the salt."""
+    salt = new_salt()
+    seal = claim_seal(
+        cast.trainer.node.chain_id,
+        cast.trainer.address,
+        job,
+        TRAINER,
+        checkpoint_root=run.checkpoints.root,
+        final_state_root=run.states[-1],
+        log_cid=JOB_CID,
+        model_cid=JOB_CID,
+        salt=salt,
+    )
+    cast.trainer.seal_claim(job, spec_hash=cast.spec().hash, seal=seal, bond=TERMS.trainer_bond)
+    return salt
+
+
+def open_claim(cast: Cast, job: int, run: Run, salt: bytes) -> None:
+    tree = run.checkpoints
+    cast.trainer.open_claim(
+        job,
+        checkpoint_root=tree.root,
+        final_state_root=run.states[-1],
+        proof=tree.proof(tree.count - 1),
+        log_cid=JOB_CID,
+        model_cid=JOB_CID,
+        salt=salt,
+    )
+
+
+def sealed_audit(cast: Cast, job: int, run: Run, who: ChecksumAddress = AUDITOR) -> bytes:
+    salt = new_salt()
+    seal = audit_seal(
+        cast.auditor.node.chain_id, cast.auditor.address, job, who, checkpoint_root=run.checkpoints.root, salt=salt
+    )
+    cast.auditor.seal_audit(job, spec_hash=cast.spec().hash, seal=seal, bond=BLIND.attestation_bond)
+    return salt
+
+
+def open_audit(cast: Cast, job: int, run: Run, salt: bytes) -> int | None:
+    game, _ = cast.auditor.open_audit(
+        job, checkpoint_root=run.checkpoints.root, log_cid=JOB_CID, model_cid=JOB_CID, salt=salt
+    )
+    return game
+
+
+def attest(cast: Cast, job: int, run: Run) -> None:
+    cast.auditor.attest(
+        job,
+        spec_hash=cast.spec().hash,
+        checkpoint_root=run.checkpoints.root,
+        log_cid="bafylog",
+        model_cid="bafymodel",
+        bond=OPEN.attestation_bond,
+    )
+
+
+def test_an_attestation_with_a_bond_is_shown_and_paid(node: ChainNode, cast: Cast) -> None:
+    job, run = cast.post(OPEN), Run.of()
+    cast.commit(job, run)
+    attest(cast, job, run)
+    (audit,) = cast.customer.audits_of(job)
+    assert (audit.auditor, audit.status) == (AUDITOR, AuditStatus.ATTESTED)
+    assert (audit.log_cid, audit.model_cid) == ("bafylog", "bafymodel")
+    with pytest.raises(ContractError) as caught:
+        cast.auditor.collect(job, AUDITOR)
+    assert caught.value.name == "NothingToCollect"
+    node.advance_time(TERMS.challenge_window + 1)
+    cast.trainer.finalize(job)
+    cast.auditor.collect(job, AUDITOR)
+    assert cast.auditor.withdraw()[0] == OPEN.attestation_bond + FEE
+    assert cast.trainer.withdraw()[0] == TERMS.reward + TERMS.trainer_bond
+
+
+def test_too_few_attestations_let_a_claim_lapse(node: ChainNode, cast: Cast) -> None:
+    job = cast.post(OPEN)
+    cast.commit(job, Run.of())
+    node.advance_time(TERMS.challenge_window + 1)
+    cast.customer.finalize(job)
+    assert cast.customer.job(job).status is JobStatus.LAPSED
+    assert cast.customer.withdraw()[0] == TERMS.reward + FEE
+    assert cast.trainer.withdraw()[0] == TERMS.trainer_bond
+
+
+def test_a_blind_audit_with_the_same_root_attests(node: ChainNode, cast: Cast) -> None:
+    job, run = cast.post(BLIND), Run.of()
+    claim_salt = sealed_claim(cast, job, run)
+    assert cast.customer.job(job).status is JobStatus.SEALED
+    audit_salt = sealed_audit(cast, job, run)
+    node.advance_time(BLIND.audit_window + 1)
+    open_claim(cast, job, run, claim_salt)
+    assert open_audit(cast, job, run, audit_salt) is None
+    assert cast.customer.job(job).attestations == 1
+    node.advance_time(TERMS.challenge_window + 1)
+    cast.customer.finalize(job)
+    assert cast.customer.job(job).status is JobStatus.FINAL
+
+
+def test_a_blind_audit_with_another_root_is_a_challenge(node: ChainNode, cast: Cast) -> None:
+    job, wrong, right = cast.post(BLIND), Run.of(33), Run.of()
+    claim_salt = sealed_claim(cast, job, wrong)
+    audit_salt = sealed_audit(cast, job, right)
+    node.advance_time(BLIND.audit_window + 1)
+    open_claim(cast, job, wrong, claim_salt)
+    game = open_audit(cast, job, right, audit_salt)
+    assert game is not None and cast.customer.game(game).phase is Phase.QUEUED
+    with pytest.raises(ContractError) as caught:
+        cast.customer.start_game(job)
+    assert caught.value.name == "NoGameToStart"
+    node.advance_time(BLIND.opening_window + 1)
+    cast.customer.start_game(job)
+    parties = [Party(cast.auditor, right, Side.CHALLENGER), Party(cast.trainer, wrong, Side.TRAINER)]
+    for turn in range(100):
+        if cast.customer.game(game).phase is Phase.OVER:
+            break
+        parties[turn % 2].move(game)
+    assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
+    assert cast.customer.job(job).status is JobStatus.REJECTED
+
+
+def test_a_seal_of_another_account_cannot_be_opened(node: ChainNode, cast: Cast) -> None:
+    job, run = cast.post(BLIND), Run.of()
+    claim_salt = sealed_claim(cast, job, run)
+    audit_salt = sealed_audit(cast, job, run, who=TRAINER)
+    node.advance_time(BLIND.audit_window + 1)
+    open_claim(cast, job, run, claim_salt)
+    with pytest.raises(ContractError, match="salt that were sealed") as caught:
+        open_audit(cast, job, run, audit_salt)
+    assert caught.value.name == "WrongSeal"
+
+
+def test_an_auditor_defends_a_right_claim_that_its_trainer_lost(node: ChainNode, cast: Cast) -> None:
+    job, run, wrong = cast.post(OPEN), Run.of(), Run.of(33)
+    cast.commit(job, run)
+    attest(cast, job, run)
+    seen = cast.referee.job(job)
+    verdict, _ = cast.referee.challenge(
+        job,
+        spec_hash=seen.spec_hash,
+        claimed_root=seen.claim.checkpoint_root,
+        checkpoint_root=wrong.checkpoints.root,
+        bond=TERMS.challenger_bond,
+    )
+    Party(cast.referee, wrong, Side.CHALLENGER).move(verdict)
+    node.advance_time(TERMS.clock_allowance + 1)
+    cast.referee.claim_timeout(verdict)
+    assert cast.customer.job(job).status is JobStatus.APPEALABLE
+
+    game, _ = cast.auditor.appeal(job, spec_hash=cast.spec().hash, bond=TERMS.challenger_bond)
+    shown = cast.customer.game(game)
+    assert shown.is_appeal and shown.trainer == AUDITOR
+    puppet, auditor = Party(cast.referee, wrong, Side.CHALLENGER), Party(cast.auditor, run, Side.TRAINER)
+    for turn in range(100):
+        if cast.customer.game(game).phase is Phase.OVER:
+            break
+        (puppet, auditor)[turn % 2].move(game)
+    assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
+    cast.auditor.collect(job, AUDITOR)
+    held = OPEN.attestation_bond + TERMS.challenger_bond
+    assert cast.auditor.withdraw()[0] > held + TERMS.challenger_bond // 2 - 1
+    assert cast.customer.job(job).status is JobStatus.REJECTED
