@@ -1,10 +1,7 @@
-"""`tiebreak devnet`, `deploy`, `status` and `withdraw`: commands about the chain itself."""
+"""`tiebreak deploy`, `status` and `withdraw`: commands about the chain itself."""
 
 from __future__ import annotations
 
-import signal
-import time
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,60 +21,7 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(takes_groups(status))
     app.command()(takes_groups(withdraw))
-    app.command()(devnet)
     app.command()(takes_groups(deploy))
-
-
-def devnet(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port on the loopback interface; 0 for any.")] = 8545,
-    kind: Annotated[str, typer.Option(help="anvil, embedded, or auto: anvil if it is installed.")] = "auto",
-    json: options.Json = False,
-) -> None:
-    """Run a development chain with the contract on it, until interrupted."""
-    from tiebreak.chain.accounts import devnet_account
-    from tiebreak.chain.devnet import start_devnet
-    from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE
-    from tiebreak.chain.errors import DevnetError
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.node import connect
-    from tiebreak.chain.sender import Sender
-    from tiebreak.cli import output
-
-    signal.signal(signal.SIGTERM, _interrupt)
-    with start_devnet(port, kind=kind) as chain:
-        try:
-            accounts = [devnet_account(index) for index in range(ACCOUNTS)]
-            game = VerificationGame.deploy(Sender(connect(chain.url), accounts[-1]))
-            if json:
-                output.show_json_line(
-                    {
-                        "kind": chain.kind,
-                        "chain": chain.url,
-                        "contract": game.address,
-                        "accounts": [{"address": one.address, "private_key": bytes(one.key)} for one in accounts],
-                    }
-                )
-            else:
-                output.show_facts(f"Development chain ({chain.kind})", {"chain": chain.url, "contract": game.address})
-                output.show_line("")
-                output.show_facts(
-                    f"Accounts with {in_ether(BALANCE)} each, and their keys, which everybody knows",
-                    {one.address: bytes(one.key) for one in accounts},
-                )
-                output.show_line("")
-                output.show_line("To use it in another terminal:")
-                output.show_line(f"  export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}")
-                output.show_line("Ctrl-C ends the chain; nothing of it is kept.")
-            output.flush()
-            while chain.running:
-                time.sleep(0.2)
-        except KeyboardInterrupt:
-            return
-        raise DevnetError("the development chain has ended by itself: start it again.")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def deploy(
