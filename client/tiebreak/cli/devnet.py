@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiebreak.amounts import in_ether
 from tiebreak.cli import network, options, quantities
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.groups import examples
-from tiebreak.cli.quantities import in_ether
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
