@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from canned_node import ADDRESS, Canned, block
+from tiebreak.amounts import in_ether
 from tiebreak.chain.funds import funds
 from tiebreak.chain.node import ChainNode
 from tiebreak.chain.pace import block_time
@@ -28,7 +29,7 @@ def test_a_bond_and_the_gas_of_whole_disputes_have_to_be_there() -> None:
     assert enough.needed == 5 * 10**17 + 8_500_000 * 21 * 10**9
     short = funds(node, ADDRESS, 9 * 10**17, games=3)
     assert short.missing == 9 * 10**17 + 23_500_000 * 21 * 10**9 - 10**18
-    assert f"send it {short.missing} wei more" in short.sentence and "3 whole disputes" in short.sentence
+    assert f"send it {in_ether(short.missing)} more" in short.sentence and "3 whole disputes" in short.sentence
 
 
 def test_block_time_is_measured() -> None:

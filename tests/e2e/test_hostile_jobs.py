@@ -9,6 +9,7 @@ from roundlog.commitments import MerkleTree
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job, JobError
 from tiebreak.adversary.parties import poisoning_trainer
+from tiebreak.amounts import in_ether, in_time
 from tiebreak.chain.code import ContractCode
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
@@ -145,7 +146,7 @@ def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
     ("policy", "objection"),
     [
         (Policy(referees=frozenset()), "is not among the trusted ones"),
-        (Policy(least_clock=TERMS.clock_allowance + 1), "less than the 5001 needed"),
+        (Policy(least_clock=TERMS.clock_allowance + 1), f"less than the {in_time(TERMS.clock_allowance + 1)} needed"),
         (Policy(most_bond=min(TERMS.trainer_bond, TERMS.challenger_bond) - 1), "is more than"),
     ],
     ids=["referee", "clock", "bond"],
@@ -165,7 +166,7 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
         auditor.step()
     staked, sent = (notice for notice in world.notices[-2:])
     assert staked.what is What.STAKED and staked.text == (
-        f"the referee {world.senders['referee'].address} can decide over the bond of {TERMS.challenger_bond} wei "
+        f"the referee {world.senders['referee'].address} can decide over the bond of {in_ether(TERMS.challenger_bond)} "
         "where the contract cannot"
     )
     assert sent.what is What.SENT and sent.text == "challenge the claim"
@@ -192,10 +193,10 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
             assert len(paces) == 1 and 0 < paces[0].step < 1
         return progress
 
-    assert "less than the 1000000000 needed" in measured(TrainerRole(world.context("trainer"), world.job)).state
+    assert f"less than the {in_time(10**9)} needed" in measured(TrainerRole(world.context("trainer"), world.job)).state
     assert world.status is JobStatus.OPEN
     world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
-    assert "less than the 1000000000 needed" in measured(AuditorRole(world.context("auditor"), world.job)).state
+    assert f"less than the {in_time(10**9)} needed" in measured(AuditorRole(world.context("auditor"), world.job)).state
     assert world.contract.job(world.job).game_count == 0
 
 

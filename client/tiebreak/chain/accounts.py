@@ -21,6 +21,7 @@ restore_recursion_limit()
 
 KEY_VARIABLE = "TIEBREAK_PRIVATE_KEY"
 PASSWORD_VARIABLE = "TIEBREAK_KEYSTORE_PASSWORD"
+IMPORT_PASSWORD_VARIABLE = "TIEBREAK_IMPORT_PASSWORD"
 
 _MAX_KEYSTORE = 64 * 1024
 _MAX_SCRYPT_MEMORY = 1 << 30  # bytes; the usual parameters take 256 MiB
@@ -100,16 +101,34 @@ def read_keystore(path: Path, password: str) -> LocalAccount:
     return _unlock(path, _read(path), password)
 
 
-def _read(path: Path) -> dict[str, object]:
-    """A keystore, still encrypted. Raises AccountError for whatever no password can cure."""
+def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.environ) -> LocalAccount:
+    """The account of a file with a private key of 64 hex digits, or of a keystore, of which the password comes from the
+    variable `IMPORT_PASSWORD_VARIABLE`, else from `prompt`. Raises AccountError, in which no key ever shows: no such
+    file, readable by others, neither of both, or a wrong password."""
+    raw = _bytes(path, "key file")
+    if not raw.lstrip().startswith(b"{"):
+        return account_from_key(raw.decode("ascii", "replace"), str(path))
+    locked = _read(path)
+    password = environment.get(IMPORT_PASSWORD_VARIABLE)
+    return _unlock(path, locked, prompt(f"Password of {path}") if password is None else password)
+
+
+def _bytes(path: Path, what: str) -> bytes:
+    """A secret file's bytes. Raises AccountError for one that cannot be read, or that others may read."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(_MAX_KEYSTORE + 1)
     except OSError as error:
-        raise AccountError(f"the keystore {path} cannot be read ({error.strerror}): check the path.") from error
+        raise AccountError(f"the {what} {path} cannot be read ({error.strerror}): check the path.") from error
     if mode & 0o077:
-        raise AccountError(f"the keystore {path} can be read by others: run chmod 600 on it.")
+        raise AccountError(f"the {what} {path} can be read by others: run chmod 600 on it.")
+    return raw
+
+
+def _read(path: Path) -> dict[str, object]:
+    """A keystore, still encrypted. Raises AccountError for whatever no password can cure."""
+    raw = _bytes(path, "keystore")
     if len(raw) > _MAX_KEYSTORE:
         raise _malformed(path)
     try:

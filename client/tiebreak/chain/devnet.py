@@ -14,13 +14,17 @@ from pathlib import Path
 from types import TracebackType
 
 from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
+from tiebreak.chain.devnet_state import DevnetState
 from tiebreak.chain.errors import DevnetError
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.rpc_server import RpcServer, port_taken
+from tiebreak.chain.transport import HttpTransport
 
 ANVIL_VARIABLE = "TIEBREAK_ANVIL"
 """Environment variable that names anvil's binary, or is empty to do without it."""
 
 _START_SECONDS = 20.0
+_SECONDS_BETWEEN_STATES = "10"
 _WATCHED = 'exec 3<&0; "$@" <&- 3<&- & child=$!; { read -r _ <&3; kill $child; } >&- 2>&- & exec 3<&-; wait $child'
 """Shell script that runs a command and ends it when the shell's standard input closes: when the parent closes it, ends,
 or is killed. The command's own exit ends the shell."""
@@ -60,25 +64,31 @@ class Devnet:
         self.close()
 
 
-def start_devnet(port: int = 0, *, kind: str = "auto") -> Devnet:
+def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None = None) -> Devnet:
     """Starts a chain at 127.0.0.1:`port` (0: any free port).
 
-    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. Raises DevnetError: the
-    port is taken, anvil is wanted but absent, or it does not start.
+    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. `state`: where the chain is
+    kept, and goes on from; its clock never runs backwards. Raises DevnetError: the port is taken, anvil is wanted but
+    absent, it does not start, or the state is of another kind or damaged.
     """
     if kind not in ("auto", "anvil", "embedded"):
         raise DevnetError(f"there is no development chain of the kind {kind!r}: use auto, anvil or embedded.")
+    if state is not None:
+        kind = state.kind(kind)
     binary = None if kind == "embedded" else find_anvil()
     if binary is not None:
-        return _start_anvil(binary, port)
+        return _start_anvil(binary, port, state)
     if kind == "anvil":
         raise DevnetError(
             f"anvil is not installed: run npm ci in the project, put it on the PATH, or name it in {ANVIL_VARIABLE}."
         )
     # Imported here because py-evm takes a second to load.
     from tiebreak.chain.embedded import EmbeddedChain
+    from tiebreak.chain.embedded_record import ChainRecord
 
-    server = RpcServer(EmbeddedChain(), port)
+    if port:
+        _require_free(port)  # before a record is played, which may take a minute
+    server = RpcServer(EmbeddedChain(None if state is None else ChainRecord(state.file("embedded"))), port)
     return Devnet("embedded", server.url, None, server)
 
 
@@ -101,7 +111,7 @@ def _executable(path: Path) -> Path | None:
     return path if path.is_file() and os.access(path, os.X_OK) else None
 
 
-def _start_anvil(binary: Path, port: int) -> Devnet:
+def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
     if port:
         _require_free(port)  # anvil itself would say so only after a panic
     # A file and not a pipe: nobody reads what anvil prints later, and a full pipe would stop it.
@@ -111,6 +121,9 @@ def _start_anvil(binary: Path, port: int) -> Devnet:
             *(str(binary), "--host", "127.0.0.1", "--port", str(port), "--mnemonic", MNEMONIC),
             *("--accounts", str(ACCOUNTS), "--balance", str(BALANCE // 10**18), "--hardfork", "prague"),
         ]
+        if state is not None:
+            # Anvil writes its state when it ends, and every few seconds for the case that it is killed.
+            arguments += ["--state", str(state.file("anvil")), "--state-interval", _SECONDS_BETWEEN_STATES]
         try:
             process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
         except OSError as error:
@@ -120,11 +133,23 @@ def _start_anvil(binary: Path, port: int) -> Devnet:
             size = os.fstat(output.fileno()).st_size
             found = _LISTENING.search(os.pread(output.fileno(), size, 0).decode("utf-8", "replace"))
             if found:
-                return Devnet("anvil", f"http://127.0.0.1:{found[1]}", process, None)
+                url = f"http://127.0.0.1:{found[1]}"
+                if state is not None:
+                    _restore_clock(url)
+                return Devnet("anvil", url, process, None)
             time.sleep(0.01)
         _end(process)
         said = " ".join(os.pread(output.fileno(), 4096, 0).decode("utf-8", "replace").split())[-200:]
         raise DevnetError(f"anvil did not start ({said}): check {binary}, or use the embedded chain.")
+
+
+def _restore_clock(url: str) -> None:
+    """Sets anvil's clock behind the newest block's time where that is ahead of the wall clock: anvil keeps blocks, and
+    not by how much its clock was moved."""
+    node = HttpTransport(url)
+    ahead = ChainNode(node).head().timestamp - int(time.time())
+    if ahead >= 0:
+        node.request("evm_increaseTime", [ahead + 1])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.amounts import in_ether
 from tiebreak.chain.node import ChainNode
 
 DISPUTE_GAS = 7_500_000
@@ -38,10 +39,12 @@ class Funds:
     def sentence(self) -> str:
         """A sentence for the account's owner, to be told before any work is done."""
         games = "a whole dispute" if self.games == 1 else f"{self.games} whole disputes"
-        need = f"{self.needed} wei for a bond of {self.bond} and the gas of {games} at {self.price} wei per gas"
+        gas = f"the gas of {games} at {self.price / 10**9:.3g} gwei"
+        need = f"{in_ether(self.needed)} for a bond of {in_ether(self.bond)} and {gas}"
+        has = f"account {self.account} has {in_ether(self.balance)}"
         if self.missing:
-            return f"account {self.account} has {self.balance} wei and needs {need}: send it {self.missing} wei more"
-        return f"account {self.account} has {self.balance} wei, and needs at most {need}"
+            return f"{has} and needs {need}: send it {in_ether(self.missing)} more"
+        return f"{has}, and needs at most {need}"
 
 
 def funds(node: ChainNode, account: ChecksumAddress, bond: int, *, games: int = 1) -> Funds:

@@ -1,83 +1,30 @@
-"""`tiebreak devnet`, `deploy`, `status` and `withdraw`: commands about the chain itself."""
+"""`tiebreak deploy`, `status` and `withdraw`: commands about the chain itself."""
 
 from __future__ import annotations
 
-import signal
-import time
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiebreak.amounts import in_ether
 from tiebreak.cli import network, options
-from tiebreak.cli.failures import CommandError
-from tiebreak.cli.groups import takes_groups
-from tiebreak.cli.quantities import in_ether
+from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.groups import examples, takes_groups
 
 if TYPE_CHECKING:
-    from eth_typing import ChecksumAddress
-
     from tiebreak.chain.game import VerificationGame
+    from tiebreak.cli.standing import Reader
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command()(takes_groups(status))
+    app.command(
+        epilog=examples(
+            "tiebreak status 1", "tiebreak status --account 0x...", "tiebreak status --account 0x... --watch"
+        )
+    )(takes_groups(status))
     app.command()(takes_groups(withdraw))
-    app.command()(devnet)
     app.command()(takes_groups(deploy))
-
-
-def devnet(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port on the loopback interface; 0 for any.")] = 8545,
-    kind: Annotated[str, typer.Option(help="anvil, embedded, or auto: anvil if it is installed.")] = "auto",
-    json: options.Json = False,
-) -> None:
-    """Run a development chain with the contract on it, until interrupted."""
-    from tiebreak.chain.accounts import devnet_account
-    from tiebreak.chain.devnet import start_devnet
-    from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE
-    from tiebreak.chain.errors import DevnetError
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.node import connect
-    from tiebreak.chain.sender import Sender
-    from tiebreak.cli import output
-
-    signal.signal(signal.SIGTERM, _interrupt)
-    with start_devnet(port, kind=kind) as chain:
-        try:
-            accounts = [devnet_account(index) for index in range(ACCOUNTS)]
-            game = VerificationGame.deploy(Sender(connect(chain.url), accounts[-1]))
-            if json:
-                output.show_json_line(
-                    {
-                        "kind": chain.kind,
-                        "chain": chain.url,
-                        "contract": game.address,
-                        "accounts": [{"address": one.address, "private_key": bytes(one.key)} for one in accounts],
-                    }
-                )
-            else:
-                output.show_facts(f"Development chain ({chain.kind})", {"chain": chain.url, "contract": game.address})
-                output.show_line("")
-                output.show_facts(
-                    f"Accounts with {in_ether(BALANCE)} each, and their keys, which everybody knows",
-                    {one.address: bytes(one.key) for one in accounts},
-                )
-                output.show_line("")
-                output.show_line("To use it in another terminal:")
-                output.show_line(f"  export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}")
-                output.show_line("Ctrl-C ends the chain; nothing of it is kept.")
-            output.flush()
-            while chain.running:
-                time.sleep(0.2)
-        except KeyboardInterrupt:
-            return
-        raise DevnetError("the development chain has ended by itself: start it again.")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def deploy(
@@ -103,38 +50,68 @@ def deploy(
 def status(
     job: Annotated[int | None, typer.Argument(min=1, metavar="[JOB]", help="Number of a job.")] = None,
     account: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Show the balance and the credit of an account.")
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Show the jobs, bonds, clocks, next moves and gas of an account.",
+        ),
     ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it on a full screen, until Ctrl-C.")] = False,
+    poll: Annotated[
+        float, typer.Option(min=0.5, metavar="SECONDS", help="With --watch, time between two looks.")
+    ] = 4.0,
     *,
     chain: network.ContractOptions,
     json: options.Json = False,
 ) -> None:
-    """Show the state of the contract, or of one job and its games."""
+    """Show the state of the contract, of one job and its games, or of an account."""
     from tiebreak.cli import output
-    from tiebreak.cli.views import show_posted
+    from tiebreak.cli.standing import Reader
+    from tiebreak.cli.views import find_job, show_posted
 
     if job is not None and account is not None:
         raise CommandError("a job and an account are too much at once: ask for one of them.")
+    if watch and json:
+        raise WrongUsage("a screen is for people: leave --json away, or --watch.")
+    console = output.results()
+    if watch and not console.is_terminal:
+        raise CommandError("--watch needs a terminal: leave it away, or use --json in a loop.")
     who = network.address(account, "the account") if account is not None else None
     game = chain.open_game()
-    if job is not None:
+    reader = Reader(game, who, job)
+    if watch:
+        from tiebreak.cli.watch import Screen
+        from tiebreak.cli.watch import watch as play
+
+        if job is not None:
+            find_job(game, job)
+        play(reader, Screen(game.node.name, game.address), console, poll)
+    elif job is not None:
         show_posted(game, job, with_games=True, as_json=json)
     else:
-        head = game.node.head()
-        facts = {
-            "chain_id": game.node.chain_id,
-            "block": head.number,
-            "contract": game.address,
-            "jobs": game.job_count(),
-            "games": game.game_count(),
-        }
-        if json:
-            output.show_json(facts | (_plain_account(game, who) if who else {}))
-            return
-        output.show_facts(game.node.name, {name.replace("_", " "): value for name, value in facts.items()})
-    if who is not None and not json:
-        money = {"balance": in_ether(game.node.balance(who)), "credit": in_ether(game.credit_of(who))}
-        output.show_facts(f"Account {who}", money)
+        _show_contract(game, reader if who is not None else None, json)
+
+
+def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool) -> None:
+    from tiebreak.cli import output
+    from tiebreak.cli.standing_view import account_text, games_text, jobs_table, plain_standing
+
+    facts = {
+        "chain_id": game.node.chain_id,
+        "block": game.node.head().number,
+        "contract": game.address,
+        "jobs": game.job_count(),
+        "games": game.game_count(),
+    }
+    found = reader.read() if reader is not None else None
+    if as_json:
+        output.show_json(facts | (plain_standing(found) if found is not None else {}))
+        return
+    output.show_facts(game.node.name, {name.replace("_", " "): value for name, value in facts.items()})
+    if found is not None:
+        output.show_lines(account_text(found))
+        for part in (jobs_table(found), *games_text(found)):
+            output.show(part)
 
 
 def withdraw(
@@ -154,11 +131,3 @@ def withdraw(
         output.show_json({"account": signer.address, "amount_wei": str(amount), "transaction": receipt.transaction})
     else:
         output.show_facts("Withdrawn", {"amount": in_ether(amount), "to": signer.address})
-
-
-def _plain_account(game: VerificationGame, who: ChecksumAddress) -> dict[str, object]:
-    return {
-        "account": who,
-        "balance_wei": str(game.node.balance(who)),
-        "credit_wei": str(game.credit_of(who)),
-    }

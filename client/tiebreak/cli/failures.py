@@ -1,12 +1,12 @@
-"""Errors as a person sees them: one sentence that says what to do, and an exit code; no traceback.
-
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, and the answer is "no" (an audit that disagrees, a demo story that
-ended as it should not), 130 interrupted.
+"""Errors as a person sees them: one sentence that says what to do, and an exit code; no traceback. With --json they are
+an object on one line of standard error, with a code for programs.
 """
 
 from __future__ import annotations
 
 import errno
+import json
+import sys
 from typing import Any
 
 import typer
@@ -15,6 +15,59 @@ from typer.core import TyperGroup
 FAILED = 1
 WRONG_USAGE = 2
 ANSWER_IS_NO = 3
+INTERRUPTED = 130
+
+EXIT_CODES = {
+    0: "done",
+    FAILED: "failed; standard error says why, in one sentence",
+    WRONG_USAGE: "wrong usage: an option that does not exist, a value that is none, options that contradict each other",
+    ANSWER_IS_NO: 'done, and the answer is "no": an audit that disagrees, a demo story that ended as it should not',
+    INTERRUPTED: "stopped before the end, by Ctrl-C or a signal; the same command carries on",
+}
+"""Exit codes of all commands, and what they mean."""
+
+ERROR_CODES = {
+    "usage": "the command line is wrong (exit code 2)",
+    "interrupted": "stopped before the end (exit code 130)",
+    "command": "something in the command, its files or the chain's state that the user can put right",
+    "account": "no key, a wrong password, or a key file that cannot be used",
+    "insufficient-funds": "the account cannot pay for the transaction",
+    "chain-unavailable": "the node does not answer",
+    "chain": "the node answers nonsense, or refuses",
+    "contract": "the contract refuses the call, or is not this version's",
+    "devnet": "the development chain cannot be started or changed",
+    "store": "the content store does not answer, or has not what is asked for",
+    "capture": "a task does what cannot be captured",
+    "machine": "this machine does not compute as it has to",
+    "job": "a job's files are damaged, or it is none that this version follows",
+    "log": "a rounding log is damaged",
+    "storage": "a file of a run is damaged",
+    "disk-full": "there is no room on the disk",
+    "system": "the system refuses a file or a connection",
+    "memory": "there is not enough memory",
+    "refused": "anything else that the program refuses with a sentence",
+    "internal": "a defect of this program",
+}
+"""Codes of errors under --json; a code never changes its meaning."""
+
+_CODES = {
+    "WrongUsage": "usage",
+    "CommandError": "command",
+    "AccountError": "account",
+    "InsufficientFunds": "insufficient-funds",
+    "ChainUnavailable": "chain-unavailable",
+    "DeploymentError": "contract",
+    "ContractError": "contract",
+    "DevnetError": "devnet",
+    "ChainError": "chain",
+    "StoreError": "store",
+    "CaptureError": "capture",
+    "MachineError": "machine",
+    "JobError": "job",
+    "LogError": "log",
+    "StorageError": "storage",
+}
+"""Code of an error by the name of its class, or of the nearest class that it descends from."""
 
 _OUR_PACKAGES = frozenset(["roundlog", "tiebreak"])
 
@@ -42,24 +95,54 @@ class WrongUsage(CommandError):
 class OneSentenceErrors(TyperGroup):
     """The root command, which turns an error of any command into a sentence on standard error."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the options of every command, and remembers whether the command will be asked for JSON."""
+        ctx.meta[_AS_JSON] = "--json" in args[: args.index("--") if "--" in args else None]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
     def invoke(self, ctx: Any) -> Any:
         """Runs the command. With --debug, errors pass as they are."""
+        as_json = bool(ctx.meta.get(_AS_JSON))
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, EOFError):
-            _say("stopped before the end; run the same command again to carry on.")
-            raise typer.Exit(130) from None
+            text = "stopped before the end; run the same command again to carry on."
+            _say(text, "interrupted", INTERRUPTED, as_json=as_json)
+            raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            if ctx.params.get("debug") or _is_typers_own(error):
+            if ctx.params.get("debug"):
                 raise
-            _say(sentence(error))
-            raise typer.Exit(error.code if isinstance(error, CommandError) else FAILED) from None
+            if _is_typers_own(error):
+                if not as_json or not hasattr(error, "format_message"):
+                    raise
+                # What typer would have shown in a frame, for people.
+                _say(_one_line(error.format_message()), "usage", WRONG_USAGE, as_json=True)
+                raise typer.Exit(WRONG_USAGE) from None
+            exit_code = error.code if isinstance(error, CommandError) else FAILED
+            _say(sentence(error), error_code(error), exit_code, as_json=as_json)
+            raise typer.Exit(exit_code) from None
+
+
+_AS_JSON = "tiebreak.cli.as_json"
+
+
+def error_code(error: Exception) -> str:
+    """The code of an error: one of `ERROR_CODES`."""
+    if _is_disk_full(error) or _is_disk_full(error.__cause__):
+        return "disk-full"
+    for kind in type(error).__mro__:
+        if kind.__module__.partition(".")[0] in _OUR_PACKAGES and kind.__name__ in _CODES:
+            return _CODES[kind.__name__]
+    if type(error).__module__.partition(".")[0] in _OUR_PACKAGES:
+        return "refused"
+    if isinstance(error, OSError):
+        return "system"
+    return "memory" if isinstance(error, MemoryError) else "internal"
 
 
 def sentence(error: Exception) -> str:
     """An error as one sentence, on one line, without control characters."""
-    from tiebreak.chain.errors import printable
-
     if _is_disk_full(error) or _is_disk_full(error.__cause__):
         text = "the disk is full: make room and run the same command again"
     elif type(error).__module__.partition(".")[0] in _OUR_PACKAGES:
@@ -74,7 +157,13 @@ def sentence(error: Exception) -> str:
             f"something went wrong that should not ({type(error).__name__}: {error}): "
             "run the command again as `tiebreak --debug ...` and report what it prints"
         )
-    text = printable(text)
+    return _one_line(text)
+
+
+def _one_line(text: str) -> str:
+    from tiebreak.chain.errors import printable
+
+    text = printable(" ".join(text.split()))
     return text if text.endswith((".", "?", "!")) else text + "."
 
 
@@ -94,9 +183,12 @@ def _is_typers_own(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] == "typer" or isinstance(error, BrokenPipeError)
 
 
-def _say(text: str) -> None:
+def _say(text: str, code: str, exit_code: int, *, as_json: bool) -> None:
     from tiebreak.cli.output import errors
 
+    if as_json:
+        print(json.dumps({"error": {"code": code, "exit_code": exit_code, "message": text}}), file=sys.stderr)
+        return
     errors().print(f"[bold red]Error:[/] {escaped(text)}", soft_wrap=True, highlight=False)
 
 

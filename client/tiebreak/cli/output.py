@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tiebreak.chain.errors import printable
+
+COLUMNS = 80
+"""Width of what is printed for people, which every terminal has."""
 
 _SECONDS_BETWEEN_LINES = 10.0
 """Time between lines of progress in a file or a pipe."""
@@ -49,13 +53,36 @@ def _plain(value: object) -> object:
 
 
 def show_facts(title: str, facts: Mapping[str, object]) -> None:
-    """Prints a title and aligned lines of name and value, for people. Values are never cut or wrapped, to be copied."""
-    console = results()
-    console.print(f"[bold]{escape(printable(title))}[/]", soft_wrap=True)
+    """Prints a title and aligned lines of name and value, for people. Values are never cut, to be copied."""
+    show_lines(facts_text(title, facts))
+
+
+def show_lines(text: Text) -> None:
+    """Prints a text of lines that are short enough, and never cut."""
+    results().print(text, soft_wrap=True)
+
+
+def facts_text(title: str, facts: Mapping[str, object]) -> Text:
+    """A title and aligned lines of name and value, `COLUMNS` wide where the values' words allow it. A value that does
+    not fit beside its name stands below it; no word (a hash, an address) is ever cut."""
     width = max(map(len, facts), default=0)
+    text = Text(printable(title), style="bold")
     for name, value in facts.items():
         shown = "0x" + value.hex() if isinstance(value, bytes) else printable(str(value))
-        console.print(f"  [dim]{name:<{width}}[/]  {escape(shown)}", soft_wrap=True)
+        text.append(f"\n  {name:<{width}}", style="dim")
+        if width + len(shown) + 4 <= COLUMNS:
+            text.append(f"  {shown}", style="default")
+            continue
+        lines = textwrap.wrap(shown, COLUMNS - width - 4, break_long_words=False, break_on_hyphens=False) or [""]
+        if any(width + len(line) + 4 > COLUMNS for line in lines):
+            indent, lines = 4, textwrap.wrap(shown, COLUMNS - 4, break_long_words=False, break_on_hyphens=False)
+            text.append("\n" + " " * indent + lines[0], style="default")
+        else:
+            indent = width + 4
+            text.append(f"  {lines[0]}", style="default")
+        for line in lines[1:]:
+            text.append("\n" + " " * indent + line, style="default")
+    return text
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -51,22 +51,3 @@ def share(text: str) -> float:
     if not 0.0 <= value <= 1.0:
         raise typer.BadParameter(f"{text!r} is neither a share between 0 and 1 nor the word all.")
     return value
-
-
-def in_ether(amount: int) -> str:
-    """Wei for people, exact: `1.5 ether`, `7 wei`."""
-    if amount and abs(amount) < 10**9:
-        return f"{amount} wei"
-    whole, rest = divmod(abs(amount), 10**18)
-    digits = f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
-    return f"{'-' if amount < 0 else ''}{digits} ether"
-
-
-def in_time(span: int) -> str:
-    """Seconds for people, exact: `1d 2h`, `90s` as `1m 30s`."""
-    parts = []
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, span = divmod(span, length)
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts) or "0s"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tiebreak.amounts import in_ether, in_time
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.quantities import in_ether, in_time
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from tiebreak.chain.game import VerificationGame
     from tiebreak.chain.records import GameView, JobStatus, JobView
 
@@ -19,10 +21,12 @@ def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_jso
     job = find_job(game, number)
     games = {one: game.game(one) for one in game.games_of(number)} if with_games else {}
     if as_json:
-        shown = {"games": [_plain_game(one, found) for one, found in games.items()]} if with_games else {}
-        output.show_json(_plain_job(number, job) | shown)
+        shown = {"games": [plain_game(one, found) for one, found in games.items()]} if with_games else {}
+        output.show_json(plain_job(number, job) | shown)
     else:
-        _show_job(number, job, games, game.node.head().timestamp)
+        now = game.node.head().timestamp
+        for text in (job_text(number, job, now), *(game_text(one, found, now) for one, found in games.items())):
+            output.show_lines(text)
 
 
 def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -> None:
@@ -32,7 +36,7 @@ def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -
     jobs = {number: game.job(number) for number in range(1, game.job_count() + 1)}
     chosen = {number: job for number, job in jobs.items() if wanted is None or job.status is wanted}
     if as_json:
-        output.show_json([_plain_job(number, job) for number, job in chosen.items()])
+        output.show_json([plain_job(number, job) for number, job in chosen.items()])
     elif not chosen:
         output.show_line("There are no such jobs." if jobs else "There are no jobs yet.")
     else:
@@ -64,7 +68,8 @@ def find_job(game: VerificationGame, number: int) -> JobView:
     return game.job(number)
 
 
-def _plain_job(number: int, job: JobView) -> dict[str, object]:
+def plain_job(number: int, job: JobView) -> dict[str, object]:
+    """A job as JSON."""
     terms = job.terms
     return {
         "job": number,
@@ -111,7 +116,8 @@ def _plain_job(number: int, job: JobView) -> dict[str, object]:
     }
 
 
-def _plain_game(number: int, game: GameView) -> dict[str, object]:
+def plain_game(number: int, game: GameView) -> dict[str, object]:
+    """A game as JSON."""
     return {
         "game": number,
         "challenger": game.challenger,
@@ -124,7 +130,8 @@ def _plain_game(number: int, game: GameView) -> dict[str, object]:
     }
 
 
-def _show_job(number: int, job: JobView, games: dict[int, GameView], now: int) -> None:
+def job_text(number: int, job: JobView, now: int) -> Text:
+    """A job with its claim, for people."""
     from tiebreak.cli import output
 
     terms, claim = job.terms, job.claim
@@ -139,7 +146,7 @@ def _show_job(number: int, job: JobView, games: dict[int, GameView], now: int) -
         "files": job.job_cid,
     }
     if not claim.committed_at:
-        facts["commit by"] = _deadline(job.commit_deadline, now)
+        facts["commit by"] = deadline(job.commit_deadline, now)
     else:
         facts |= {
             "trainer": claim.trainer,
@@ -147,7 +154,7 @@ def _show_job(number: int, job: JobView, games: dict[int, GameView], now: int) -
             "final state root": claim.final_state_root,
             "log": claim.log_cid,
             "model": claim.model_cid,
-            "challenge by": _deadline(claim.challenge_deadline, now),
+            "challenge by": deadline(claim.challenge_deadline, now),
             "attestations": job.attestations,
         }
     if terms.attestations_needed:
@@ -157,32 +164,31 @@ def _show_job(number: int, job: JobView, games: dict[int, GameView], now: int) -
             f"bond {in_ether(terms.attestation_bond)}"
         )
     if job.audits.appeal_deadline:
-        facts["appeal by"] = _deadline(job.audits.appeal_deadline, now)
-    output.show_facts(f"Job {number}", facts)
-    if games:
-        output.show_line("")
-        output.show_table(
-            "Games",
-            ["game", "challenger", "phase", "found at", "next move by", "outcome"],
-            [
-                [
-                    number,
-                    game.challenger,
-                    game.phase.name,
-                    f"{game.current.level.name} {game.current.index}",
-                    _next_move(game, now),
-                    f"{game.outcome.name} ({game.reason.name})" if game.outcome else "",
-                ]
-                for number, game in games.items()
-            ],
-        )
+        facts["appeal by"] = deadline(job.audits.appeal_deadline, now)
+    return output.facts_text(f"Job {number}", facts)
 
 
-def _next_move(game: GameView, now: int) -> str:
+def game_text(number: int, game: GameView, now: int) -> Text:
+    """A game, for people."""
+    from tiebreak.cli import output
+
+    facts: dict[str, object] = {"challenger": game.challenger, "phase": game.phase.name}
+    if game.levels:
+        facts["found at"] = f"{game.current.level.name} {game.current.index}"
+    if game.outcome:
+        facts["outcome"] = f"{game.outcome.name} ({game.reason.name})"
+    else:
+        facts["next move by"] = next_move(game, now)
+    return output.facts_text(f"Game {number}", facts)
+
+
+def next_move(game: GameView, now: int) -> str:
+    """Who has to move in a game that is not over, and until when."""
     due = {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline}
-    running = [f"{who}, {_deadline(deadline, now)}" for who, deadline in due.items() if deadline]
-    return "; ".join(running) if not game.outcome else ""
+    running = [f"{who}, {deadline(instant, now)}" for who, instant in due.items() if instant]
+    return "; ".join(running) or f"nobody: {game.ahead} games start before it"
 
 
-def _deadline(instant: int, now: int) -> str:
+def deadline(instant: int, now: int) -> str:
+    """A last instant, seen from now."""
     return f"in {in_time(instant - now)}" if instant >= now else f"{in_time(now - instant)} ago"

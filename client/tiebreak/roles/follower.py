@@ -37,7 +37,8 @@ class JobFollower(Role):
             if progress.finished:
                 self._roles.pop(number).close()
                 self.tell(What.COMPUTED, progress.state, job=number)
-        return together(found, f"follows {len(self._roles)} jobs")
+        count = len(self._roles)
+        return together(found, f"follows {count} {'job' if count == 1 else 'jobs'}")
 
     def doing(self) -> list[str]:
         return [clause for role in self._roles.values() for clause in role.doing()]

@@ -141,7 +141,7 @@ class Warnings:
     def summary(self) -> str:
         """Number of repeated warnings since the last call, in one clause; empty if there were none."""
         count, self._repeated = self._repeated, 0
-        return f"{count} warnings came again" if count else ""
+        return f"{count} {'warning' if count == 1 else 'warnings'} came again" if count else ""
 
 
 _MOST_REMEMBERED = 10_000

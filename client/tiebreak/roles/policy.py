@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.amounts import in_ether, in_time
 from tiebreak.chain.records import JobView
 
 
@@ -36,15 +37,17 @@ class Policy:
         if self.least_clock is not None and (why := too_short(posted, self.least_clock)) is not None:
             return why
         if self.most_bond is not None and bond > self.most_bond:
-            return f"its bond of {bond} wei is more than the {self.most_bond} allowed"
+            return f"its bond of {in_ether(bond)} is more than the {in_ether(self.most_bond)} allowed"
         return self.not_worth_it(posted)
 
     def not_worth_it(self, posted: JobView) -> str | None:
         """The objection, in one clause, to any work for this job; None if there is none."""
         if posted.terms.reward < self.least_reward:
-            return f"its reward of {posted.terms.reward} wei is less than the {self.least_reward} asked"
+            reward = in_ether(posted.terms.reward)
+            return f"its reward of {reward} is less than the {in_ether(self.least_reward)} asked"
         if posted.terms.trainer_bond < self.least_bond:
-            return f"its trainer's bond of {posted.terms.trainer_bond} wei is less than the {self.least_bond} asked"
+            bond = in_ether(posted.terms.trainer_bond)
+            return f"its trainer's bond of {bond} is less than the {in_ether(self.least_bond)} asked"
         return None
 
     def clock_objection(self, posted: JobView, needed: int) -> str | None:
@@ -57,7 +60,7 @@ def too_short(posted: JobView, needed: int) -> str | None:
     """The objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough."""
     if posted.terms.clock_allowance >= needed:
         return None
-    return f"its clocks run {posted.terms.clock_allowance} seconds, less than the {needed} needed"
+    return f"its clocks run {in_time(posted.terms.clock_allowance)}, less than the {in_time(needed)} needed"
 
 
 def stakes(posted: JobView, bond: int) -> str:
@@ -66,4 +69,4 @@ def stakes(posted: JobView, bond: int) -> str:
     sides = {"the customer": posted.customer, "the trainer": posted.claim.trainer}
     same = [name for name, address in sides.items() if address == referee]
     warning = f", and is {' and '.join(same)} of this job" if same else ""
-    return f"the referee {referee} can decide over the bond of {bond} wei where the contract cannot{warning}"
+    return f"the referee {referee} can decide over the bond of {in_ether(bond)} where the contract cannot{warning}"

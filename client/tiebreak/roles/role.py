@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
+from tiebreak.amounts import in_ether, in_time
 from tiebreak.chain.errors import AccountError, ChainError, ContractError
 from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
@@ -127,7 +128,7 @@ class Role(ABC):
         """Withdraws this account's credit from the contract. False if there is none."""
         credit = self.context.contract.credit_of(self.context.address)
         if credit:
-            self.order(f"withdraw {credit} wei", "withdraw")
+            self.order(f"withdraw {in_ether(credit)}", "withdraw")
         return credit > 0
 
 
@@ -157,12 +158,12 @@ class Pulse:
     def line(self, progress: Progress) -> str:
         """The state of the role, in one sentence."""
         parts = [*self._role.doing(), progress.state or "waits"]
-        parts.append(f"{progress.stake} wei at stake" if progress.stake else "nothing at stake")
+        parts.append(f"{in_ether(progress.stake)} at stake" if progress.stake else "nothing at stake")
         if progress.deadline is not None:
             left = progress.deadline - self._role.context.now()
-            parts.append(f"has to move within {left} seconds" if left >= 0 else "is out of time")
+            parts.append(f"has to move within {in_time(left)}" if left >= 0 else "is out of time")
         if progress.until is not None:
-            parts.append(f"nothing to do for {max(0, progress.until - self._role.context.now())} seconds")
+            parts.append(f"nothing to do for {in_time(max(0, progress.until - self._role.context.now()))}")
         if repeated := self._role.repeated_warnings():
             parts.append(repeated)
         return "; ".join(parts)

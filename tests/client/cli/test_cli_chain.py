@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import stat
 import subprocess
@@ -13,7 +15,6 @@ from pathlib import Path
 import pytest
 from cli_world import Chain, Run, Trained, refused
 from tiebreak.chain.accounts import create_keystore, devnet_account
-from tiebreak.chain.node import connect
 
 REFEREE = devnet_account(3).address
 REFEREE_ARGUMENTS = ("--reward", "0.5ether", "--referee", REFEREE)
@@ -119,6 +120,37 @@ def test_the_state_of_the_contract_is_shown(run: Run, chain: Chain) -> None:
     found = json.loads(run(*words, env=chain.environment()).stdout)
     assert found["contract"] == chain.game.address and found["jobs"] == chain.game.job_count()
     assert found["balance_wei"] == str(10_000 * 10**18) and found["credit_wei"] == "0"
+
+
+def test_the_state_is_watched_on_a_terminal_until_ctrl_c(chain: Chain) -> None:
+    """In a process of its own, behind a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tiebreak.cli.app", "status", "--watch", "--account", REFEREE]
+    env = dict(os.environ) | chain.environment() | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
+    os.close(theirs)
+    try:
+        said = b""
+        while b"balance" not in said:
+            said += os.read(ours, 4096)
+        assert REFEREE.encode() in said and b"Traceback" not in said
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
+            while more := os.read(ours, 4096):
+                said += more
+        assert process.wait(20) == 0
+        assert b"Traceback" not in said and b"Error" not in said
+        assert b"\x1b[?1049l" in said, "the screen that was there before is back"
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def test_what_cannot_be_watched_is_refused(run: Run, chain: Chain) -> None:
+    refused(run("status", "--watch", env=chain.environment()), "needs a terminal")
+    assert run("status", "--watch", "--json", env=chain.environment()).exit_code == 2
+    refused(run("status", "1", "--account", REFEREE, env=chain.environment()), "ask for one of them")
 
 
 def test_a_job_that_is_not_there_is_named(run: Run, chain: Chain) -> None:
@@ -238,6 +270,51 @@ def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path) -> None:
     assert run("account", "show", "--keystore", tmp_path / "b.json", stdin="same\n").exit_code == 0
 
 
+KEY = bytes(devnet_account(4).key).hex()
+
+
+def test_a_key_is_imported_from_a_pipe_a_file_or_a_keystore(run: Run, tmp_path: Path) -> None:
+    env = {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame", "TIEBREAK_IMPORT_PASSWORD": "open barley"}
+    keys, locked = tmp_path / "key.txt", tmp_path / "locked.json"
+    keys.write_text(f"0x{KEY}\n")
+    keys.chmod(0o600)
+    create_keystore(locked, "open barley", devnet_account(4))
+    for name, words, stdin in (
+        ("a", (), f"{KEY}\n"),
+        ("b", ("--from", keys), ""),
+        ("c", ("--from", locked), ""),
+    ):
+        file = tmp_path / f"{name}.json"
+        made = run("account", "import", file, *words, "--json", env=env, stdin=stdin)
+        assert made.exit_code == 0, made.stderr
+        assert json.loads(made.stdout) == {"address": devnet_account(4).address, "keystore": str(file)}
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert run("account", "show", "--keystore", file, env=env).stdout.strip() == devnet_account(4).address
+    taken = file.read_bytes()
+    refused(run("account", "import", file, env=env, stdin=KEY), str(file), "choose another place")
+    assert file.read_bytes() == taken
+
+
+def test_what_is_no_key_is_not_imported_and_never_shown(run: Run, tmp_path: Path) -> None:
+    env = {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
+    source, file = tmp_path / "source", tmp_path / "made.json"
+    for bad in (KEY[:-1], KEY + "00", "z" * 64, "0" * 64, "", "\x1b[2J" + KEY):
+        said = refused(run("account", "import", file, env=env, stdin=bad), "standard input", "64 hex digits")
+        assert not bad or bad not in said
+        source.write_text(bad)
+        source.chmod(0o600)
+        said = refused(run("account", "import", file, "--from", source, env=env), str(source), "64 hex digits")
+        assert not bad or bad not in said
+    source.write_text(KEY)
+    source.chmod(0o644)
+    assert KEY not in refused(run("account", "import", file, "--from", source, env=env), "chmod 600")
+    source.write_text("{}")
+    source.chmod(0o600)
+    refused(run("account", "import", file, "--from", source, env=env), "is not a keystore")
+    refused(run("account", "import", file, "--from", tmp_path / "none", env=env), str(tmp_path / "none"), "check")
+    assert not file.exists()
+
+
 def test_a_store_that_does_not_answer_is_named(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
     words = ("job", "create", trained.job, *REFEREE_ARGUMENTS, "--dir", tmp_path, "--store", "/ip4/127.0.0.1/tcp/1")
     jobs = chain.game.job_count()
@@ -261,24 +338,6 @@ def test_a_contract_can_be_deployed(run: Run, chain: Chain) -> None:
     result = run("deploy", "--json", env=chain.environment(8))
     address = json.loads(result.stdout)["contract"]
     assert run("status", "--contract", address, env={"TIEBREAK_CHAIN": chain.url}).exit_code == 0
-
-
-def test_the_development_chain_runs_until_it_is_told_to_end(run: Run) -> None:
-    command = [sys.executable, "-m", "tiebreak.cli.app", "devnet", "--kind", "embedded", "--port", "0", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-    assert process.stdout is not None and process.stderr is not None
-    line = process.stdout.readline()
-    assert line, process.stderr.read()
-    found = json.loads(line)
-    key = found["accounts"][0]["private_key"]
-    assert connect(found["chain"]).balance(found["accounts"][0]["address"]) == 10_000 * 10**18
-    env = {"TIEBREAK_CHAIN": found["chain"], "TIEBREAK_CONTRACT": found["contract"]}
-    assert json.loads(run("status", "--json", env=env).stdout)["jobs"] == 0
-    refused(run("withdraw", env=env | {"TIEBREAK_PRIVATE_KEY": key}), "owes nothing")
-    process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=20)
-    assert (process.returncode, output, errors) == (0, "", "")
-    refused(run("status", env=env), "start the node")
 
 
 def test_a_taken_port_is_named(run: Run, chain: Chain) -> None:

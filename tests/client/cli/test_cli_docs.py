@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import make_cli_docs
+import make_code_docs
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -15,6 +16,19 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 def test_the_page_of_commands_is_what_help_says() -> None:
     page = ROOT / "docs" / "reference" / "command-line.md"
     assert page.read_text() == make_cli_docs.page(), "run scripts/make_cli_docs.py"
+
+
+def test_the_page_of_codes_is_what_the_code_says() -> None:
+    page = ROOT / "docs" / "reference" / "codes.md"
+    assert page.read_text() == make_code_docs.page(), "run scripts/make_code_docs.py"
+
+
+def test_every_environment_variable_is_on_that_page() -> None:
+    read: set[str] = set()
+    for room in ("client/tiebreak", "engine/roundlog"):
+        for file in (ROOT / room).rglob("*.py"):
+            read.update(re.findall(r"\bTIEBREAK_[A-Z]+(?:_[A-Z]+)*\b", file.read_text()))
+    assert read == set(make_code_docs.variables())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

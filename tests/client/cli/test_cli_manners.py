@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 import sys
@@ -11,9 +13,14 @@ from typing import Any
 
 import pytest
 import typer
-from cli_world import Run, refused
+from cli_world import Chain, Run, refused
+from tiebreak.amounts import in_ether, in_time
+from tiebreak.chain.errors import InsufficientFunds, InvalidAnswer, JournalInUse
 from tiebreak.cli import output, quantities, training
 from tiebreak.cli.app import app
+from tiebreak.cli.failures import ERROR_CODES, error_code
+from tiebreak.roles.contents import Refused
+from tiebreak.store.errors import ContentMissing
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -145,7 +152,51 @@ def test_amounts_and_times_are_exact_in_both_directions() -> None:
     for text, wei in (("1ether", 10**18), ("0.000000000000000001 ether", 1), ("20gwei", 2 * 10**10), ("7wei", 7)):
         assert quantities.wei(text) == wei
     for wei in (0, 1, 10**9, 10**18 + 1, 123456789123456789123):
-        assert quantities.wei(quantities.in_ether(wei)) == wei
+        assert quantities.wei(in_ether(wei)) == wei
     assert [quantities.seconds(text) for text in ("90s", "1.5m", "24h", "7d")] == [90, 90, 86400, 604800]
-    assert quantities.in_time(93784) == "1d 2h 3m 4s" and quantities.in_time(0) == "0s"
+    assert in_time(93784) == "1d 2h 3m 4s" and in_time(0) == "0s"
     assert quantities.memory("16GiB") == 1 << 34
+
+
+def failed_as_json(run: Run, *words: object, env: dict[str, str] | None = None) -> dict[str, object]:
+    """The error of a command under --json: one object on one line of standard error, and nothing else anywhere."""
+    result = run(*words, "--json", env=env)
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    error: dict[str, object] = json.loads(line)["error"]
+    assert error["code"] in ERROR_CODES and error["exit_code"] == result.exit_code != 0
+    assert str(error["message"]).endswith(".")
+    return error
+
+
+def test_errors_under_json_are_json_with_a_stable_code(run: Run, chain: Chain, tmp_path: Path) -> None:
+    away = chain.environment(0) | {"TIEBREAK_CHAIN": "http://127.0.0.1:1"}
+    for words, env, code in (
+        (("status", 4711), chain.environment(), "command"),
+        (("status",), {}, "command"),
+        (("withdraw",), chain.environment(), "account"),
+        (("status", "--contract", "0x" + "11" * 20), chain.environment(), "contract"),
+        (("status",), away, "chain-unavailable"),
+        (("job", "collect", 1, "--model", tmp_path / "m"), chain.environment(), "account"),
+        (("train", tmp_path / "none", "--run", tmp_path / "run"), {}, "command"),
+        (("devnet", "--kind", "gold"), {}, "devnet"),
+        (("trainer", "run"), chain.environment(0), "usage"),
+        (("status", "--no-such-option"), {}, "usage"),
+        (("status", "NaN"), {}, "usage"),
+        (("no-such-command",), {}, "usage"),
+    ):
+        error = failed_as_json(run, *words, env=env)
+        assert error["code"] == code, error
+        assert error["exit_code"] == (2 if code == "usage" else 1)
+
+
+def test_an_error_has_the_code_of_its_nearest_class() -> None:
+    assert error_code(InsufficientFunds("x")) == "insufficient-funds"
+    assert error_code(InvalidAnswer("x")) == "chain"
+    assert error_code(JournalInUse("x")) == "account"
+    assert error_code(ContentMissing("x")) == "store"
+    assert error_code(OSError(errno.ENOSPC, "full")) == "disk-full"
+    assert error_code(OSError(errno.EACCES, "no")) == "system"
+    assert error_code(MemoryError()) == "memory"
+    assert error_code(Refused("x")) == "refused"
+    assert error_code(ZeroDivisionError()) == "internal"

@@ -41,10 +41,10 @@ def test_what_is_accepted_by_default_is_what_the_roles_accept() -> None:
     ("caution", "objection"),
     [
         (("--trust-referee", CUSTOMER, "--trust-referee", TRAINER), "is not among the trusted ones"),
-        (("--least-clock", "7h"), "less than the 25200 needed"),
-        (("--most-bond", "0.4ether"), "more than the 400000000000000000 allowed"),
-        (("--least-reward", "0.6ether"), "less than the 600000000000000000 asked"),
-        (("--least-bond", "0.6ether"), "less than the 600000000000000000 asked"),
+        (("--least-clock", "7h"), "less than the 7h needed"),
+        (("--most-bond", "0.4ether"), "more than the 0.4 ether allowed"),
+        (("--least-reward", "0.6ether"), "less than the 0.6 ether asked"),
+        (("--least-bond", "0.6ether"), "less than the 0.6 ether asked"),
     ],
     ids=["referee", "clock", "bond", "reward", "trainer's bond"],
 )
@@ -81,7 +81,10 @@ def test_a_trainer_says_who_can_take_its_bond_before_it_works(
     assert not [one for one in told if one["what"] == "sent"]
     # And a machine that computes otherwise is answered with one sentence.
     assert result.exit_code == 1
-    assert result.stderr == "Error: this process flushes subnormal numbers to zero: find the library.\n"
+    assert (
+        json.loads(result.stderr)["error"]["message"]
+        == "this process flushes subnormal numbers to zero: find the library."
+    )
 
 
 def test_a_machine_that_computes_otherwise_ends_a_trainer_of_many_jobs(
@@ -96,7 +99,7 @@ def test_a_machine_that_computes_otherwise_ends_a_trainer_of_many_jobs(
     monkeypatch.setattr(engine, "Trainer", flushing)
     result = run("trainer", "run", "--trust-referee", REFEREE, *places, env=chain.environment(1))
     assert result.exit_code == 1
-    assert result.stderr == "Error: this process flushes subnormal numbers to zero.\n"
+    assert json.loads(result.stderr)["error"]["message"] == "this process flushes subnormal numbers to zero."
     assert "gave up the work" not in result.stdout
 
 

@@ -1,0 +1,219 @@
+"""`tiebreak devnet`: a development chain with the contract on it, its funds and its clock."""
+
+from __future__ import annotations
+
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiebreak.amounts import in_ether
+from tiebreak.cli import network, options, quantities
+from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.groups import examples
+
+if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
+
+    from tiebreak.chain.devnet import Devnet
+    from tiebreak.chain.devnet_state import DevnetState
+    from tiebreak.chain.game import VerificationGame
+    from tiebreak.chain.node import ChainNode
+
+FUNDING = 100 * 10**18
+"""Wei that `--fund` gives."""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=examples(
+            "tiebreak devnet --state devnet",
+            "tiebreak devnet --fund 0x...",
+            "tiebreak devnet --advance 8d",
+        )
+    )(devnet)
+
+
+def devnet(
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="TIEBREAK_DEVNET_PORT", min=0, max=65535, help="TCP port on the loopback interface; 0 for any."
+        ),
+    ] = 8545,
+    kind: Annotated[str, typer.Option(help="anvil, embedded, or auto: anvil if it is installed.")] = "auto",
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep the chain here, and go on with the one that is here; `. DIR/environment` points a shell to it.",
+        ),
+    ] = None,
+    fund: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Give this account 100 ether, on the chain that runs at this port or else on the one to be run. "
+            "Repeatable.",
+        ),
+    ] = None,
+    advance: Annotated[
+        int | None,
+        typer.Option(
+            parser=quantities.seconds,
+            metavar="TIME",
+            help="Move the clock of the chain that runs at this port, and do not run one.",
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Run a development chain with the contract on it, until interrupted; or fund accounts of one that runs, or move
+    its clock."""
+    accounts = [network.address(one, "the account") for one in fund or []]
+    running = _running(port) if accounts or advance is not None else None
+    if running is None and advance is not None:
+        raise CommandError(
+            f"no development chain runs at port {port}: start one with `tiebreak devnet`, or name its port with --port."
+        )
+    if running is None:
+        signal.signal(signal.SIGTERM, _interrupt)
+        _run(port, kind, state, accounts, json)
+    elif state is not None:
+        raise WrongUsage(f"a development chain runs at port {port} already: leave --state away, or stop that chain.")
+    else:
+        _change(running, accounts, advance, json)
+
+
+def _running(port: int) -> ChainNode | None:
+    """The development chain at a port of this machine; None if nothing listens there. Raises CommandError if something
+    else does."""
+    from tiebreak.chain.errors import ChainError, ChainUnavailable
+    from tiebreak.chain.node import ChainNode
+    from tiebreak.chain.transport import HttpTransport
+    from tiebreak.roles.desk import DEVELOPMENT_CHAINS
+
+    if port == 0:
+        return None
+    node = ChainNode(HttpTransport(f"http://127.0.0.1:{port}", attempts=1))
+    try:
+        if node.chain_id in DEVELOPMENT_CHAINS:
+            return node
+    except ChainUnavailable:
+        return None
+    except ChainError:
+        pass
+    raise CommandError(f"what listens at port {port} is no development chain: name the chain's port with --port.")
+
+
+def _change(node: ChainNode, accounts: list[ChecksumAddress], advance: int | None, as_json: bool) -> None:
+    from tiebreak.cli import output
+
+    balances = _fund(node, accounts)
+    if advance is not None:
+        node.advance_time(advance)
+    instant = node.head().timestamp
+    if as_json:
+        output.show_json({"timestamp": instant, "balances_wei": {one: str(wei) for one, wei in balances.items()}})
+        return
+    if balances:
+        output.show_facts("Funded", {one: in_ether(wei) for one, wei in balances.items()})
+    if advance is not None:
+        output.show_line(f"The chain's clock shows {datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S} UTC.")
+
+
+def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddress, int]:
+    """Gives each account `FUNDING`. The balances that they have then."""
+    from tiebreak.chain.accounts import devnet_account
+    from tiebreak.chain.devnet_accounts import ACCOUNTS
+    from tiebreak.chain.sender import Sender
+
+    for one in accounts:
+        Sender(node, devnet_account(ACCOUNTS - 1)).send(one, b"", value=FUNDING)
+    return {one: node.balance(one) for one in accounts}
+
+
+def _run(port: int, kind: str, state: Path | None, accounts: list[ChecksumAddress], as_json: bool) -> None:
+    from contextlib import ExitStack
+
+    from tiebreak.chain.devnet import start_devnet
+    from tiebreak.chain.devnet_state import DevnetState
+    from tiebreak.chain.errors import DevnetError
+    from tiebreak.chain.node import connect
+
+    with ExitStack() as stack:
+        try:
+            kept = stack.enter_context(DevnetState(state)) if state is not None else None
+            chain = stack.enter_context(start_devnet(port, kind=kind, state=kept))
+            node = connect(chain.url)
+            game, is_known = _contract(node, kept)
+            _fund(node, accounts)
+            if kept is not None:
+                kept.announce(chain.url, game.address)
+            _introduce(chain, game, kept, is_known=is_known, as_json=as_json)
+            while chain.running:
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            return
+        raise DevnetError("the development chain has ended by itself: start it again.")
+
+
+def _contract(node: ChainNode, kept: DevnetState | None) -> tuple[VerificationGame, bool]:
+    """The contract on the chain, put there if it is not, and whether it was there."""
+    from tiebreak.chain.accounts import devnet_account
+    from tiebreak.chain.devnet_accounts import ACCOUNTS
+    from tiebreak.chain.errors import DeploymentError
+    from tiebreak.chain.game import VerificationGame
+    from tiebreak.chain.sender import Sender
+
+    if kept is not None and kept.contract is not None:
+        try:
+            return VerificationGame.at(node, kept.contract), True
+        except DeploymentError:
+            pass  # of another version, or a chain that was deleted
+    return VerificationGame.deploy(Sender(node, devnet_account(ACCOUNTS - 1))), False
+
+
+def _introduce(
+    chain: Devnet, game: VerificationGame, kept: DevnetState | None, *, is_known: bool, as_json: bool
+) -> None:
+    from tiebreak.chain.accounts import devnet_account
+    from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE
+    from tiebreak.cli import output
+
+    accounts = [devnet_account(index) for index in range(ACCOUNTS)]
+    if as_json:
+        output.show_json_line(
+            {
+                "kind": chain.kind,
+                "chain": chain.url,
+                "contract": game.address,
+                "jobs": game.job_count(),
+                "accounts": [{"address": one.address, "private_key": bytes(one.key)} for one in accounts],
+            }
+        )
+        return
+    output.show_facts(f"Development chain ({chain.kind})", {"chain": chain.url, "contract": game.address})
+    output.show_line("")
+    had = " at its start" if is_known else ""
+    output.show_facts(
+        f"Accounts with {in_ether(BALANCE)} each{had}, and their keys, which everybody knows",
+        {one.address: bytes(one.key) for one in accounts},
+    )
+    output.show_line("")
+    output.show_line("To use it in another terminal:")
+    if kept is not None:
+        output.show_line(f"  . {kept.directory}/environment")
+        output.show_line(f"Ctrl-C ends the chain; {kept.directory} keeps it.")
+    else:
+        output.show_line(f"  export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}")
+        output.show_line("Ctrl-C ends the chain; nothing of it is kept (--state DIR would keep it).")
+    output.flush()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

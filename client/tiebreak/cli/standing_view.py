@@ -1,0 +1,143 @@
+"""The standing of an account, or of all jobs, as text: for `status` and, with clocks that run, for `status --watch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tiebreak.amounts import in_ether, in_time
+from tiebreak.chain.records import JobStatus, Side
+from tiebreak.cli import output
+from tiebreak.cli.standing import GameStanding, JobStanding, Part, Standing
+from tiebreak.cli.views import deadline, next_move, plain_game, plain_job
+
+_BAR = 20
+_NAMES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
+
+
+def account_text(standing: Standing) -> Text:
+    """The account's money."""
+    gwei = f"{standing.price / 10**9:.3g} gwei"
+    return output.facts_text(
+        f"Account {standing.account}",
+        {
+            "balance": in_ether(standing.balance),
+            "credit": in_ether(standing.credit) + (", which `withdraw` fetches" if standing.credit else ""),
+            "bonds out": in_ether(standing.bonds),
+            "rewards escrowed": in_ether(standing.escrow),
+            "gas so far": f"{in_ether(standing.spent)} in games, as the contract meters it",
+            "gas to come": f"{in_ether(standing.to_come)} at most, in games at {gwei}",
+        },
+    )
+
+
+def jobs_table(standing: Standing) -> RenderableType:
+    """The jobs, a line each; of a person who only looks on, all of them."""
+    mine = standing.account is not None
+    if not standing.jobs:
+        return Text("This account takes part in no job yet." if mine else "There are no jobs yet.")
+    table = Table(box=None, pad_edge=False, header_style="dim", width=output.COLUMNS)
+    table.add_column("job", justify="right")
+    table.add_column("status")
+    for name in ("as", "bond") if mine else ("reward", "bond"):
+        table.add_column(name)
+    table.add_column("next", ratio=1)
+    for job in standing.jobs:
+        terms = job.view.terms
+        cells = (
+            (", ".join(job.parts), in_ether(job.bond) if job.bond else "")
+            if mine
+            else (in_ether(terms.reward), in_ether(terms.trainer_bond))
+        )
+        table.add_row(str(job.number), job.view.status.name, *cells, next_step(job, standing.now))
+    return table
+
+
+def next_step(job: JobStanding, now: int) -> str:
+    """What has to happen next in a job, in a clause."""
+    view = job.view
+    for game in job.games:
+        if game.deadline is not None:
+            return f"your move in game {game.number}, {deadline(game.deadline, now)}"
+        if game.bond and not game.live:
+            return f"the bond of game {game.number} returns (releaseBond)"
+    if view.status is JobStatus.OPEN:
+        late = now > view.commit_deadline
+        return "over: nobody has committed (reclaim)" if late else f"commit, {deadline(view.commit_deadline, now)}"
+    if view.status is JobStatus.CLAIMED:
+        if view.live_games or view.queued_games:
+            waiting = f", {view.queued_games} queued" if view.queued_games else ""
+            return f"{view.live_games} {'game' if view.live_games == 1 else 'games'} live{waiting}"
+        late = now > view.claim.challenge_deadline
+        return "finalize" if late else f"final {deadline(view.claim.challenge_deadline, now)}, unless challenged"
+    return "over"
+
+
+def games_text(standing: Standing) -> Iterator[RenderableType]:
+    """The live games of the standing, with both clocks."""
+    for job in standing.jobs:
+        for game in job.games:
+            if game.live and (game.side is not None or standing.account is None or Part.REFEREE in job.parts):
+                yield _game(job, game, standing)
+
+
+def _game(job: JobStanding, game: GameStanding, standing: Standing) -> RenderableType:
+    view, now = game.view, standing.now
+    place = f"{view.phase.name} at {view.current.level.name} {view.current.index}" if view.levels else view.phase.name
+    facts: dict[str, object] = {"next move by": next_move(view, now)}
+    if game.side is not None:
+        facts |= {
+            "you are": _NAMES[game.side],
+            "gas so far": in_ether(game.spent),
+            "gas to come": f"{in_ether(game.gas_to_come * standing.price)} at most",
+        }
+    clocks = Table.grid(padding=(0, 2))
+    for side, name in _NAMES.items():
+        left = game.left(side, now)
+        runs = bool(view.clocks[side].started_at)
+        bar = ProgressBar(
+            total=max(1, job.view.terms.clock_allowance),
+            completed=left,
+            width=_BAR,
+            complete_style="bold red" if 2 * left < job.view.terms.clock_allowance else "green",
+            finished_style="green",
+        )
+        clocks.add_row(f"  {name:<12}", bar, f"{in_time(left)}{', running' if runs else ''}")
+    return Group(output.facts_text(f"Game {game.number} of job {job.number}: {place}", facts), clocks)
+
+
+def instant(now: int) -> str:
+    """The chain's time."""
+    return f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def plain_standing(standing: Standing) -> dict[str, object]:
+    """The standing of an account as JSON."""
+    return {
+        "account": standing.account,
+        "balance_wei": str(standing.balance),
+        "credit_wei": str(standing.credit),
+        "bonds_wei": str(standing.bonds),
+        "escrowed_wei": str(standing.escrow),
+        "gas_so_far_wei": str(standing.spent),
+        "gas_to_come_wei": str(standing.to_come),
+        "account_jobs": [
+            plain_job(job.number, job.view)
+            | {
+                "parts": [str(part) for part in job.parts],
+                "bond_wei": str(job.bond),
+                "next": next_step(job, standing.now),
+                "games": [
+                    plain_game(game.number, game.view)
+                    | {"gas_so_far_wei": str(game.spent), "gas_to_come": game.gas_to_come}
+                    for game in job.games
+                ],
+            }
+            for job in standing.jobs
+        ],
+    }

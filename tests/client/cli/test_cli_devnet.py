@@ -1,0 +1,137 @@
+"""The development chain as a process: what it prints, its funds, its clock and its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_world import Chain, Run, refused
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.devnet import find_anvil
+from tiebreak.chain.node import connect
+from tiebreak.cli.devnet import FUNDING
+
+STRANGERS = ("0x" + "11" * 20, "0x" + "22" * 20)
+
+
+class Process:
+    """`tiebreak devnet` until `end`. `said`: the JSON that it prints once it can be used."""
+
+    def __init__(self, *words: object) -> None:
+        command = [sys.executable, "-m", "tiebreak.cli.app", "devnet", "--port", "0", "--json", *map(str, words)]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        self.said: dict[str, Any] = json.loads(line)
+        self.environment = {"TIEBREAK_CHAIN": self.said["chain"], "TIEBREAK_CONTRACT": self.said["contract"]}
+
+    def end(self) -> None:
+        """Ends it as a shell or systemd would; it has to end well and to print nothing more."""
+        self.process.send_signal(signal.SIGTERM)
+        output, errors = self.process.communicate(timeout=20)
+        assert (self.process.returncode, output, errors) == (0, "", "")
+
+
+def test_it_runs_until_it_is_told_to_end(run: Run) -> None:
+    devnet = Process("--kind", "embedded", "--fund", STRANGERS[0])
+    key = devnet.said["accounts"][0]["private_key"]
+    node = connect(devnet.said["chain"])
+    assert node.balance(devnet.said["accounts"][0]["address"]) == 10_000 * 10**18
+    assert node.balance(devnet_account(0).address) == 10_000 * 10**18
+    assert json.loads(run("status", "--account", STRANGERS[0], "--json", env=devnet.environment).stdout)[
+        "balance_wei"
+    ] == str(FUNDING)
+    refused(run("withdraw", env=devnet.environment | {"TIEBREAK_PRIVATE_KEY": key}), "owes nothing")
+    devnet.end()
+    refused(run("status", env=devnet.environment), "start the node")
+
+
+@pytest.mark.parametrize("kind", ["embedded", "anvil"])
+def test_a_kept_chain_has_the_same_contract_and_clock_again(run: Run, tmp_path: Path, kind: str) -> None:
+    if kind == "anvil" and find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    state = tmp_path / "state"
+    devnet = Process("--kind", kind, "--state", state, "--fund", STRANGERS[0], "--fund", STRANGERS[1])
+    port = devnet.said["chain"].rsplit(":", 1)[1]
+    environment = (state / "environment").read_text()
+    assert all(f"{name}={value}" in environment for name, value in devnet.environment.items())
+    moved = run("devnet", "--port", port, "--advance", "8d", "--fund", STRANGERS[0], "--json")
+    assert moved.exit_code == 0, moved.stderr
+    funded = {STRANGERS[0]: str(2 * FUNDING)}
+    assert json.loads(moved.stdout)["balances_wei"] == funded
+    before = json.loads(moved.stdout)["timestamp"]
+    refused(run("devnet", "--port", port, "--fund", STRANGERS[0], "--state", state), "already", code=2)
+    devnet.end()
+    assert not (state / "environment").exists()
+
+    again = Process("--state", state)
+    assert (again.said["kind"], again.said["contract"]) == (kind, devnet.said["contract"])
+    node = connect(again.said["chain"])
+    assert 0 <= node.head().timestamp - before < 120
+    assert json.loads(run("status", "--account", STRANGERS[1], "--json", env=again.environment).stdout)[
+        "balance_wei"
+    ] == str(FUNDING)
+    refused(run("devnet", "--port", "0", "--state", state), "another development chain runs on")
+    again.end()
+
+
+def test_a_clock_is_moved_by_words_for_people(run: Run, chain: Chain) -> None:
+    port = chain.url.rsplit(":", 1)[1]
+    before = chain.game.node.head().timestamp
+    moved = run("devnet", "--port", port, "--advance", "90s", "--fund", STRANGERS[0])
+    assert moved.exit_code == 0, moved.stderr
+    assert "The chain's clock shows 20" in moved.stdout and f"{STRANGERS[0]}  100 ether" in moved.stdout
+    assert chain.game.node.head().timestamp >= before + 90
+
+
+@pytest.fixture
+def foreign() -> Iterator[str]:
+    """A node of Ethereum itself, at a port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert request["method"] == "eth_chainId", "nothing else may be asked of a stranger's chain"
+            body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": "0x1"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield str(server.server_address[1])
+    server.shutdown()
+    server.server_close()
+
+
+def test_only_a_development_chain_is_changed(run: Run, foreign: str) -> None:
+    for words in (("--advance", "8d"), ("--fund", STRANGERS[0])):
+        refused(run("devnet", "--port", foreign, *words), f"port {foreign} is no development chain", "--port")
+    refused(run("devnet", "--port", "1", "--advance", "8d"), "no development chain runs at port 1", "tiebreak devnet")
+    refused(run("devnet", "--fund", "0x12"), "0x12 is not an address")
+    assert run("devnet", "--port", "1", "--advance", "8").exit_code == 2
+
+
+def test_a_state_that_cannot_be_used_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(run("devnet", "--port", "0", "--state", tmp_path / "file"), str(tmp_path / "file"), "another place")
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "embedded.jsonl").write_text("nonsense\n")
+    refused(run("devnet", "--port", "0", "--state", state), "embedded.jsonl is damaged", "delete it")
