@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import accounts, chain, demo, jobs, logs, models, plot, receipts, roles, training
+from tiebreak.cli import accounts, chain, dashboard, demo, jobs, logs, models, plot, receipts, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ models.register(app)
 receipts.register(app)
 plot.register(app)
 chain.register(app)
+dashboard.register(app)
 app.add_typer(jobs.app, name="job")
 app.add_typer(roles.trainer, name="trainer")
 app.add_typer(roles.auditor, name="auditor")
