@@ -12,6 +12,8 @@ from tiebreak.cli import network
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 
+DEFAULT_PORT = 8646
+
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
@@ -24,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def dashboard(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port of the page; 0 for any.")] = 8646,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port of the page; 0 for any.")] = DEFAULT_PORT,
     host: Annotated[str, typer.Option(help="Address of the page, on the loopback interface only.")] = "127.0.0.1",
     files: Annotated[
         list[Path] | None,

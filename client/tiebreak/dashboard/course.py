@@ -13,7 +13,7 @@ from tiebreak.chain.events import Event
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import Receipt
 from tiebreak.chain.posted import last_block_before
-from tiebreak.chain.records import Finding, JobView, Side
+from tiebreak.chain.records import Finding, JobView, Level, Side
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.words import ENDS, LEVELS, OUTCOMES, SIDES, name_words
 
@@ -132,6 +132,9 @@ def course_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Cours
     for event in found:
         grouped.setdefault(event.transaction, []).append(event)
     games = {getattr(event, "game", None) for event in found}
+    top = next((one for one in found if isinstance(one, events.LeafFound) and one.level is Level.CHECKPOINT), None)
+    first_step = 0 if top is None else top.leaf_index * job.spec.training.interval
+    leaves = {one.level: one.leaf_count for one in found if isinstance(one, events.LevelStarted)}
     moves = []
     for transaction, group in list(grouped.items())[:MOST_MOVES]:
         receipt = receipts.receipt(group[0])
@@ -142,7 +145,15 @@ def course_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Cours
                 block=group[0].block,
                 time=receipts.time(group[0].block),
                 who=mover(group),
-                words="; ".join(words for event in group if (words := event_words(event, job))),
+                words="; ".join(
+                    words
+                    for event in group
+                    if (
+                        words := event_words(
+                            event, first_step, leaves.get(getattr(event, "level", Level.CHECKPOINT), 1 << 64)
+                        )
+                    )
+                ),
                 gas=0 if receipt is None else receipt.gas_used,
                 fee=0 if receipt is None else receipt.fee,
                 shared=any(game not in games for game in others),
@@ -168,9 +179,12 @@ def mover(group: Iterable[Event]) -> str:
     return ""
 
 
-def event_words(event: Event, job: JobView) -> str:
+def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str:
     """What an event says, in a clause; empty for one that only repeats another. An event that this version has no
-    words for is told by its name."""
+    words for is told by its name.
+
+    first_step: of the disputed interval, where the leaves of level STEP begin. leaves: of the event's level."""
+    skipped = first_step if getattr(event, "level", None) is Level.STEP else 0
     unit = LEVELS[event.level][0] if hasattr(event, "level") and event.level in LEVELS else ""
     match event:
         case events.Challenged():
@@ -179,11 +193,11 @@ def event_words(event: Event, job: JobView) -> str:
             return "the clocks start"
         case events.Bisected():
             half = 1 << max(0, event.height - 1)
-            last = event.leaf_index + 2 * half - 1
-            place = f"{unit}s {event.leaf_index:,} to {last:,}" if event.height else f"{unit} {event.leaf_index:,}"
+            first, last = skipped + event.leaf_index, skipped + min(event.leaf_index + 2 * half, leaves) - 1
+            place = f"{unit}s {first:,} to {last:,}" if event.height else f"{unit} {first:,}"
             return f"opens its node over {place}: they differ in the {'first' if event.went_left else 'second'} half"
         case events.LeafFound():
-            return f"{unit} {event.leaf_index:,} is the first that differs"
+            return f"{unit} {skipped + event.leaf_index:,} is the first that differs"
         case events.LeafOpened():
             return f"shows its own {unit}"
         case events.RootOpened():

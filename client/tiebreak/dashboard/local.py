@@ -7,11 +7,13 @@ the pages, since some of it takes seconds; a page shows what is known and is mad
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -33,6 +35,7 @@ T = TypeVar("T")
 _KEPT = 256
 _WAITING = 32
 _MOST_RECORD = 4096
+_MOST_ENTRIES = 10_000
 
 RUNS = ("run", "alone")
 """Names of the runs in a role's room of one job: a trainer's, and an auditor's."""
@@ -103,37 +106,36 @@ class LocalFiles:
         """Whether own runs were named."""
         return bool(self._follow)
 
-    def names(self, number: int, job: JobView) -> Names:
+    def names(self, job: JobView) -> Names:
         """The names of a job's operators and slots, as far as they are known."""
         root = job.spec.training.program_root
-        rooms = tuple(path for path in self.jobs(number, job) if (path / "program.json").is_file())
+        rooms = tuple(path for path in self.jobs(job) if (path / "program.json").is_file())
         found = self._errands.result(("names", root, rooms), lambda: self._read_names(rooms, root)) if rooms else None
         if found is None and self._store is not None:
             cid, store = job.job_cid, self._store
             found = self._errands.result(("names", root, cid), lambda: _fetch_names(store, cid, root))
         return found or UNKNOWN
 
-    def jobs(self, number: int, job: JobView) -> list[Path]:
+    def jobs(self, job: JobView) -> list[Path]:
         """Directories where the files of a job could be."""
-        room = _room(number, job)
         found = []
         for directory in self._files:
-            found += [directory / room / "job", directory, directory / "job", directory.parent / "job"]
+            found += [room / "job" for room in _rooms(directory, job)]
+            found += [directory, directory / "job", directory.parent / "job"]
         return found
 
-    def runs(self, number: int, job: JobView) -> list[Path]:
+    def runs(self, job: JobView) -> list[Path]:
         """Directories of own runs of a job, as far as they are there."""
-        room = _room(number, job)
         found = []
         for directory in self._follow:
-            found += [directory / room / run for run in RUNS] + [directory]
+            found += [room / run for room in _rooms(directory, job) for run in RUNS] + [directory]
         run_id = job.spec.training.run_id.hex()
         return [path for path in found if _run_id(path) == run_id]
 
-    def curve(self, number: int, job: JobView) -> Curve | None:
+    def curve(self, job: JobView) -> Curve | None:
         """The losses of the first own run of a job that has any; of one that goes on, as far as it has come."""
         steps = job.spec.training.steps
-        for run in self.runs(number, job):
+        for run in self.runs(job):
             try:
                 size = (run / "history.jsonl").stat().st_size
             except OSError:
@@ -151,9 +153,15 @@ class LocalFiles:
         return None
 
 
-def _room(number: int, job: JobView) -> str:
-    """The name of a role's room of a job: `RoleContext.room`."""
-    return f"job-{number}-{job.spec_hash.hex()[:16]}"
+def _rooms(directory: Path, job: JobView) -> list[Path]:
+    """A role's rooms of jobs with this spec, which are named as by `RoleContext.room`. The same spec has the same run,
+    whichever job it was posted as."""
+    ending = f"-{job.spec_hash.hex()[:16]}"
+    try:
+        names = [entry.name for entry in islice(os.scandir(directory), _MOST_ENTRIES)]
+    except OSError:
+        return []
+    return [directory / name for name in sorted(names) if name.startswith("job-") and name.endswith(ending)]
 
 
 def _run_id(run: Path) -> str:

@@ -70,14 +70,14 @@ class Replays:
         self._evidence: tuple[Path, Evidence] | None = None
         """Of the run used last; only the thread of the errands touches it."""
 
-    def claim(self, number: int, job: JobView) -> bool | None:
+    def claim(self, job: JobView) -> bool | None:
         """Whether the followed run of a job has the claimed root; None if there is none, or it is not done."""
-        root = self._root(number, job, ())
+        root = self._root(job, ())
         return None if root is None or not job.claim.committed_at else root == job.claim.checkpoint_root
 
     def game(self, game: GameView, job: JobView) -> OwnReplay | None:
         """What the followed run says of a game; None if none is followed."""
-        if not self._local.runs(game.job, job):
+        if not self._local.runs(job):
             return None
         found: list[Agreement] = []
         place: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ class Replays:
             sum_of = (game.disputed.element, game.disputed.claimed) if level.level is Level.PARTIAL else None
             if level.level is Level.PARTIAL:
                 place = place[:3]
-            root = self._root(game.job, job, place, sum_of)
+            root = self._root(job, place, sum_of)
             if root is None:
                 break
             agrees = level.roots[Side.TRAINER] == root, level.roots[Side.CHALLENGER] == root
@@ -103,14 +103,12 @@ class Replays:
         """Whether a leaf has a tree of its own below it: a slot of the state has none."""
         return level is not Level.OPERATOR or index < job.spec.training.operator_count
 
-    def _root(
-        self, number: int, job: JobView, place: tuple[int, ...], sum_of: tuple[int, int] | None = None
-    ) -> bytes | None:
+    def _root(self, job: JobView, place: tuple[int, ...], sum_of: tuple[int, int] | None = None) -> bytes | None:
         whole = 32 * job.spec.training.intervals
-        runs = tuple(run for run in self._local.runs(number, job) if _size(run / "roots") >= whole)
+        runs = tuple(run for run in self._local.runs(job) if _size(run / "roots") >= whole)
         if not runs:
             return None
-        rooms = tuple(self._local.jobs(number, job))
+        rooms = tuple(self._local.jobs(job))
         key = "replay", job.spec_hash, place, sum_of
         return self._errands.result(key, lambda: self._replayed(rooms, runs, job, place, sum_of), version=runs)
 

@@ -13,7 +13,6 @@ import uvicorn
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
 
-DEFAULT_PORT = 8646
 _START_SECONDS = 20.0
 
 

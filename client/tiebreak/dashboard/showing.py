@@ -54,13 +54,16 @@ def short(text: str) -> str:
 
 
 def ether(wei: int) -> str:
-    """Wei as ether in five significant digits; `full` values of a page are exact."""
-    if wei and abs(wei) < 10**12:
-        return f"{wei:,} wei"
-    value = Decimal(wei) / 10**18
-    digits = max(0, 4 - value.adjusted()) if wei else 0
+    """Wei in five significant digits, as ether, or as gwei where that is little; `full` values of a page are exact."""
+    amount, unit, size = abs(wei), "ETH", 18
+    if amount < 10**4:
+        return f"{wei:,} wei" if wei else "0 ETH"
+    if amount < 10**13:
+        unit, size = "gwei", 9
+    value = Decimal(wei).scaleb(-size)
+    digits = max(0, 4 - value.adjusted())
     text = f"{value:,.{digits}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + " ETH"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
 
 
 def exact_ether(wei: int) -> str:

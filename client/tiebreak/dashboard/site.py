@@ -19,7 +19,7 @@ from tiebreak.dashboard.lookout import Lookout, Sight
 from tiebreak.dashboard.path import rungs
 from tiebreak.dashboard.replay import Replays
 from tiebreak.dashboard.source import PATIENCE, Busy, Missing, Moment, Readings, Source
-from tiebreak.dashboard.verdict import subject, verdict
+from tiebreak.dashboard.verdict import verdict
 
 if TYPE_CHECKING:
     from tiebreak.store import ContentStore
@@ -122,11 +122,11 @@ class Site:
             ],
             "claim": self._claim(job.claim),
             "files": showing.content("files", job.job_cid),
-            "agrees": self.replays.claim(number, job),
+            "agrees": self.replays.claim(job),
             "attested": attested,
             "attested_note": note,
             "games": [self._game_row(one, game, sight) for one, game in read.value.games],
-            "curve": self.local.curve(number, job),
+            "curve": self.local.curve(job),
         }
 
     def game(self, sight: Sight, number: int) -> dict[str, Any]:
@@ -135,14 +135,13 @@ class Site:
         read = self.readings.get(("game", number), moment, lambda: self.source.game(number, sight.number))
         game, job = read.value
         course, note = self._course(sight, number, job)
-        names = self.local.names(game.job, job)
+        names = self.local.names(job)
         return {
             "number": number,
             "game": game,
             "job": job,
             "trouble": read.trouble,
             "headline": self._headline(game, sight),
-            "subject": subject(game, job, names),
             "rungs": rungs(game, job, names),
             "clocks": [self._clock(game, job, side, sight) for side in Side],
             "referee": job.spec.referee if game.phase is Phase.REFEREE else "",
@@ -151,7 +150,7 @@ class Site:
             "course_note": note,
             "own": self.replays.game(game, job),
             "tone": {1: "good", 2: "bad"}.get(game.outcome, "busy" if not game.outcome else "quiet"),
-            "outcome": words.name_words(game.outcome) if game.outcome else words.name_words(game.phase),
+            "stage": "over" if game.outcome else "queued" if game.phase is Phase.QUEUED else "being played",
         }
 
     def accounts(self, sight: Sight) -> dict[str, Any]:
@@ -213,11 +212,10 @@ class Site:
 
     @staticmethod
     def _windows(job: JobView) -> list[tuple[str, int]]:
-        """Name and end of each window of the job's present status, and of those that are over."""
-        found = [("claim it", job.commit_deadline)]
-        if job.claim.committed_at:
-            found.append(("challenge it", job.claim.challenge_deadline))
-        return found
+        """Name and end of each window that matters, or mattered, in the job's status."""
+        if not job.claim.committed_at:
+            return [("claim it", job.commit_deadline)]
+        return [("challenge it", job.claim.challenge_deadline)]
 
     @staticmethod
     def _job_row(number: int, job: JobView) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def verdict(game: GameView, job: JobView, course: Course, names: Names) -> Verdi
         return _store(game, store, about)
     if game.disputed.known:
         claimed = showing.number(game.disputed.claimed, width)
-        return Verdict(about, f"The trainer claims {claimed.bits} ({claimed.value}); it is not decided yet.", claimed)
+        ended = _how(game) if game.outcome else "The contract has not computed it yet."
+        return Verdict(about, f"The trainer claims {claimed.bits} ({claimed.value}). {ended}", claimed)
     if not game.outcome:
         return None
     return Verdict(about, _how(game))

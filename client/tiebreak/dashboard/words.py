@@ -33,11 +33,11 @@ FIELDS = {
 }
 
 STATUSES: dict[Enum, str] = {
-    JobStatus.OPEN: "waits for a claim",
-    JobStatus.CLAIMED: "claimed, may be challenged",
-    JobStatus.FINAL: "final: the trainer is paid",
-    JobStatus.REJECTED: "rejected: the reward is the customer's again",
-    JobStatus.EXPIRED: "expired: nobody claimed it in time",
+    JobStatus.OPEN: "Waits for a trainer's claim",
+    JobStatus.CLAIMED: "A trainer has claimed a result, which may be challenged",
+    JobStatus.FINAL: "The claim stands, and the trainer is paid",
+    JobStatus.REJECTED: "A game ended against the claim; the reward is the customer's again",
+    JobStatus.EXPIRED: "Nobody claimed it in time; the reward is the customer's again",
 }
 
 TONES = {"FINAL": "good", "REJECTED": "bad", "EXPIRED": "quiet", "LAPSED": "quiet", "OPEN": "quiet"}
@@ -104,7 +104,7 @@ def name_words(value: Enum) -> str:
 
 def status_words(status: Enum) -> str:
     """A job's status in a clause."""
-    return STATUSES.get(status, name_words(status))
+    return STATUSES.get(status, name_words(status).capitalize())
 
 
 def tone(status: Enum) -> str:
