@@ -153,12 +153,16 @@ class _Played:
     def play(self) -> None:
         """Lets both parties move until neither has anything left to do; time passes where nothing else helps."""
         working: list[JobRole] = [self._trainer(), self._challenger()]
+        idle = 0
         while working:
             progress = {role: role.step() for role in working}
             working = [role for role in working if not progress[role].finished]
             if self._scene.pace > PACE:
                 time.sleep(self._scene.pace)  # somebody watches
-            if working and not any(seen.acted or seen.working for seen in progress.values()):
+            # Twice: a party that only hears that a block has its move has changed what the one before it sees.
+            idle = 0 if any(seen.acted or seen.working for seen in progress.values()) else idle + 1
+            if working and idle == 2:
+                idle = 0
                 self._scene.pass_time(self._next_deadline())
 
     def _next_deadline(self) -> int:
