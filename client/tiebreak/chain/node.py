@@ -19,6 +19,9 @@ MAX_REORGANISATION = 64
 """Blocks that a chain may lose (two epochs of Ethereum, or a node behind the others of its address)."""
 _TRIES = 3
 
+DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
+"""Chain ids of anvil and hardhat, of ganache, and of the embedded chain. They make blocks on demand, so the time
+between two blocks means little, and blocks are never taken back."""
 
 Topic = bytes | tuple[bytes, ...] | None
 """Condition on an event's topic: equal to this one, one of these, or anything."""

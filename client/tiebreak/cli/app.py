@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import accounts, chain, demo, devnet, jobs, logs, models, plot, receipts, roles, training
+from tiebreak.cli import accounts, chain, dashboard, demo, devnet, jobs, logs, models, plot, receipts, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 
 app = typer.Typer(
@@ -45,6 +45,7 @@ receipts.register(app)
 plot.register(app)
 chain.register(app)
 devnet.register(app)
+dashboard.register(app)
 app.add_typer(jobs.app, name="job")
 app.add_typer(roles.trainer, name="trainer")
 app.add_typer(roles.auditor, name="auditor")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiebreak.cli.dashboard import DEFAULT_PORT
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 from tiebreak.demo.report import USUAL, StoryName
+
+if TYPE_CHECKING:
+    from tiebreak.demo.page import Page
 
 
 def demo(
@@ -19,6 +23,25 @@ def demo(
     story: Annotated[
         list[StoryName] | None,
         typer.Option(metavar="NAME", help="Play only this one: honest, poisoned, alarms or operator. Repeatable."),
+    ] = None,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard", help="Show it on a local web page meanwhile, and keep that open until Ctrl-C on a terminal."
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port of the page of --dashboard; 0 for any.")
+    ] = DEFAULT_PORT,
+    pace: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=600.0,
+            metavar="SECONDS",
+            help="Seconds from one move to the next, about; 2 is good to watch (default: as fast as 0.5).",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Play three short stories on real data: an honest trainer, a poisoned batch, and false alarms.
@@ -38,8 +61,19 @@ def demo(
 
     from tiebreak.demo.play import play
 
-    found = play(Console(highlight=False), steps=steps, asked=tuple(dict.fromkeys(story or USUAL)))
+    page = _page(port) if dashboard else None
+    stories = tuple(dict.fromkeys(story or USUAL))
+    found = play(Console(highlight=False), steps=steps, asked=stories, pace=pace, page=page)
     if report is not None:
         report.write_text(json.dumps(found.as_json(), indent=2) + "\n")
     if not found.ok:
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _page(port: int) -> Page:
+    """The page at a port. Raises CommandError, ServerError."""
+    try:
+        from tiebreak.demo.page import Page
+    except ModuleNotFoundError as error:
+        raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
+    return Page(port)

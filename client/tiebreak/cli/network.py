@@ -82,9 +82,8 @@ class ContractOptions(ChainOptions):
             )
         where = address(self.contract, "the contract")
         from tiebreak.chain.game import VerificationGame
-        from tiebreak.chain.node import connect
+        from tiebreak.chain.node import DEVELOPMENT_CHAINS, connect
         from tiebreak.chain.sender import Sender
-        from tiebreak.roles.desk import DEVELOPMENT_CHAINS
 
         node = connect(self.chain, confirmations=self.confirmations or 0, stop=stop)
         if self.confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:

@@ -7,6 +7,7 @@ and starts from copies of those runs.
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level,
 from tiebreak.chain.shares import Shares
 from tiebreak.demo.ledger import gas_by_level
 from tiebreak.demo.report import Dispute, LiePlace, Report, StoryName
-from tiebreak.demo.scene import Party, Scene
+from tiebreak.demo.scene import PACE, Party, Scene
 from tiebreak.demo.screen import Aside, Screen
 from tiebreak.demo.stage import TERMS, Stage
 from tiebreak.roles.auditor import AuditorRole
@@ -78,6 +79,15 @@ def prepare(training: Training, directory: Path) -> Bench:
     )
 
 
+def _room(training: Training) -> str:
+    return training.name.replace(" ", "-")
+
+
+def benches(directory: Path) -> list[Path]:
+    """Directories of the trainings: each gets a job, an honest run `trained` and an honest run `audited`."""
+    return [directory / _room(training) for training in TRAININGS]
+
+
 def play(scene: Scene, screen: Screen, report: Report) -> None:
     """Plays all games, one after the other."""
     screen.heading("Story: one wrong number, and nothing else")
@@ -89,7 +99,7 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
     for training in TRAININGS:
         with screen.bars():
             screen.waiting("everybody", f"training the {training.name}")
-            bench = prepare(training, scene.directory / training.name.replace(" ", "-"))
+            bench = prepare(training, scene.directory / _room(training))
         for liar in SIDES:
             screen.heading(f"{training.name}: the {liar.name.lower()} lies")
             with screen.bars():
@@ -143,10 +153,16 @@ class _Played:
     def play(self) -> None:
         """Lets both parties move until neither has anything left to do; time passes where nothing else helps."""
         working: list[JobRole] = [self._trainer(), self._challenger()]
+        idle = 0
         while working:
             progress = {role: role.step() for role in working}
             working = [role for role in working if not progress[role].finished]
-            if working and not any(seen.acted or seen.working for seen in progress.values()):
+            if self._scene.pace > PACE:
+                time.sleep(self._scene.pace)  # somebody watches
+            # Twice: a party that only hears that a block has its move has changed what the one before it sees.
+            idle = 0 if any(seen.acted or seen.working for seen in progress.values()) else idle + 1
+            if working and idle == 2:
+                idle = 0
                 self._scene.pass_time(self._next_deadline())
 
     def _next_deadline(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,32 +21,59 @@ from tiebreak.demo.report import USUAL, Contrast, Report, Story, StoryName
 from tiebreak.demo.screen import Screen
 
 if TYPE_CHECKING:
+    from tiebreak.demo.page import Page
     from tiebreak.demo.scene import Scene
 
 INTERVAL = 5
 
 
-def play(console: Console, *, steps: int, asked: Sequence[StoryName] = USUAL) -> Report:
-    """Plays what was asked for. Raises ProcessFailed, and whatever a party in this process raises."""
+def play(
+    console: Console,
+    *,
+    steps: int,
+    asked: Sequence[StoryName] = USUAL,
+    pace: float | None = None,
+    page: Page | None = None,
+) -> Report:
+    """Plays what was asked for. pace: as of Scene, None for the usual one. page: shows it meanwhile.
+
+    Raises ProcessFailed, and whatever a party in this process raises."""
     machines = {machine.name: machine.description for machine in (A, B)}
     report = Report(machines=machines, steps=steps, interval=INTERVAL, asked=tuple(asked))
     screen = Screen(console)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tiebreak-demo-") as name:
+    if page is not None:
+        screen.text(f"The page is at {page.url} in some seconds.")
+    with tempfile.TemporaryDirectory(prefix="tiebreak-demo-") as name, ExitStack() as scenes:
         directory = Path(name)
         if set(asked) & set(USUAL):
-            _play_usual(directory / "digits", screen, report)
+            _play_usual(directory / "digits", screen, report, scenes, pace, page)
         if StoryName.OPERATOR in asked:
-            _play_disputes(directory / "operator", screen, report)
-    report.seconds = time.monotonic() - started
-    screen.table(report)
+            scenes.close()
+            _play_disputes(directory / "operator", screen, report, scenes, pace, page)
+        report.seconds = time.monotonic() - started
+        screen.table(report)
+        if page is not None:
+            page.stay(console)
     return report
 
 
-def _play_usual(directory: Path, screen: Screen, report: Report) -> None:
-    """The stories about handwritten digits, whose parties are processes."""
+def _scene(directory: Path, kind: str, scenes: ExitStack, pace: float | None) -> Scene:
+    from tiebreak.demo.scene import PACE, Scene
+
     directory.mkdir()
+    return scenes.enter_context(Scene(directory, kind=kind, pace=PACE if pace is None else pace))
+
+
+def _play_usual(
+    directory: Path, screen: Screen, report: Report, scenes: ExitStack, pace: float | None, page: Page | None
+) -> None:
+    """The stories about handwritten digits, whose parties are processes."""
     _introduce(screen, report.steps)
+    scene = _scene(directory, "embedded", scenes, pace)
+    if page is not None:
+        rooms = [scene.room(party) for party in (scene.trainer, scene.auditor, scene.liar, scene.silent)]
+        page.show(scene, scenes, files=rooms, follow=[scene.room(scene.auditor)])
     with screen.bars():
         screen.waiting("customer", "capturing the job")
         job_dir = _make_job(directory / "job", report.steps)
@@ -55,10 +83,7 @@ def _play_usual(directory: Path, screen: Screen, report: Report) -> None:
         report.contrast = Contrast()
         with screen.bars(), ChildProcesses(directory) as children:
             contrast.play(report.contrast, children, screen, job_dir, report.steps)
-    from tiebreak.demo.scene import Scene
-
-    with Scene(directory) as scene:
-        _play_stories(scene, screen, report, job_dir)
+    _play_stories(scene, screen, report, job_dir)
 
 
 def _play_stories(scene: Scene, screen: Screen, report: Report, job_dir: Path) -> None:
@@ -98,15 +123,17 @@ def _right_root(scene: Scene, screen: Screen, job_dir: Path) -> bytes:
         return Trainer(Job.read(job_dir), scene.directory / "right").run().checkpoint_root
 
 
-def _play_disputes(directory: Path, screen: Screen, report: Report) -> None:
+def _play_disputes(
+    directory: Path, screen: Screen, report: Report, scenes: ExitStack, pace: float | None, page: Page | None
+) -> None:
     """The story about single operators, whose parties are roles in this process."""
     from tiebreak.demo import disputes
-    from tiebreak.demo.scene import Scene
 
-    directory.mkdir()
     # Many games: anvil, where it is installed, is faster, and comes to the same in every game.
-    with Scene(directory, kind="auto") as scene:
-        disputes.play(scene, screen, report)
+    scene = _scene(directory, "auto", scenes, pace)
+    if page is not None:
+        page.show(scene, scenes, files=[], follow=[bench / "audited" for bench in disputes.benches(directory)])
+    disputes.play(scene, screen, report)
 
 
 def _open(screen: Screen, report: Report, name: StoryName, title: str) -> Story:

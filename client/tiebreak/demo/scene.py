@@ -22,8 +22,9 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notify
 from tiebreak.store import open_store
 
-POLL = "0.5"
-"""Seconds between two looks at the chain: every look costs its process some milliseconds, on cores that train."""
+PACE = 0.5
+"""Seconds between two looks of a party at the chain: every look costs its process some milliseconds, on cores that
+train."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,8 +45,10 @@ class Scene:
     """A development chain on the loopback interface, so that other processes can use it, and all the rest in
     `directory`. Leaving the `with` block ends the chain."""
 
-    def __init__(self, directory: Path, *, kind: str = "embedded") -> None:
+    def __init__(self, directory: Path, *, kind: str = "embedded", pace: float = PACE) -> None:
+        """pace: seconds between two looks of a party at the chain, and so between two moves."""
         self.directory = directory
+        self.pace = pace
         self._chain = start_devnet(kind=kind)
         self.node = connect(self._chain.url)
         self.contract = VerificationGame.deploy(Sender(self.node, devnet_account(9)))
@@ -58,19 +61,25 @@ class Scene:
 
     def environment(self, party: Party) -> dict[str, str]:
         """The environment of a party's process: its machine's profile, its key, and where everything is."""
-        return party.machine.environment() | {
-            KEY_VARIABLE: "0x" + bytes(party.account.key).hex(),
-            "TIEBREAK_CHAIN": self._chain.url,
-            "TIEBREAK_CONTRACT": self.contract.address,
-            "TIEBREAK_STORE": str(self.directory / "store"),
-        }
+        return (
+            party.machine.environment()
+            | self.whereabouts()
+            | {
+                KEY_VARIABLE: "0x" + bytes(party.account.key).hex(),
+                "TIEBREAK_STORE": str(self.directory / "store"),
+            }
+        )
+
+    def whereabouts(self) -> dict[str, str]:
+        """The variables that point a command at this chain and contract, without a key."""
+        return {"TIEBREAK_CHAIN": self._chain.url, "TIEBREAK_CONTRACT": self.contract.address}
 
     def command(self, party: Party, *words: str) -> list[str]:
         """`tiebreak ...` for a party."""
         return [sys.executable, "-m", "tiebreak.cli.app", *words, *self.manner(party)]
 
     def manner(self, party: Party) -> list[str]:
-        return ["--dir", str(self.room(party)), "--poll", POLL, "--json"]
+        return ["--dir", str(self.room(party)), "--poll", f"{self.pace:g}", "--json"]
 
     def room(self, party: Party) -> Path:
         """The party's own directory."""

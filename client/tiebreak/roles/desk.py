@@ -18,15 +18,11 @@ from tiebreak.chain.events import JobPosted
 from tiebreak.chain.flight import Sent, purpose_of
 from tiebreak.chain.funds import Funds, funds
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import Receipt
+from tiebreak.chain.node import DEVELOPMENT_CHAINS, Receipt
 from tiebreak.chain.pace import block_time
 from tiebreak.chain.records import GameView, JobView
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import ContractWatch, News
-
-DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
-"""Chain ids of anvil and hardhat, of ganache, and of the embedded chain. They make blocks on demand, so the time
-between two blocks means little, and blocks are never taken back."""
 
 SLOWEST_BLOCKS = 30.0
 _SLOWEST_ON_DEMAND = 12.0

@@ -1,0 +1,86 @@
+"""`tiebreak dashboard`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiebreak.cli import network
+from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.groups import examples, takes_groups
+
+DEFAULT_PORT = 8646
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    lines = examples(
+        "tiebreak dashboard",
+        "tiebreak dashboard --port 0 --follow ~/.local/share/tiebreak/auditor",
+        "tiebreak dashboard --files job --follow trained --explorer https://sepolia.etherscan.io",
+    )
+    app.command(epilog=lines)(takes_groups(dashboard))
+
+
+def dashboard(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port of the page; 0 for any.")] = DEFAULT_PORT,
+    host: Annotated[str, typer.Option(help="Address of the page, on the loopback interface only.")] = "127.0.0.1",
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of a job, or of a role: operators get their names and lines from it. Repeatable.",
+        ),
+    ] = None,
+    follow: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of a run of yours, or of a role: it is replayed where a game disputes it, and held against "
+            "both sides. Repeatable.",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|KUBO", help="Content store to fetch jobs from, for names and lines."),
+    ] = None,
+    explorer: Annotated[
+        str | None, typer.Option(metavar="URL", help="Block explorer that transactions are linked to.")
+    ] = None,
+    *,
+    chain: network.ContractOptions,
+) -> None:
+    """Show jobs, games and accounts on a local web page. It reads only, needs no key, and answers this machine alone.
+
+    What runs long enough to be watched is kept up to date by itself. Without JavaScript the page is whole, too, but
+    stands still. Ctrl-C ends it.
+    """
+    for directory in (*(files or ()), *(follow or ())):
+        if not directory.is_dir():
+            raise CommandError(f"there is no directory {directory}: check the path.")
+    if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
+        raise WrongUsage(f"{explorer} is not the address of a block explorer: use the form https://etherscan.io.")
+    try:
+        from tiebreak.dashboard.server import Server, listen
+    except ModuleNotFoundError as error:
+        raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
+
+    from tiebreak.cli import output
+    from tiebreak.dashboard.site import Site
+    from tiebreak.store import open_store
+
+    site = Site(
+        chain.open_game(),
+        files=files or (),
+        follow=follow or (),
+        store=open_store(store) if store is not None else None,
+        explorer=explorer or "",
+    )
+    with listen(host, port) as listening:
+        server = Server(site, listening)
+        output.show_line(f"The page is at {server.url} (Ctrl-C ends it)")
+        output.flush()
+        server.run()

@@ -1,0 +1,294 @@
+"""The site: everything that the pages are made from, and the pages as data for the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tiebreak.chain.errors import ChainError
+from tiebreak.chain.events import Attested
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.records import ClaimView, GameView, JobStatus, JobView, Phase, Side
+from tiebreak.dashboard import showing, words
+from tiebreak.dashboard.accounts import read_accounts
+from tiebreak.dashboard.course import Course, Receipts, first_block, read_course
+from tiebreak.dashboard.local import Errands, LocalFiles
+from tiebreak.dashboard.lookout import Lookout, Sight
+from tiebreak.dashboard.path import rungs
+from tiebreak.dashboard.replay import Replays
+from tiebreak.dashboard.source import PATIENCE, Busy, Missing, Moment, Readings, Source
+from tiebreak.dashboard.verdict import verdict
+
+if TYPE_CHECKING:
+    from tiebreak.store import ContentStore
+
+ATTESTATIONS = 50
+"""Attestations of a job that are shown."""
+
+_HISTORY_PATIENCE = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class SideClock:
+    """One side's clock as it is shown. Seconds; `deadline` 0: it stands."""
+
+    side: str
+    account: str
+    left: int
+    total: int
+    deadline: int
+    on_move: bool
+    spent: int
+    """Wei that its moves have cost, as the contract counts."""
+
+    @property
+    def share(self) -> float:
+        """What is left, in percent of the whole."""
+        return min(100.0, max(0.0, 100 * self.left / self.total)) if self.total else 0.0
+
+
+class Site:
+    """All that is known, and how it is read. Used until `close`."""
+
+    def __init__(
+        self,
+        contract: VerificationGame,
+        *,
+        files: Sequence[Path] = (),
+        follow: Sequence[Path] = (),
+        store: ContentStore | None = None,
+        explorer: str = "",
+        every: float = 1.0,
+        patience: float = PATIENCE,
+    ) -> None:
+        """files, follow: as of LocalFiles. explorer: URL to which `/tx/HASH` is added for links; empty: no links.
+        every: seconds between two looks at the chain. patience: seconds that a page waits for the node."""
+        self.contract = contract
+        self.explorer = explorer.rstrip("/")
+        self.lookout = Lookout(contract.node, every=every)
+        self.readings = Readings(patience=patience)
+        self.source = Source(contract)
+        self.receipts = Receipts(contract)
+        self.errands = Errands(self.lookout.announce)
+        self.local = LocalFiles(self.errands, files=files, follow=follow, store=store)
+        self.replays = Replays(self.local, self.errands)
+
+    def start(self) -> None:
+        """Starts to look at the chain."""
+        self.lookout.start()
+
+    def close(self) -> None:
+        """Lets all threads end; one that waits for the node ends with it."""
+        self.lookout.close()
+        self.readings.close()
+        self.errands.close()
+
+    # Pages. All raise ChainError, Missing, Busy.
+
+    def jobs(self, sight: Sight, page: int) -> dict[str, Any]:
+        """The page of all jobs."""
+        read = self.readings.get(("jobs", page), _moment(sight), lambda: self.source.jobs(page, sight.number))
+        return {
+            "page": read.value,
+            "trouble": read.trouble,
+            "rows": [self._job_row(number, job) for number, job in read.value.jobs],
+            "live": [self._game_row(number, game, sight) for number, game in read.value.live],
+        }
+
+    def job(self, sight: Sight, number: int, page: int) -> dict[str, Any]:
+        """The page of one job."""
+        read = self.readings.get(
+            ("job", number, page), _moment(sight), lambda: self.source.job(number, page, sight.number)
+        )
+        job = read.value.job
+        attested, note = self._attestations(sight, number, job)
+        return {
+            "number": number,
+            "job": job,
+            "read": read.value,
+            "trouble": read.trouble,
+            "status": words.status_words(job.status),
+            "tone": words.tone(job.status),
+            "money": [one for one in showing.facts(job.terms) if one.kind == "money"],
+            "windows": self._windows(job),
+            "terms": [one for one in showing.facts(job.terms) if one.kind != "money"],
+            "spec": [
+                *showing.facts(job.spec.training),
+                showing.fact("referee", job.spec.referee),
+                showing.fact("adjudicator", job.spec.adjudicator),
+                showing.fact("spec_hash", job.spec_hash),
+            ],
+            "claim": self._claim(job.claim),
+            "files": showing.content("files", job.job_cid),
+            "agrees": self.replays.claim(job),
+            "attested": attested,
+            "attested_note": note,
+            "games": [self._game_row(one, game, sight) for one, game in read.value.games],
+            "curve": self.local.curve(job),
+        }
+
+    def game(self, sight: Sight, number: int) -> dict[str, Any]:
+        """The page of one game."""
+        moment = _moment(sight)
+        read = self.readings.get(("game", number), moment, lambda: self.source.game(number, sight.number))
+        game, job = read.value
+        course, note = self._course(sight, number, job)
+        names = self.local.names(job)
+        return {
+            "number": number,
+            "game": game,
+            "job": job,
+            "trouble": read.trouble,
+            "headline": self._headline(game, sight),
+            "rungs": rungs(game, job, names),
+            "clocks": [self._clock(game, job, side, sight) for side in Side],
+            "referee": job.spec.referee if game.phase is Phase.REFEREE else "",
+            "verdict": verdict(game, job, course, names),
+            "course": course,
+            "course_note": note,
+            "own": self.replays.game(game, job),
+            "tone": {1: "good", 2: "bad"}.get(game.outcome, "busy" if not game.outcome else "quiet"),
+            "stage": "over" if game.outcome else "queued" if game.phase is Phase.QUEUED else "being played",
+        }
+
+    def accounts(self, sight: Sight) -> dict[str, Any]:
+        """The page of all accounts."""
+        read = self.readings.get(
+            "accounts",
+            _moment(sight),
+            lambda: read_accounts(self.contract, self.source, self.receipts, sight.number),
+        )
+        return {"page": read.value, "trouble": read.trouble}
+
+    # Parts of pages.
+
+    def _course(self, sight: Sight, number: int, job: JobView) -> tuple[Course, str]:
+        """The moves of a game, and a note where they are not all there yet."""
+        try:
+            read = self.readings.get(
+                ("course", number),
+                _moment(sight),
+                lambda: read_course(self.contract, self.receipts, number, job, sight.number),
+                patience=min(_HISTORY_PATIENCE, self.readings.patience),
+            )
+        except Busy:
+            return Course([], []), "The moves are still being read from the chain."
+        except ChainError as error:
+            return Course([], []), f"The moves cannot be read: {showing.bounded(str(error), 300)}"
+        return read.value, read.trouble
+
+    def _attestations(self, sight: Sight, number: int, job: JobView) -> tuple[list[Attested], str]:
+        if not job.attestations:
+            return [], ""
+
+        def read() -> list[Attested]:
+            start = first_block(self.contract, job, sight.number)
+            found = self.contract.events(job=number, from_block=start, to_block=sight.number)
+            return [event for event in found if isinstance(event, Attested)]
+
+        try:
+            shown = self.readings.get(
+                ("attested", number),
+                _moment(sight),
+                read,
+                patience=min(_HISTORY_PATIENCE, self.readings.patience),
+            )
+        except Busy:
+            return [], "Who has attested is still being read from the chain."
+        except ChainError as error:
+            return [], f"Who has attested cannot be read: {showing.bounded(str(error), 300)}"
+        left = len(shown.value) - ATTESTATIONS
+        return shown.value[:ATTESTATIONS], f"and {left:,} more" if left > 0 else shown.trouble
+
+    @staticmethod
+    def _claim(claim: ClaimView) -> list[showing.Fact]:
+        if not claim.committed_at:
+            return []
+        cids = [showing.content(name, getattr(claim, f"{name}_cid")) for name in ("log", "model")]
+        plain = showing.facts(claim, "log_cid", "model_cid", "challenge_deadline", "trainer")
+        return [showing.fact("trainer", claim.trainer, words="trainer"), *plain, *cids]
+
+    @staticmethod
+    def _windows(job: JobView) -> list[tuple[str, int]]:
+        """Name and end of each window that matters, or mattered, in the job's status."""
+        if not job.claim.committed_at:
+            return [("claim it", job.commit_deadline)]
+        return [("challenge it", job.claim.challenge_deadline)]
+
+    @staticmethod
+    def _job_row(number: int, job: JobView) -> dict[str, Any]:
+        until = job.commit_deadline if job.status is JobStatus.OPEN else job.claim.challenge_deadline
+        return {
+            "number": number,
+            "job": job,
+            "name": words.name_words(job.status),
+            "tone": words.tone(job.status),
+            "until": until if job.status in (JobStatus.OPEN, JobStatus.CLAIMED) else 0,
+            "what": "claim it" if job.status is JobStatus.OPEN else "challenge it",
+        }
+
+    def _game_row(self, number: int, game: GameView, sight: Sight) -> dict[str, Any]:
+        return {
+            "number": number,
+            "game": game,
+            "at": words.LEVELS[game.current.level][0],
+            "headline": self._headline(game, sight),
+            "deadline": _deadline(game),
+            "tone": {1: "good", 2: "bad"}.get(game.outcome, "busy" if not game.outcome else "quiet"),
+        }
+
+    @staticmethod
+    def _headline(game: GameView, sight: Sight) -> str:
+        """The state of a game in one sentence."""
+        if game.outcome:
+            why = words.ENDS.get(game.reason, words.name_words(game.reason))
+            return f"{words.OUTCOMES.get(game.outcome, words.name_words(game.outcome))} {why}."
+        if game.phase is Phase.QUEUED:
+            return f"Waits for its turn: {game.ahead:,} games start before it. No clock runs."
+        due = words.due_words(game.phase, game.current.level)
+        if game.phase is Phase.REFEREE:
+            return f"The referee is asked to {due}."
+        running = [side for side in Side if game.deadlines[side]]
+        if not running:
+            return f"Under way: {words.name_words(game.phase)}."
+        late = [side for side in running if sight.now() > game.deadlines[side]]
+        if len(late) == len(running):
+            who = " and the ".join(words.SIDES[side] for side in late)
+            return f"Time is out for the {who}: anybody may end the game."
+        if len(running) == 2:
+            return f"Both sides have to {due.replace('its', 'their')}."
+        return f"The {words.SIDES[running[0]]} is on move: it has to {due}."
+
+    @staticmethod
+    def _clock(game: GameView, job: JobView, side: Side, sight: Sight) -> SideClock:
+        deadline = 0 if game.outcome else game.deadlines[side]
+        left = max(0, deadline - sight.now()) if deadline else game.clocks[side].remaining
+        return SideClock(
+            side=words.SIDES[side],
+            account=game.party(side),
+            left=left,
+            total=max(job.terms.clock_allowance, left),
+            deadline=deadline,
+            on_move=bool(deadline),
+            spent=game.spent[side],
+        )
+
+
+def _moment(sight: Sight) -> Moment:
+    """The block that a reading is as of. Raises Busy while none is known."""
+    if not sight.timestamp:
+        raise Busy(sight.trouble or "The node has not answered yet.")
+    return sight.number, sight.hash
+
+
+def _deadline(game: GameView) -> int:
+    """The instant at which the next clock of a game is out; 0 if none runs."""
+    if game.outcome:
+        return 0
+    running = [one for one in (*game.deadlines, game.referee_deadline if game.phase is Phase.REFEREE else 0) if one]
+    return min(running, default=0)
+
+
+__all__ = ["Busy", "Missing", "Site"]

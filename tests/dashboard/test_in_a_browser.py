@@ -1,0 +1,153 @@
+"""The page in a real browser: through a whole dispute, in light and dark, on a phone and on a desk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from disputes import TERMS, Cast, Party, Run
+from looking import AXE, Look
+from tiebreak.chain.node import connect
+from tiebreak.chain.records import Phase, Side
+from tiebreak.dashboard.server import Server, listen
+from tiebreak.dashboard.site import Site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CLAIMED, BELIEVED = Run.of(23), Run.of()
+
+
+@pytest.fixture
+def look(browser: Browser, served: str) -> Iterator[Look]:
+    found = Look(browser)
+    found.page.set_default_timeout(60_000)  # the parties play in this process, on a machine that may be busy
+    yield found
+    found.close(served)
+
+
+def play(cast: Cast, game: int, moves: int) -> None:
+    """Lets both sides of a game make so many moves."""
+    parties = [Party(cast.trainer, CLAIMED, Side.TRAINER), Party(cast.auditor, BELIEVED, Side.CHALLENGER)]
+    for turn in range(200):
+        if not moves or cast.customer.game(game).phase is Phase.OVER:
+            return
+        moves -= parties[turn % 2].move(game) is not None
+
+
+def test_a_page_follows_a_dispute_to_its_end_by_itself(cast: Cast, served: str, look: Look) -> None:
+    job = cast.post()
+    look.page.goto(served)
+    assert look.page.url == f"{served}jobs"
+    look.page.get_by_role("link", name="Job 1").click()
+    state = look.page.locator("#state")
+    state.get_by_text("Waits for a trainer's claim").wait_for()
+    cast.commit(job, CLAIMED)
+    state.get_by_text("A trainer has claimed a result").wait_for()
+    game = cast.challenge(job, BELIEVED.checkpoints.root)
+    look.page.get_by_role("link", name="Game 1").click()
+    look.page.get_by_text("challenges the claim").wait_for()
+    clock = look.page.locator(".clock.running time").first
+    before = clock.text_content()
+    look.page.wait_for_function(
+        "before => document.querySelector('.clock.running time').textContent != before", arg=before
+    )
+    play(cast, game, 11)  # as many as find a checkpoint and a step, and open what is below them
+    look.page.get_by_text("step 22", exact=True).wait_for()
+    look.page.locator(".path li").nth(2).wait_for()
+    play(cast, game, 100)
+    state.get_by_text("The challenger won by what the contract computed.").wait_for()
+    look.page.get_by_text("state slot 2", exact=True).wait_for()
+    assert look.page.get_by_role("status").text_content() == "Game 1: The challenger won by what the contract computed."
+    rows = look.page.locator("table.moves tbody tr")
+    assert rows.count() > 15 and all(
+        gas.replace(",", "").isdigit() for gas in rows.locator("td:nth-child(4)").all_inner_texts()
+    )
+    look.page.get_by_role("link", name="Job 1").click()
+    state.get_by_text("A game ended against the claim").wait_for()
+
+
+@pytest.fixture(scope="module")
+def half_played() -> Iterator[str]:
+    """The address of a site whose game is in the middle. Read only."""
+    cast = Cast.on(connect("embedded"))
+    job = cast.post()
+    cast.commit(job, CLAIMED)
+    play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 12)
+    with listen("127.0.0.1", 0) as listening, Server(Site(cast.customer), listening) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_page_fits_and_can_be_read_by_everybody(
+    half_played: str, browser: Browser, width: int, scheme: str
+) -> None:
+    look = Look(browser, width=width, scheme=scheme)
+    for path in ("jobs", "jobs/1", "games/1", "accounts", "games/9"):
+        look.page.goto(half_played + path)
+        look.page.locator("#pulse.live").wait_for()
+        look.fits()
+        look.picture(path.replace("/", "-"))
+        if AXE.is_file():
+            look.is_accessible()
+    look.complaints = [said for said in look.complaints if "404" not in said]  # game 9
+    look.close(half_played)
+
+
+def test_axe_would_find_what_nobody_can_read(served: str, look: Look) -> None:
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: make browser")
+    look.page.goto(served)
+    look.page.evaluate("document.querySelector('h1').outerHTML = '<img src=\"/static/icon.svg\">'")
+    with pytest.raises(AssertionError, match="image-alt"):
+        look.is_accessible()
+
+
+def test_without_scripts_a_page_is_whole_and_has_a_link_to_reload_it(cast: Cast, served: str, browser: Browser) -> None:
+    look = Look(browser, scripts=False)
+    job = cast.post()
+    cast.commit(job, CLAIMED)
+    play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 4)
+    look.page.goto(f"{served}games/1")
+    assert look.page.locator("table.moves tbody tr").count() >= 4
+    seen = look.page.locator("table.moves tbody tr").count()
+    play(cast, 1, 3)
+    look.page.get_by_role("link", name="reload it").click()
+    assert look.page.locator("table.moves tbody tr").count() > seen
+    look.close(served)
+
+
+def test_the_keyboard_reaches_everything(cast: Cast, served: str, look: Look) -> None:
+    cast.post()
+    look.page.goto(served)
+    reached = []
+    while len(reached) < 20:
+        look.page.keyboard.press("Tab")
+        if look.page.evaluate("document.activeElement === document.body"):
+            break
+        reached.append(look.page.evaluate("document.activeElement.textContent.trim()"))
+        outline = look.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", f"nothing shows that {reached[-1]!r} has the focus"
+    assert reached[0] == "Skip to the content"
+    assert {"Jobs", "Accounts", "Job 1"} <= set(reached) and len(reached) < 20
+
+
+def test_the_focus_stays_where_it_was_when_a_page_is_made_anew(cast: Cast, served: str, look: Look) -> None:
+    cast.post()
+    look.page.goto(served)
+    look.page.get_by_role("link", name="Job 1").focus()
+    cast.post()
+    look.page.get_by_role("link", name="Job 2").wait_for()
+    assert look.page.evaluate("document.activeElement.textContent") == "Job 1"
+
+
+def test_what_strangers_write_stays_text(cast: Cast, served: str, look: Look) -> None:
+    hostile = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
+    cast.customer.post_job(cast.spec(), TERMS, hostile)
+    look.page.goto(f"{served}jobs/1")
+    look.page.get_by_text("not a content address").wait_for()
+    assert look.page.locator("dd.hash").filter(has_text="<script>").count() == 1
+    assert look.page.locator("main script, main img").count() == 0
+    assert look.page.title() == "Job 1 · Tiebreak"

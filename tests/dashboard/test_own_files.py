@@ -1,0 +1,176 @@
+"""Files of one's own: names and lines from a job, and a run that is replayed and held against both sides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from roundlog.capture import Task
+from roundlog.training.history import read_history
+from roundlog.training.job import Job
+from roundlog.training.run import Run
+from roundlog.training.trainer import Trainer
+from test_words_and_pictures import JOB, game
+from tiebreak.chain.record_methods import ANYONE
+from tiebreak.chain.records import JobView, Level, LevelView
+from tiebreak.chain.spec import PostedSpec
+from tiebreak.dashboard.local import Errands, LocalFiles
+from tiebreak.dashboard.names import UNKNOWN
+from tiebreak.dashboard.replay import Replays
+from tiebreak.roles.evidence import Evidence
+from torch import nn
+
+
+def task() -> Task:
+    torch.manual_seed(5)
+    model = nn.Linear(4, 3)
+    return Task(
+        model=model,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(11, 4), "y": torch.randint(0, 3, (11,))},
+        batch_size=4,
+        steps=6,
+        interval=3,
+        seed=9,
+    )
+
+
+@pytest.fixture(scope="module")
+def role(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A role's directory with a job and a run of it. Read only."""
+    directory = tmp_path_factory.mktemp("role")
+    job = Job.from_task(task())
+    room = directory / f"job-7-{posted(job).spec_hash.hex()[:16]}"
+    job.write(room / "job")
+    Trainer(Job.read(room / "job"), room / "alone").run()
+    return directory
+
+
+def posted(job: Job) -> JobView:
+    spec = PostedSpec(job.spec, ANYONE, ANYONE)
+    return replace(JOB, spec=spec, spec_hash=spec.hash)
+
+
+def room_of(role: Path) -> Path:
+    return next(role.iterdir())
+
+
+@pytest.fixture
+def errands() -> Iterator[Errands]:
+    found = Errands(lambda: None)
+    yield found
+    found.close()
+
+
+def waited(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    """The answer once it is good: errands are run beside."""
+    ends = time.monotonic() + 60
+    while not good(found := ask()):
+        assert time.monotonic() < ends, found
+        time.sleep(0.02)
+    return found
+
+
+def test_operators_get_their_names_from_a_roles_directory_or_a_jobs(role: Path, errands: Errands) -> None:
+    job = Job.read(room_of(role) / "job")
+    for directory in (role, room_of(role) / "job"):
+        local = LocalFiles(errands, files=[directory])
+        names = waited(lambda local=local: local.names(posted(job)), lambda found: found is not UNKNOWN)
+        assert [kind for kind, _ in names.operators] == [node.op for node in job.program.nodes]
+        assert tuple(names.slots) == job.program.state_names
+
+
+def test_another_jobs_files_give_no_names(role: Path, errands: Errands) -> None:
+    job = posted(Job.read(room_of(role) / "job"))
+    other = replace(job, spec=replace(job.spec, training=replace(job.spec.training, program_root=b"x" * 32)))
+    local = LocalFiles(errands, files=[room_of(role) / "job"])
+    for _ in range(50):
+        assert local.names(other) is UNKNOWN
+        time.sleep(0.02)
+
+
+def test_a_damaged_file_gives_no_names(tmp_path: Path, errands: Errands) -> None:
+    (tmp_path / "program.json").write_bytes(b"\x00" * 100)
+    (tmp_path / "spec.json").write_text("[" * 100_000)
+    local = LocalFiles(errands, files=[tmp_path])
+    for _ in range(20):
+        assert local.names(JOB) is UNKNOWN
+        time.sleep(0.02)
+
+
+def test_the_loss_is_that_of_the_run(role: Path, errands: Errands) -> None:
+    job = posted(Job.read(room_of(role) / "job"))
+    local = LocalFiles(errands, follow=[role])
+    curve = waited(lambda: local.curve(job), lambda found: found is not None)
+    losses = [entry.loss for entry in read_history(room_of(role) / "alone")]
+    assert (curve.steps, curve.total, curve.first, curve.last) == (6, 6, losses[0], losses[-1])
+    assert (curve.lowest, curve.highest) == (min(losses), max(losses))
+
+
+def test_a_claim_is_held_against_our_own_run(role: Path, errands: Errands) -> None:
+    job = Job.read(room_of(role) / "job")
+    root = Evidence(job, room_of(role) / "alone", Run(job, room_of(role) / "alone").recorded_roots()).claim.root
+    replays = Replays(LocalFiles(errands, follow=[role]), errands)
+    right = replace(posted(job), claim=replace(JOB.claim, checkpoint_root=root))
+    assert waited(lambda: replays.claim(right), lambda found: found is not None) is True
+    assert replays.claim(replace(right, claim=replace(JOB.claim, checkpoint_root=b"x" * 32))) is False
+    assert replays.claim(replace(right, claim=replace(JOB.claim, committed_at=0))) is None
+
+
+def test_a_replay_agrees_with_the_side_that_has_its_roots_level_by_level(role: Path, errands: Errands) -> None:
+    run = room_of(role) / "alone"
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    job = Job.read(room_of(role) / "job")
+    evidence = Evidence(job, run, Run(job, run).recorded_roots())
+    places = ((), (1,), (1, 2), (1, 2, 5))
+    roots = [evidence.tree(place).tree.root for place in places]  # type: ignore[union-attr]
+    levels = tuple(
+        LevelView(level=level, leaf_count=9, roots=(b"a" * 32, root), index=index)
+        for level, root, index in zip(Level, roots, (1, 2, 5, 0), strict=False)
+    )
+    disputed = replace(game((Level.CHECKPOINT, 1, 0)), levels=levels)
+    replays = Replays(LocalFiles(errands, follow=[role]), errands)
+    found = waited(lambda: replays.game(disputed, posted(job)), lambda found: len(found.levels) == 4)
+    assert [one.agrees for one in found.levels] == [(False, True)] * 4
+    assert [one.ours for one in found.levels] == [f"0x{root.hex()}" for root in roots]
+    assert found.words.startswith("Our own replay agrees with the challenger at every level")
+    bent = replace(levels[2], roots=(b"a" * 32, b"b" * 32))
+    found = replays.game(replace(disputed, levels=(*levels[:2], bent, levels[3])), posted(job))
+    assert [one.agrees for one in found.levels] == [(False, True), (False, True), (False, False)]
+    assert found.words == "Our own replay agrees with the challenger at first, but not at level operator."
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before, "the run is only read"
+
+
+def test_a_run_that_goes_on_says_nothing_yet(role: Path, errands: Errands, tmp_path: Path) -> None:
+    job = Job.read(room_of(role) / "job")
+    room = tmp_path / room_of(role).name
+    job.write(room / "job")
+    (room / "alone").mkdir()
+    for name in ("run.json", "roots"):
+        content = (room_of(role) / "alone" / name).read_bytes()
+        (room / "alone" / name).write_bytes(content if name == "run.json" else content[:32])
+    replays = Replays(LocalFiles(errands, follow=[tmp_path]), errands)
+    found = replays.game(game((Level.CHECKPOINT, 2, 0)), posted(job))
+    assert found is not None and not found.levels and "no root to compare yet" in found.words
+
+
+def test_without_a_run_nothing_is_said(errands: Errands, tmp_path: Path) -> None:
+    assert Replays(LocalFiles(errands, follow=[tmp_path]), errands).game(game((Level.CHECKPOINT, 2, 0)), JOB) is None
+
+
+def test_errands_wait_in_a_short_line_and_a_failure_is_no_result(errands: Errands) -> None:
+    def fail() -> None:
+        raise ValueError("damaged")
+
+    assert errands.result("failing", fail) is None
+    waited(lambda: errands.is_waiting("failing"), lambda waiting: not waiting)
+    assert errands.result("failing", fail) is None and not errands.is_waiting("failing")
+    for number in range(1000):
+        errands.result(number, lambda: time.sleep(0.001))
+    assert sum(errands.is_waiting(number) for number in range(1000)) <= 32

@@ -1,0 +1,156 @@
+"""The server: the loopback interface only, bounded streams, and a room without keys."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import requests
+import tiebreak.dashboard
+from disputes import Cast
+from tiebreak.cli.app import app
+from tiebreak.dashboard.server import Server, ServerError, listen
+from tiebreak.dashboard.site import Site
+from tiebreak.dashboard.web import MOST_STREAMS
+from typer.testing import CliRunner
+
+ROOM = Path(tiebreak.dashboard.__file__).parent
+
+KEYS = {"accounts", "devnet_accounts", "signer", "sender", "outbox", "journal", "flight", "funds", "devnet", "batch"}
+"""Modules of `tiebreak.chain` that sign, send, or know keys."""
+
+
+def test_the_room_imports_nothing_that_signs() -> None:
+    found = set()
+    for file in ROOM.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+            elif isinstance(node, ast.Import):
+                found |= {one.name for one in node.names}
+            elif isinstance(node, ast.Attribute):
+                assert node.attr not in ("send", "send_raw", "by", "deploy", "advance_time"), file.name
+    assert "tiebreak.chain.game" in found, "the test looks where the room is"
+    assert not {name for name in found if name.startswith("tiebreak.chain.") and name.split(".")[2] in KEYS}
+    assert not {name for name in found if name.split(".")[0] in ("eth_account", "eth_keys")}
+
+
+def test_a_process_with_the_page_has_loaded_nothing_that_holds_a_key() -> None:
+    code = (
+        "import sys, pkgutil, importlib, tiebreak.dashboard as room\n"
+        "for one in pkgutil.iter_modules(room.__path__): importlib.import_module(f'tiebreak.dashboard.{one.name}')\n"
+        "import tiebreak.roles.evidence, roundlog.training.history\n"
+        "print([name for name in sys.modules if name.startswith(('eth_account', 'tiebreak.chain.accounts'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_of_the_page_is_elsewhere() -> None:
+    for file in [*ROOM.glob("templates/*"), *ROOM.glob("static/*")]:
+        content = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?:|//[a-z]|@import|url\(|<style|style=|\son[a-z]+=", content), file.name
+        assert not re.search(r"<script(?! src=\"/static/)", content), file.name
+        assert "|safe" not in content and "Markup" not in content, file.name
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "192.168.1.2", "8.8.8.8", "example.com", "127.0.0.1.example.com", ""]
+)
+def test_other_interfaces_are_refused(host: str) -> None:
+    with pytest.raises(ServerError, match=r"use 127\.0\.0\.1"):
+        listen(host, 0)
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with listen("127.0.0.1", 0) as first, pytest.raises(ServerError, match="choose another with --port"):
+        listen("localhost", first.getsockname()[1])
+
+
+def test_streams_tell_changes_and_are_bounded(cast: Cast) -> None:
+    with listen("127.0.0.1", 0) as listening, Server(Site(cast.customer, every=0.05), listening) as server:
+        url = f"{server.url}events"
+        with ExitStack() as streams:
+            opened = [streams.enter_context(requests.get(url, stream=True, timeout=20)) for _ in range(MOST_STREAMS)]
+            assert all(one.status_code == 200 for one in opened)
+            refused = requests.get(url, timeout=20)
+            assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
+            assert requests.get(f"{server.url}jobs", timeout=20).status_code == 200, "pages are answered all the same"
+            lines = opened[0].iter_lines()
+            before = _next(lines)
+            cast.post()
+            after = _next(lines)
+            assert after["changes"] > before["changes"] and after["block"] == cast.customer.node.head().number
+        for _ in range(100):
+            with requests.get(url, stream=True, timeout=20) as again:
+                if again.status_code == 200:
+                    return
+            time.sleep(0.1)
+        raise AssertionError("streams that ended are counted for ever")
+
+
+def _next(lines: object) -> dict[str, int]:
+    for line in lines:  # type: ignore[attr-defined]
+        if line.startswith(b"data: "):
+            found: dict[str, int] = json.loads(line[6:])
+            return found
+    raise AssertionError("the stream has ended")
+
+
+def test_a_request_of_any_size_is_cut_off(cast: Cast) -> None:
+    with listen("127.0.0.1", 0) as listening, Server(Site(cast.customer), listening) as server:
+        port = int(server.url.rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+            raw.sendall(b"GET /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 200_000)
+            assert raw.recv(100).startswith(b"HTTP/1.1 400")
+        assert requests.get(f"{server.url}jobs", timeout=20).status_code == 200
+
+
+# The command.
+
+
+def refused(*words: str, code: int = 1) -> str:
+    done = CliRunner().invoke(app, ["dashboard", *words], env={"TIEBREAK_CONTRACT": "", "TIEBREAK_CHAIN": ""})
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output and done.stdout == ""
+    return " ".join(done.stderr.split())
+
+
+def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
+    assert "there is no directory" in refused("--follow", str(tmp_path / "absent"))
+    assert "is not the address of a block explorer" in refused("--explorer", "javascript:alert(1)", code=2)
+    assert "is not the address of a block explorer" in refused("--explorer", 'https://x"onclick="', code=2)
+    assert "not an address" in refused("--contract", "0x12")
+
+
+def test_the_command_serves_a_page_and_ends_at_a_signal(tmp_path: Path) -> None:
+    from tiebreak.chain.accounts import devnet_account
+    from tiebreak.chain.devnet import start_devnet
+    from tiebreak.chain.game import VerificationGame
+    from tiebreak.chain.node import connect
+    from tiebreak.chain.sender import Sender
+
+    with start_devnet(kind="embedded") as devnet:
+        contract = VerificationGame.deploy(Sender(connect(devnet.url), devnet_account(0)))
+        where = ["--chain", devnet.url, "--contract", contract.address]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tiebreak.cli.app", "dashboard", "--port", "0", *where],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None and process.stderr is not None
+        url = process.stdout.readline().split()[4]
+        shown = requests.get(url, timeout=20)
+        assert shown.status_code == 200 and contract.address in shown.text
+        process.terminate()
+        said = process.communicate(timeout=20)
+        assert process.returncode in (0, -15) and "Traceback" not in said[1]

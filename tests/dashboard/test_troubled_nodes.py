@@ -1,0 +1,248 @@
+"""Nodes that hang, fail, lag or lie: a page says so in a sentence, shows what it had, and keeps nobody waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from canned_node import HASH, Canned, block
+from disputes import Cast
+from starlette.testclient import TestClient
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.errors import ChainUnavailable
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import ChainNode
+from tiebreak.dashboard import lookout as lookouts
+from tiebreak.dashboard.lookout import Lookout
+from tiebreak.dashboard.site import Site
+from tiebreak.dashboard.source import Busy, Readings
+from tiebreak.dashboard.web import make_app
+
+
+class Line:
+    """A line to a chain that can be cut, or hang until it is let go."""
+
+    name = "the troubled node"
+
+    def __init__(self) -> None:
+        self.chain = EmbeddedChain()
+        self.dead = False
+        self.free = threading.Event()
+        self.free.set()
+        self.asked = 0
+
+    def request(self, method: str, params: list[object]) -> object:
+        self.asked += 1
+        if not self.free.wait(30):
+            raise ChainUnavailable("the test is over.")
+        if self.dead:
+            raise ChainUnavailable("no usable answer from the chain at http://127.0.0.1:1: start the node.")
+        return self.chain.request(method, params)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    found = Line()
+    yield found
+    found.free.set()
+
+
+@pytest.fixture
+def site(line: Line) -> Iterator[Site]:
+    cast = Cast.on(ChainNode(line))
+    cast.post()
+    found = Site(cast.customer, every=0.02, patience=0.2)
+    found.start()
+    yield found
+    line.free.set()
+    found.close()
+
+
+@pytest.fixture
+def client(site: Site) -> TestClient:
+    return TestClient(make_app(site), base_url="http://127.0.0.1")
+
+
+def test_a_node_that_hangs_makes_a_banner_and_the_page_stays(
+    line: Line, site: Site, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookouts, "SILENCE", 0.3)
+    assert "Job 1" in client.get("/jobs").text
+    line.free.clear()
+    site.readings._kept = type(site.readings._kept)(
+        (key, ((0, b""), value[1])) for key, value in site.readings._kept.items()
+    )
+    time.sleep(0.5)
+    started = time.monotonic()
+    shown = client.get("/jobs")
+    assert time.monotonic() - started < 2
+    assert shown.status_code == 200 and "Job 1" in shown.text
+    assert 'role="alert"' in shown.text and "has not answered" in shown.text
+    unread = client.get("/jobs/1")
+    assert unread.status_code == 503 and "has not answered in time" in unread.text
+    line.free.set()
+    for _ in range(200):
+        if client.get("/jobs/1").status_code == 200 and 'role="alert"' not in client.get("/jobs").text:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the page does not recover")
+
+
+def test_a_node_that_hangs_is_not_asked_more_and_more(line: Line, client: TestClient) -> None:
+    client.get("/jobs")
+    line.free.clear()
+    asked = line.asked
+    for number in range(1, 40):
+        assert client.get(f"/jobs/{number}").status_code in (200, 503)
+    assert line.asked - asked <= 12, "eight readings and the lookout"
+
+
+def test_a_node_that_is_gone_is_told_by_its_own_sentence(line: Line, site: Site, client: TestClient) -> None:
+    line.dead = True
+    site.lookout.look()
+    shown = client.get("/jobs/1")
+    assert "start the node" in shown.text and "Traceback" not in shown.text
+    line.dead = False
+    site.lookout.look()
+    assert 'role="alert"' not in client.get("/jobs/1").text
+
+
+def test_a_node_that_never_answered_has_a_page_that_says_so() -> None:
+    line = Line()
+    line.dead = True
+    site = Site(VerificationGame(ChainNode(line), "0x" + "11" * 20), every=0.02)  # type: ignore[arg-type]
+    site.start()
+    answer = TestClient(make_app(site), base_url="http://127.0.0.1").get("/jobs")
+    site.close()
+    assert answer.status_code == 503 and "start the node" in answer.text
+
+
+def test_a_node_that_shows_another_spec_than_its_hash_is_called_a_liar(site: Site, client: TestClient) -> None:
+    true = site.contract.job(1)
+    lie = replace(true, spec=replace(true.spec, training=replace(true.spec.training, steps=61)))
+    views = site.contract.views
+
+    def lying(calls: Any, **options: Any) -> Any:
+        return [
+            lie if call.function == "getJob" else found
+            for call, found in zip(calls, views(calls, **options), strict=True)
+        ]
+
+    site.contract.views = lying  # type: ignore[method-assign]
+    for path in ("/jobs", "/jobs/1"):
+        answer = client.get(path)
+        assert answer.status_code == 502 and "it lies or is damaged" in answer.text
+
+
+def test_what_does_not_fit_is_a_sentence_and_no_traceback(site: Site, client: TestClient) -> None:
+    site.contract.views = lambda calls, **options: [object()] * len(calls)  # type: ignore[method-assign]
+    answer = client.get("/jobs/1")
+    assert answer.status_code == 500 and "Something went wrong that should not" in answer.text
+    assert "Traceback" not in answer.text and "File" not in answer.text
+
+
+# The lookout.
+
+
+def heads(**changes: Any) -> tuple[Canned, Lookout]:
+    node = Canned(eth_chainId="0x1", eth_getBlockByNumber=lambda *_: block(**changes))
+    return node, Lookout(ChainNode(node), wall=lambda: 1_000)
+
+
+def test_a_node_whose_newest_block_is_old_lags() -> None:
+    _, lookout = heads(timestamp=hex(1_000 - lookouts.LAG))
+    lookout.look()
+    assert lookout.sight().trouble == ""
+    _, lookout = heads(timestamp=hex(999 - lookouts.LAG))
+    lookout.look()
+    assert "lags behind" in lookout.sight().trouble and "5m 1s" in lookout.sight().trouble
+
+
+def test_a_development_chain_may_be_quiet() -> None:
+    node, lookout = heads(timestamp="0x10")
+    node.answers["eth_chainId"] = hex(31337)
+    lookout.look()
+    assert lookout.sight().trouble == ""
+
+
+def test_a_node_that_goes_back_is_noticed_until_it_has_caught_up() -> None:
+    node, lookout = heads(number="0x9", timestamp="0x3e8")
+    lookout.look()
+    node.answers["eth_getBlockByNumber"] = lambda *_: block("0x7", timestamp="0x3e8", hash="0x" + "22" * 32)
+    lookout.look()
+    assert "shows block 7 as its newest, after it had shown 9" in lookout.sight().trouble
+    node.answers["eth_getBlockByNumber"] = lambda *_: block("0x9", timestamp="0x3e8", hash=HASH)
+    lookout.look()
+    assert lookout.sight().trouble == ""
+
+
+def test_only_what_is_new_is_a_change() -> None:
+    node, lookout = heads(timestamp="0x3e8")
+    lookout.look()
+    seen = lookout.sight().changes
+    lookout.look()
+    assert lookout.sight().changes == seen
+    node.answers["eth_getBlockByNumber"] = lambda *_: block("0x6", timestamp="0x3e8", hash="0x" + "33" * 32)
+    lookout.look()
+    assert lookout.sight().changes == seen + 1
+    lookout.announce()
+    assert lookout.sight().changes == seen + 2
+
+
+# Readings.
+
+
+def test_many_who_ask_at_once_cost_one_reading() -> None:
+    readings, count, gate = Readings(patience=5), 0, threading.Event()
+
+    def read() -> int:
+        nonlocal count
+        count += 1
+        gate.wait(5)
+        return count
+
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(readings.get("page", (1, b"a"), read).value)) for _ in range(30)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert found == [1] * 30
+    assert readings.get("page", (1, b"a"), read).value == 1, "the same block"
+    assert readings.get("page", (1, b"b"), read).value == 2, "another block at the same height"
+    readings.close()
+
+
+def test_a_slow_reading_gives_way_to_an_older_one_and_serves_the_next() -> None:
+    readings, gate = Readings(patience=0.05), threading.Event()
+
+    def slow() -> str:
+        gate.wait(5)
+        return "new"
+
+    with pytest.raises(Busy, match="The node has not answered in time"):
+        readings.get("page", (1, b"a"), slow)
+    gate.set()
+    time.sleep(0.1)
+    assert readings.get("page", (1, b"a"), slow).value == "new"
+    gate.clear()
+    older = readings.get("page", (2, b"b"), slow)
+    assert older.value == "new" and older.block == 1 and "this is what it said at block 1" in older.trouble
+    gate.set()
+    readings.close()
+
+
+def test_readings_that_nobody_wants_any_more_are_forgotten() -> None:
+    readings = Readings()
+    for number in range(1000):
+        readings.get(number, (1, b""), lambda number=number: number)
+    assert len(readings._kept) <= 64
+    readings.close()

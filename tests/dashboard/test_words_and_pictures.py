@@ -1,0 +1,306 @@
+"""What pages are made of: amounts and times, numbers by their bits, the picture of a path, a verdict in words."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from disputes import SPEC, TERMS
+from hypothesis import given
+from hypothesis import strategies as st
+from tiebreak.chain import events
+from tiebreak.chain.record_methods import ANYONE
+from tiebreak.chain.records import (
+    Bisection,
+    Children,
+    ClaimView,
+    Clock,
+    ElementView,
+    Finding,
+    GameView,
+    JobStatus,
+    JobView,
+    Level,
+    LevelView,
+    OperatorView,
+    Outcome,
+    Partial,
+    Phase,
+    Reason,
+    Side,
+)
+from tiebreak.chain.spec import PostedSpec
+from tiebreak.dashboard import showing
+from tiebreak.dashboard.course import Course
+from tiebreak.dashboard.curve import HEIGHT, POINTS, curve
+from tiebreak.dashboard.names import Names
+from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
+from tiebreak.dashboard.verdict import verdict
+from tiebreak.dashboard.words import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES
+
+ETHER = 10**18
+NONE = bytes(32)
+JOB = JobView(
+    status=JobStatus.CLAIMED,
+    customer=ANYONE,
+    spec=PostedSpec(SPEC, ANYONE, ANYONE),
+    spec_hash=NONE,
+    terms=TERMS,
+    job_cid="",
+    posted_at=1,
+    commit_deadline=2,
+    claim=ClaimView(
+        trainer=ANYONE,
+        checkpoint_root=NONE,
+        final_state_root=NONE,
+        log_cid="",
+        model_cid="",
+        committed_at=1,
+        challenge_deadline=2,
+    ),
+    live_games=1,
+    queued_games=0,
+    game_count=1,
+    attestations=0,
+)
+NAMES = Names([("add", "")] * 99 + [("matmul", "gpt.py:54")], [f"weight {slot}" for slot in range(7)])
+
+
+def game(*levels: tuple[Level, int, int], height: int = 0, **changes: Any) -> GameView:
+    """A game at these levels: leaves and index of each; `height`: left of the last one's search."""
+    plain = GameView(
+        job=1,
+        trainer=ANYONE,
+        challenger=ANYONE,
+        phase=Phase.BISECTION,
+        outcome=Outcome.NONE,
+        reason=Reason.NONE,
+        ahead=0,
+        trainer_bond=1,
+        challenger_bond=1,
+        bond_held=True,
+        clocks=(Clock(remaining=1, started_at=0), Clock(remaining=1, started_at=0)),
+        deadlines=(0, 0),
+        spent=(0, 0),
+        referee_deadline=0,
+        started_at=1,
+        agreed=NONE,
+        search=Bisection(
+            nodes=(NONE, NONE), revealed=Children(left=NONE, right=NONE), index=0, height=height, turn=Side.TRAINER
+        ),
+        levels=tuple(
+            LevelView(level=level, leaf_count=leaves, roots=(b"a" * 32, b"b" * 32), index=index)
+            for level, leaves, index in levels
+        ),
+        operator=OperatorView(descriptor_hash=NONE, width=4, elements=3000, chunks=12, segments=0),
+        disputed=ElementView(known=False, element=0, claimed=0),
+    )
+    return replace(plain, **changes)
+
+
+@pytest.mark.parametrize(
+    ("wei", "shown"),
+    [
+        (0, "0 ETH"),
+        (7, "7 wei"),
+        (9_999, "9,999 wei"),
+        (618_000_000, "0.618 gwei"),
+        (27 * 10**12, "0.000027 ETH"),
+        (ETHER, "1 ETH"),
+        (-3 * ETHER // 2, "-1.5 ETH"),
+        (1_234_567 * ETHER + 1, "1,234,567 ETH"),
+        (2**128 - 1, "340,282,366,920,938,463,463 ETH"),
+    ],
+)
+def test_amounts_have_five_digits_or_all_before_the_point(wei: int, shown: str) -> None:
+    assert showing.ether(wei) == shown
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_an_fp32_number_is_told_exactly(bits: int) -> None:
+    shown = showing.number(bits, 4)
+    assert int(shown.bits, 16) == bits and len(shown.bits) == 10
+    value = struct.unpack("<f", struct.pack("<I", bits))[0]
+    if math.isfinite(value):
+        assert struct.pack("<f", float(shown.value)) == struct.pack("<f", value)
+    else:
+        assert shown.value in ("NaN", "infinity", "-infinity")
+
+
+def test_other_elements_are_integers_and_booleans() -> None:
+    assert showing.number(2**64 - 1, 8) == showing.Number("0x" + "f" * 16, "-1")
+    assert (showing.number(1, 1).value, showing.number(2, 1).value) == ("true", "neither true nor false")
+    assert showing.number(2**70, 0).bits == "0x" + "0" * 16, "a width that is not known yet"
+
+
+@pytest.mark.parametrize("text", ["\x1b[2Jx", "a\nb", "\u202ex", "x" * 10**6, "\ud800"])
+def test_a_strangers_text_is_short_and_on_one_line(text: str) -> None:
+    shown = showing.bounded(text)
+    assert len(shown) <= showing.LONGEST and shown.isprintable()
+
+
+@pytest.mark.parametrize("instant", [0, -1, 1, 2**63, 2**256])
+def test_an_instant_of_any_size_is_shown(instant: int) -> None:
+    assert showing.instant(instant)
+
+
+def test_every_name_of_the_contract_has_words() -> None:
+    assert set(LEVELS) == set(Level)
+    assert set(STATUSES) >= {one for one in JobStatus if one}
+    assert set(ENDS) >= {one for one in Reason if one} and set(OUTCOMES) >= {one for one in Outcome if one}
+    assert set(FINDINGS) | {Finding.VALUE} == set(Finding)
+    assert {phase for phase, _ in DUE} == {
+        Phase.BISECTION,
+        Phase.OPENING,
+        Phase.POSTING,
+        Phase.PROVING,
+        Phase.REFEREE,
+    }
+
+
+# The picture.
+
+
+@given(leaves=st.integers(1, 2**43), at=st.floats(0, 1), left=st.integers(0, 43))
+def test_a_search_is_drawn_where_it_is(leaves: int, at: float, left: int) -> None:
+    index = min(int(at * leaves), leaves - 1)
+    height = min(left, depth(leaves))
+    index = index >> height << height
+    (rung,) = rungs(game((Level.CHECKPOINT, leaves, index), height=height), JOB, NAMES)
+    for box in rung.boxes:
+        assert -0.01 <= box.x <= box.x + box.width <= WIDTH + 0.01
+        assert box.y + box.height <= rung.height + 0.01
+    marks = [box for box in rung.boxes if box.kind in ("place", "found")]
+    # Every half lies in the one above it, except where a mark is as narrow as marks get.
+    for above, below in pairwise(marks[1:]):
+        assert below.x >= above.x - LEAST and below.x + below.width <= above.x + above.width + LEAST
+    assert len(marks) == 1 + depth(leaves) - height
+    last = marks[-1]
+    middle = (index + min(index + (1 << height), leaves)) / 2 / leaves * WIDTH
+    assert abs(last.x + last.width / 2 - middle) <= LEAST
+    assert rung.done == (height == 0) and (marks[0].kind == "found") == rung.done
+    agreed = [box for box in rung.boxes if box.kind == "agreed"]
+    assert all(box.x + box.width <= last.x + last.width for box in agreed), "what lies to the right was not looked at"
+
+
+def test_a_path_leads_from_the_run_to_a_chunk() -> None:
+    shown = rungs(
+        game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9)), JOB, NAMES
+    )
+    assert [(rung.found, rung.detail) for rung in shown] == [
+        ("checkpoint 6", "the first that differs: after steps 30 to 34"),
+        ("step 32", "the first whose state differs"),
+        ("operator 99", "matmul of gpt.py line 54"),
+        ("chunk 9", "elements 2,304 to 2,559 of its output"),
+    ]
+    assert [bool(rung.funnel) for rung in shown] == [True, True, True, False]
+
+
+def test_a_slot_of_the_state_is_told_by_its_name() -> None:
+    shown = rungs(game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 131)), JOB, NAMES)
+    assert (shown[-1].found, shown[-1].detail) == ("state slot 3", "weight 3")
+
+
+def test_a_leaf_of_the_padding_is_drawn_at_the_end() -> None:
+    (rung,) = rungs(game((Level.CHECKPOINT, 12, 15)), JOB, NAMES)
+    assert rung.boxes[2].x + rung.boxes[2].width == WIDTH
+
+
+# Verdicts.
+
+LEVELS_DOWN = ((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9))
+PLACE = {"block": 1, "index": 0, "transaction": b""}
+
+
+def told(over: GameView, *found: events.Event) -> tuple[str, str]:
+    shown = verdict(over, JOB, Course([], list(found)), NAMES)
+    assert shown is not None
+    return shown.subject, shown.sentence
+
+
+def test_a_computed_element_is_told_with_both_numbers() -> None:
+    over = game(*LEVELS_DOWN, outcome=Outcome.CHALLENGER_WON, reason=Reason.PROOF)
+    proof = events.ElementProven(
+        **PLACE, game=1, element=2411, claimed=0x3F800001, finding=Finding.VALUE, bits=0x3F800000
+    )
+    assert told(over, proof) == (
+        "step 32, operator 99, matmul of gpt.py line 54, element 2,411",
+        "The trainer claims 0x3f800001 (1.0000001), the contract computed 0x3f800000 (1.0).",
+    )
+
+
+def test_an_element_without_a_value_is_told() -> None:
+    over = game(*LEVELS_DOWN, outcome=Outcome.CHALLENGER_WON, reason=Reason.PROOF)
+    proof = events.ElementProven(**PLACE, game=1, element=7, claimed=0, finding=Finding.STOPS, bits=0x7F800000)
+    assert "no" not in told(over, proof)[0] and "a claim of any number is wrong" in told(over, proof)[1]
+
+
+def test_a_referees_verdict_is_told() -> None:
+    over = game(*LEVELS_DOWN, outcome=Outcome.TRAINER_WON, reason=Reason.VERDICT)
+    asked = events.ElementProven(**PLACE, game=1, element=7, claimed=0x40000000, finding=Finding.UNDECIDED, bits=0)
+    answer = events.Adjudicated(**PLACE, game=1, bits=0x40000000)
+    assert told(over, asked, answer)[1].endswith("The referee says 0x40000000 (2.0).")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wrong"), [(Outcome.CHALLENGER_WON, "trainer's"), (Outcome.TRAINER_WON, "challenger's")]
+)
+def test_a_segment_is_told_with_whose_sum_is_wrong(outcome: Outcome, wrong: str) -> None:
+    disputed = ElementView(known=True, element=2411, claimed=0x3F800000)
+    operator = OperatorView(descriptor_hash=NONE, width=4, elements=3000, chunks=12, segments=8)
+    levels = (*LEVELS_DOWN, (Level.PARTIAL, 8, 3))
+    over = game(*levels, outcome=outcome, reason=Reason.PROOF, disputed=disputed, operator=operator)
+    proof = events.SegmentProven(
+        **PLACE, game=1, segment=3, finding=Finding.VALUE, afterwards=Partial(words=(NONE, NONE, NONE))
+    )
+    subject, said = told(over, proof)
+    assert subject.endswith("element 2,411") and f"the {wrong} running result after it is wrong" in said
+    assert "0x3f800000 (1.0) for the whole sum" in said
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "said"),
+    [
+        (Outcome.TRAINER_WON, Reason.TIMEOUT, "The trainer won: the challenger's clock ran out."),
+        (Outcome.CHALLENGER_WON, Reason.TIMEOUT, "The challenger won: the trainer's clock ran out."),
+        (Outcome.BOTH_LOST, Reason.TIMEOUT, "Both sides lost because a clock ran out."),
+        (Outcome.VOID, Reason.CLAIM_REJECTED, "Void because the claim was rejected in another game."),
+    ],
+)
+def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Reason, said: str) -> None:
+    over = game((Level.CHECKPOINT, 12, 0), height=3, outcome=outcome, reason=reason)
+    assert told(over)[1] == said
+
+
+def test_a_game_that_goes_on_has_no_verdict() -> None:
+    assert verdict(game((Level.CHECKPOINT, 12, 0), height=3), JOB, Course([], []), NAMES) is None
+
+
+@given(st.integers(-1, 200))
+def test_names_of_operators_that_are_not_there_are_empty(index: int) -> None:
+    assert bool(NAMES.operator(index)) == (0 <= index < 100)
+
+
+# The loss.
+
+
+@pytest.mark.parametrize("steps", [1, 2, 239, 240, 241, 100_000])
+def test_a_curve_has_few_points_within_its_picture(steps: int) -> None:
+    source = random.Random(1)
+    losses = [(step, source.random()) for step in range(steps)]
+    drawn = curve(losses, steps)
+    assert drawn is not None
+    points = [tuple(map(float, point.split(","))) for point in drawn.points.split()]
+    assert 1 <= len(points) <= POINTS and drawn.steps == steps
+    assert all(0 <= x <= 1000 and 0 <= y <= HEIGHT for x, y in points)
+    assert points == sorted(points, key=lambda point: point[0])
+    assert (drawn.lowest, drawn.highest) == (min(x for _, x in losses), max(x for _, x in losses))
+
+
+def test_no_losses_make_no_curve() -> None:
+    assert curve([], 10) is None
