@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tiebreak.dashboard.server import listen
-from tiebreak.demo.processes import Children
+from tiebreak.demo.processes import ChildProcesses
 from tiebreak.demo.scene import Scene
 
 
@@ -36,7 +36,7 @@ class Page:
                 directory.mkdir(parents=True, exist_ok=True)
                 words += [option, str(directory)]
         variables = {name: value for name, value in os.environ.items() if not name.startswith("TIEBREAK_")}
-        children = until.enter_context(Children(scene.directory))
+        children = until.enter_context(ChildProcesses(scene.directory))
         children.start("page", words, variables | scene.whereabouts(), lambda line: None)
 
     def stay(self, console: Console) -> None:
