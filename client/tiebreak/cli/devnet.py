@@ -93,9 +93,8 @@ def _running(port: int) -> ChainNode | None:
     """The development chain at a port of this machine; None if nothing listens there. Raises CommandError if something
     else does."""
     from tiebreak.chain.errors import ChainError, ChainUnavailable
-    from tiebreak.chain.node import ChainNode
+    from tiebreak.chain.node import DEVELOPMENT_CHAINS, ChainNode
     from tiebreak.chain.transport import HttpTransport
-    from tiebreak.roles.desk import DEVELOPMENT_CHAINS
 
     if port == 0:
         return None
