@@ -138,7 +138,13 @@ def _show_job(number: int, job: JobView, games: dict[int, GameView], now: int) -
         "adjudicator": job.spec.adjudicator,
         "files": job.job_cid,
     }
-    if not claim.committed_at:
+    if job.audits.audit_deadline and not claim.committed_at:
+        facts |= {
+            "trainer": claim.trainer,
+            "seal audits by": _deadline(job.audits.audit_deadline, now),
+            "open the claim by": _deadline(job.audits.opening_deadline, now),
+        }
+    elif not claim.committed_at:
         facts["commit by"] = _deadline(job.commit_deadline, now)
     else:
         facts |= {
