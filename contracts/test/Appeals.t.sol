@@ -390,38 +390,4 @@ contract AppealsTest is Market {
         vm.assertEq(credit(auditor), 2 * CHALLENGER_BOND + CHALLENGER_BOND / 2, "its bonds, and what it won");
         assertConserved();
     }
-
-    // --------------------------------------------------------------------------------------------------- what collusion comes to
-
-    /// @dev Trainer, puppet winner and lazy attesters in one: the fine grows with every attestation.
-    function test_aTrainerWithPuppetAttestations_losesTheirQuarterToo() public {
-        JobId job = postMarket(_wrong);
-        commitRun(job, _wrong);
-        attestBy(job, second);
-        attestBy(job, third);
-        GameId id = challengeRun(job, stranger, wrongRun(6, 3, 5, "behind"));
-        play(id, _wrong, wrongRun(6, 3, 5, "behind"));
-        uphold(job);
-        uint256 fine = TRAINER_BOND + 2 * ATTESTATION_BOND;
-        uint256 paidIn = uint256(TRAINER_BOND) + 2 * ATTESTATION_BOND + CHALLENGER_BOND;
-        vm.assertEq(paidIn - credit(stranger), fine / 2, "without the customer: half of all bonds");
-        vm.assertEq(game.burnt(), fine / 4, "with it: a quarter");
-        assertConserved();
-    }
-
-    /// @dev They may also end it by an appeal that the winner lets the puppet win. It costs more than to let the verdict stand.
-    function test_overturningOnesOwnVerdict_costsMoreThanTheQuarter() public {
-        JobId job = postMarket(_wrong);
-        commitRun(job, _wrong);
-        attestBy(job, second);
-        GameId verdict = challengeRun(job, stranger, _honest);
-        play(verdict, _wrong, _honest);
-        GameId id = appealBy(job, second);
-        later(ALLOWANCE + 1);
-        game.claimTimeout(id);
-        game.collect(job, second);
-        vm.assertEq(game.burnt(), TRAINER_BOND / 2 + CHALLENGER_BOND / 4, "burnt: half of the trainer's bond and more");
-        vm.assertGt(game.burnt(), (TRAINER_BOND + ATTESTATION_BOND) / 4, "than what is burnt if it stands");
-        assertConserved();
-    }
 }

@@ -145,7 +145,13 @@ def job_text(number: int, job: JobView, now: int) -> Text:
         "adjudicator": job.spec.adjudicator,
         "files": job.job_cid,
     }
-    if not claim.committed_at:
+    if job.audits.audit_deadline and not claim.committed_at:
+        facts |= {
+            "trainer": claim.trainer,
+            "seal audits by": deadline(job.audits.audit_deadline, now),
+            "open the claim by": deadline(job.audits.opening_deadline, now),
+        }
+    elif not claim.committed_at:
         facts["commit by"] = deadline(job.commit_deadline, now)
     else:
         facts |= {
