@@ -161,6 +161,11 @@ class ContractWatch:
             self._stale_games |= {game for game in games if game not in self._games}
             self._read_stale()
 
+    def at_hand(self) -> tuple[dict[int, JobView], dict[int, GameView]]:
+        """The jobs and games that are at hand, by number, without a request."""
+        with self._lock:
+            return dict(self._jobs), dict(self._games)
+
     # The deep view.
 
     def confirmed_job(self, job: int) -> JobView:

@@ -138,11 +138,12 @@ def _post(posted: PostedTerms, reward: int, setup: roles.RoleSetup, where: Path,
     from tiebreak.cli import output
     from tiebreak.cli.notices import Teller
     from tiebreak.roles.customer import post_job
+    from tiebreak.roles.notices import ignore
 
     judge, _ = posted.addresses()
     assert judge is not None, "PostedTerms.check asks for a referee"
     with Teller(as_json=False) as teller:
-        context = setup.context("customer", None if quiet else teller)
+        context = setup.context("customer", ignore if quiet else teller.tell)
         number = post_job(context, where, posted.record(reward), judge)
     if not quiet:
         output.show_line(f"This is job {number}.")

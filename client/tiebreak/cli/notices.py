@@ -11,7 +11,7 @@ from tiebreak.chain.errors import printable
 from tiebreak.cli import output
 from tiebreak.roles.notices import Notice, What, plain, time_of
 
-_STYLES = {What.SENT: "green", What.WARNING: "yellow", What.HEARTBEAT: "dim"}
+_STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", What.HEARTBEAT: "dim"}
 
 
 class Teller:

@@ -14,6 +14,7 @@ from tiebreak.cli import network, options
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.network import PartyOptions
+from tiebreak.cli.operation import Operation
 from tiebreak.cli.terms import AcceptedTerms
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from roundlog.training.options import RunOptions
 
     from tiebreak.chain.game import VerificationGame
-    from tiebreak.cli.notices import Teller
+    from tiebreak.operation.watchman import Watchman
     from tiebreak.roles.context import RoleContext
+    from tiebreak.roles.notices import Notify, OnLook
     from tiebreak.roles.policy import Policy
     from tiebreak.roles.role import Role
 
@@ -93,6 +95,7 @@ def run_trainer(
     accepted: AcceptedTerms,
     computing: options.Computing,
     pace: Pace,
+    operation: Operation,
     party: PartyOptions,
     json: options.Json = False,
 ) -> None:
@@ -111,7 +114,7 @@ def run_trainer(
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options())
-    play("trainer", setup, make, pace.poll, json, pace.heartbeat)
+    play("trainer", setup, make, pace.poll, json, pace.heartbeat, operation)
 
 
 @auditor.command(
@@ -133,6 +136,7 @@ def run_auditor(
     micro_batches: options.MicroBatches = 1,
     computing: options.Computing,
     pace: Pace,
+    operation: Operation,
     party: PartyOptions,
     json: options.Json = False,
 ) -> None:
@@ -151,7 +155,7 @@ def run_auditor(
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches))
-    play("auditor", setup, make, pace.poll, json, pace.heartbeat)
+    play("auditor", setup, make, pace.poll, json, pace.heartbeat, operation)
 
 
 @referee.command(
@@ -165,6 +169,7 @@ def run_referee(
     max_memory: options.Memory = options.DEFAULT_MEMORY,
     *,
     pace: Pace,
+    operation: Operation,
     party: PartyOptions,
     json: options.Json = False,
 ) -> None:
@@ -176,7 +181,7 @@ def run_referee(
 
         return RefereeRole(context)
 
-    play("referee", RoleSetup(party, max_memory), make, pace.poll, json, pace.heartbeat)
+    play("referee", RoleSetup(party, max_memory), make, pace.poll, json, pace.heartbeat, operation)
 
 
 class RoleSetup:
@@ -202,13 +207,13 @@ class RoleSetup:
             self._opened = self._party.open_game(signer, stop=self.stop), signer
         return self._opened
 
-    def context(self, role: str, teller: Teller | None) -> RoleContext:
+    def context(self, role: str, notify: Notify, on_look: OnLook | None = None) -> RoleContext:
         """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from tiebreak.chain.sender import Sender
         from tiebreak.memory import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
         from tiebreak.roles.engine import Engine
-        from tiebreak.roles.notices import ignore
+        from tiebreak.roles.notices import unseen
         from tiebreak.roles.policy import Policy
 
         contract, signer = self.contract()
@@ -227,10 +232,11 @@ class RoleSetup:
             engine=Engine() if self._options is None else Engine(options=self._options),
             limits=RoleLimits(memory_bytes=min(self._max_memory, usable_memory())),
             policy=self._policy or Policy(),
-            notify=teller.tell if teller is not None else ignore,
+            notify=notify,
+            on_look=on_look or unseen,
         )
 
-    def context_in_time(self, role: str, teller: Teller) -> RoleContext | None:
+    def context_in_time(self, role: str, watchman: Watchman) -> RoleContext | None:
         """The context of a role, once chain, store and disk can be reached; None if `stop` was set before that.
 
         Raises CommandError and AccountError, and DeploymentError once the chain has said the same several times."""
@@ -247,7 +253,9 @@ class RoleSetup:
         pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
         while not self.stop.is_set():
             try:
-                return self.context(role, teller)
+                context = self.context(role, watchman.notice, watchman.look)
+                watchman.attach(context)
+                return context
             except (AccountError, FileExistsError, NotADirectoryError):
                 raise
             except (ChainError, StoreError, OSError) as error:
@@ -255,9 +263,10 @@ class RoleSetup:
                 foreign = foreign + 1 if isinstance(error, DeploymentError) else 0
                 if foreign >= LOOKS:
                     raise
+                watchman.unreachable(error)
                 notice = Notice(role=role, what=What.WARNING, text=sentence(error))
                 if warnings.is_new(notice):
-                    teller.tell(notice)
+                    watchman.notice(notice)
             self.stop.wait(pauses.next())
         return None
 
@@ -269,9 +278,10 @@ def play(
     poll: float,
     as_json: bool,
     heartbeat: float = 60.0,
+    operation: Operation | None = None,
 ) -> None:
     """Lets a role work until it has finished. The first interrupt lets it stop in good order."""
-    from tiebreak.cli import output
+    from tiebreak.cli import failures, output
     from tiebreak.cli.notices import Teller
     from tiebreak.roles.notices import Progress
 
@@ -283,11 +293,15 @@ def play(
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     progress = Progress(state="not started")
     try:
-        with Teller(as_json=as_json) as teller:
-            context = setup.context_in_time(name, teller)
-            if context is not None:
-                role = make(context)
-                progress = role.run(poll=poll, heartbeat=heartbeat)
+        with Teller(as_json=as_json) as teller, (operation or Operation()).watchman(name, teller.tell) as watchman:
+            try:
+                context = setup.context_in_time(name, watchman)
+                if context is not None:
+                    role = make(context)
+                    progress = role.run(poll=poll, heartbeat=heartbeat)
+            except Exception as error:
+                watchman.ended(failures.sentence(error))
+                raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -15,7 +15,7 @@ from tiebreak.chain.sender import Sender
 from tiebreak.memory import usable_memory
 from tiebreak.roles.desk import Desk
 from tiebreak.roles.engine import Engine
-from tiebreak.roles.notices import Notify, ignore
+from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.workshop import Threads, Workshop
 from tiebreak.store import ContentStore
@@ -50,6 +50,7 @@ class RoleContext:
     limits: RoleLimits = field(default_factory=RoleLimits)
     policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
+    on_look: OnLook = unseen
     workshop: Workshop = field(default_factory=Threads)
     clock: Callable[[], float] = time.monotonic
     make_desk: Callable[[VerificationGame, Sender], Desk] = Desk

@@ -28,6 +28,8 @@ class What(StrEnum):
     """A transaction is in a block: `receipt`."""
     WARNING = "warning"
     """Something went wrong, and the role goes on."""
+    ALERT = "alert"
+    """Something needs a person."""
     HEARTBEAT = "heartbeat"
     """A report at intervals: current work, waits, stake and deadline."""
 
@@ -97,6 +99,22 @@ class Progress:
     """Wei of this account that the job holds now as a bond."""
     deadline: int | None = None
     """The last instant (chain time) for this role's move; None: it need not move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look of a role, as its operator sees it: the result, and the error of what could not be reached, if any."""
+
+    progress: Progress
+    outage: Exception | None = None
+
+
+OnLook = Callable[[Look], None]
+"""Is told every look. It runs between two looks, so it must wait for nothing."""
+
+
+def unseen(look: Look) -> None:
+    """An `OnLook` that drops all looks."""
 
 
 def together(found: Sequence[Progress], state: str) -> Progress:

@@ -12,7 +12,7 @@ from tiebreak.chain.game import Call
 from tiebreak.chain.node import Receipt
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order
-from tiebreak.roles.notices import Notice, Progress, Warnings, What
+from tiebreak.roles.notices import Look, Notice, Progress, Warnings, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.workshop import Interrupted
 from tiebreak.store import StoreError
@@ -62,6 +62,7 @@ class Role(ABC):
             while not self.stop.is_set() and not progress.finished:
                 try:
                     progress = self.step()
+                    self.context.on_look(Look(progress=progress))
                     pauses.reset()
                     pause = poll
                 except AccountError:
@@ -69,6 +70,7 @@ class Role(ABC):
                 except OUTAGES as error:
                     progress = Progress(state=sentence(error), stake=progress.stake, deadline=progress.deadline)
                     self.tell(What.WARNING, progress.state)
+                    self.context.on_look(Look(progress=progress, outage=error))
                     pause = pauses.next()
                 except Interrupted:
                     progress, pause = Progress(state="interrupted"), poll

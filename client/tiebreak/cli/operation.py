@@ -1,0 +1,105 @@
+"""Options for the operation of a role: metrics, log file and notification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiebreak.cli.failures import CommandError, WrongUsage
+
+if TYPE_CHECKING:
+    from tiebreak.operation.metrics import Metrics
+    from tiebreak.operation.watchman import Watchman
+    from tiebreak.roles.notices import Notify
+
+_PANEL = "Operation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """Where a role's metrics, log and alerts go."""
+
+    metrics: Annotated[
+        int | None,
+        typer.Option(
+            envvar="TIEBREAK_METRICS",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve /metrics (Prometheus), /health and /ready at this port of the loopback interface; 0 for any.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TIEBREAK_LOG_FILE",
+            metavar="FILE",
+            help="Write every notice there as JSON lines too, in ten files of 10 MB, the oldest replaced.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL|COMMAND",
+            help="Call a person: POST each alert as JSON to a webhook, or run a command with it on standard input. "
+            "Repeatable. For: funds low, a clock half gone, the referee called, chain or store away, disk nearly full, "
+            "a role that is stuck or has ended.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    @contextmanager
+    def watchman(self, role: str, tell: Notify) -> Iterator[Watchman]:
+        """The watchman of a role, until the block ends. Raises CommandError, WrongUsage."""
+        from tiebreak.operation.endpoint import Endpoint
+        from tiebreak.operation.messenger import Messenger, target
+        from tiebreak.operation.record import LogFile
+        from tiebreak.operation.watchman import Watchman
+        from tiebreak.roles.notices import Notice, What
+
+        try:
+            targets = [target(text) for text in self.notify or []]
+        except ValueError as error:
+            raise WrongUsage(str(error)) from None
+        metrics = _metrics(role) if self.metrics is not None else None
+        try:
+            log = LogFile(self.log_file) if self.log_file is not None else None
+        except OSError as error:
+            raise CommandError(
+                f"the log file {self.log_file} cannot be written ({error.strerror}): choose another place."
+            ) from error
+        watchman = Watchman(role, tell, messenger=Messenger(targets) if targets else None, log=log, metrics=metrics)
+        endpoint = None
+        if metrics is not None and self.metrics is not None:
+            from tiebreak.operation.metrics import CONTENT_TYPE
+
+            paths = {"/health": watchman.health, "/ready": watchman.ready}
+            try:
+                endpoint = Endpoint(self.metrics, lambda: (CONTENT_TYPE, metrics.text()), paths)
+            except OSError as error:
+                raise CommandError(f"port {self.metrics} cannot be used ({error.strerror}): choose another.") from error
+            watchman.notice(Notice(role=role, what=What.COMPUTED, text=f"serves its metrics at {endpoint.url}/metrics"))
+        watchman.start()
+        try:
+            yield watchman
+        finally:
+            watchman.close()
+            if endpoint is not None:
+                endpoint.close()
+
+
+def _metrics(role: str) -> Metrics:
+    try:
+        from tiebreak.operation.metrics import Metrics
+    except ImportError as error:
+        raise CommandError(
+            f"--metrics needs {error.name}, which is not installed: pip install 'tiebreak[operate]'."
+        ) from error
+    return Metrics(role)

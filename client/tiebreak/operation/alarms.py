@@ -1,0 +1,188 @@
+"""Alarms: from situations to the alerts that a person is called for, once for each cause.
+
+An alarm is raised when its condition has held for a while, and ends when the opposite has: a value that swings around a
+limit, or a node that fails every other second, calls once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tiebreak.amounts import in_ether, in_time
+from tiebreak.operation.situation import Situation
+
+LEAST_DISK = 2 << 30
+"""Free bytes below which the disk counts as nearly full. A dispute's evidence takes less; a training's checkpoints may
+take more."""
+
+OUTAGE_SECONDS = 60.0
+"""Seconds that an outage lasts before it is told, and that all is well before it counts as over."""
+
+STUCK_SECONDS = 300.0
+"""Seconds without the end of a look, after which a role counts as stuck. A look's requests give up after 30 seconds."""
+
+
+class Cause(StrEnum):
+    """What a person is called for."""
+
+    FUNDS_LOW = "funds-low"
+    CLOCK_HALF_GONE = "clock-half-gone"
+    REFEREE_CALLED = "referee-called"
+    CHAIN_UNREACHABLE = "chain-unreachable"
+    STORE_UNREACHABLE = "store-unreachable"
+    DISK_NEARLY_FULL = "disk-nearly-full"
+    ROLE_STUCK = "role-stuck"
+    ROLE_ENDED = "role-ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A call for a person, or (`resolved`) the end of one. `at`: seconds since 1970."""
+
+    cause: Cause
+    text: str
+    resolved: bool = False
+    job: int | None = None
+    game: int | None = None
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Condition:
+    """A condition now. `holds`: whether the alarm's limit is crossed; None: not known. `is_well`: whether it is so far
+    from the limit that the alarm may end. `hold`: seconds that either has to last."""
+
+    cause: Cause
+    text: str
+    holds: bool | None
+    is_well: bool | None
+    hold: float = 0.0
+    job: int | None = None
+    game: int | None = None
+
+    @property
+    def key(self) -> tuple[Cause, int | None, int | None]:
+        return self.cause, self.job, self.game
+
+
+@dataclass(slots=True)
+class _State:
+    active: bool = False
+    since: float | None = None
+    """When the change that is under way began."""
+    job: int | None = None
+    game: int | None = None
+
+
+class Alarms:
+    """The alarms of one role."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[Cause, int | None, int | None], _State] = {}
+
+    @property
+    def active(self) -> dict[Cause, int]:
+        """Number of active alarms by cause; causes without any are there as 0."""
+        found = dict.fromkeys(Cause, 0)
+        for (cause, _, _), state in self._states.items():
+            found[cause] += state.active
+        return found
+
+    def judge(self, situation: Situation) -> list[Alert]:
+        """The alerts that are due now."""
+        alerts = []
+        seen = set()
+        for condition in _conditions(situation):
+            seen.add(condition.key)
+            state = self._states.setdefault(condition.key, _State(job=condition.job, game=condition.game))
+            wants_change = condition.is_well if state.active else condition.holds
+            if not wants_change:
+                # Not known (None) is no reason to begin anew: a node that answers every other question is away.
+                state.since = state.since if wants_change is None else None
+                continue
+            state.since = situation.at if state.since is None else state.since
+            if situation.at - state.since >= condition.hold:
+                state.active, state.since = not state.active, None
+                alerts.append(
+                    Alert(
+                        cause=condition.cause,
+                        text=condition.text,
+                        resolved=not state.active,
+                        job=condition.job,
+                        game=condition.game,
+                    )
+                )
+        if situation.look is not None and situation.chain_error == "":
+            alerts += self._end_games(seen)
+        return alerts
+
+    def _end_games(self, seen: set[tuple[Cause, int | None, int | None]]) -> Iterator[Alert]:
+        """Ends the alarms about games that are over."""
+        for key in [key for key in self._states if key[2] is not None and key not in seen]:
+            state = self._states.pop(key)
+            if state.active:
+                yield Alert(
+                    cause=key[0], text=f"game {state.game} is over", resolved=True, job=state.job, game=state.game
+                )
+
+
+def _conditions(now: Situation) -> Iterator[_Condition]:
+    probe = now.probe
+    if probe.balance is not None and probe.needed is not None:
+        has, needs = in_ether(probe.balance), in_ether(probe.needed)
+        yield _Condition(
+            cause=Cause.FUNDS_LOW,
+            text=f"the account has {has}, and its disputes may take {needs} of gas: send it more",
+            holds=probe.balance < probe.needed,
+            is_well=4 * probe.balance >= 5 * probe.needed,
+        )
+    for game in now.games:
+        if game.left is not None:
+            yield _Condition(
+                cause=Cause.CLOCK_HALF_GONE,
+                text=f"{in_time(game.left)} of {in_time(game.allowance)} are left on our clock in game {game.game}: "
+                "see what keeps the role from moving",
+                holds=2 * game.left < game.allowance,
+                is_well=False,
+                job=game.job,
+                game=game.game,
+            )
+        yield _Condition(
+            cause=Cause.REFEREE_CALLED,
+            text=f"game {game.game} asks the referee: make sure that it answers",
+            holds=game.called,
+            is_well=not game.called,
+            job=game.job,
+            game=game.game,
+        )
+    yield _Condition(
+        cause=Cause.CHAIN_UNREACHABLE,
+        text=now.chain_error or "the chain answers",
+        holds=None if now.chain_error is None else now.chain_error != "",
+        is_well=None if now.chain_error is None else now.chain_error == "",
+        hold=OUTAGE_SECONDS,
+    )
+    yield _Condition(
+        cause=Cause.STORE_UNREACHABLE,
+        text=probe.store_error or "the content store answers",
+        holds=None if probe.store_error is None else probe.store_error != "",
+        is_well=None if probe.store_error is None else probe.store_error == "",
+        hold=OUTAGE_SECONDS,
+    )
+    if probe.disk_free is not None:
+        yield _Condition(
+            cause=Cause.DISK_NEARLY_FULL,
+            text=f"{probe.disk_free / (1 << 30):.1f} GiB are free on the role's disk: make room",
+            holds=probe.disk_free < LEAST_DISK,
+            is_well=2 * probe.disk_free >= 3 * LEAST_DISK,
+        )
+    silent = now.at - (now.started_at if now.looked_at is None else now.looked_at)
+    yield _Condition(
+        cause=Cause.ROLE_STUCK,
+        text=f"the role has ended no look at the chain for {int(silent)} seconds",
+        holds=silent > STUCK_SECONDS,
+        is_well=silent < STUCK_SECONDS,
+    )

@@ -1,0 +1,62 @@
+"""Writes the tables of docs/operating.md that follow from the code: metrics, and gas by call at three prices.
+
+.venv/bin/python scripts/make_operating_docs.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+from tiebreak.chain.funds import DISPUTE_GAS
+from tiebreak.operation.metrics import Metrics
+
+_ROOT = Path(__file__).resolve().parents[1]
+FILE = _ROOT / "docs" / "operating.md"
+_SNAPSHOT = _ROOT / "contracts" / ".gas-snapshot" / "GasTest.json"
+PRICES = (1, 10, 50)
+"""Prices of gas in gwei: quiet days, usual days, and days on which everybody wants in."""
+
+
+def page() -> str:
+    """The page as it should be."""
+    text = FILE.read_text()
+    for name, table in (("metrics", metrics_table()), ("gas", gas_table())):
+        text, count = re.subn(
+            rf"(<!-- {name} -->\n).*?(<!-- end -->)",
+            lambda found, table=table: found[1] + table + found[2],
+            text,
+            flags=re.DOTALL,
+        )
+        assert count == 1, f"{FILE.name} has no place for {name}"
+    return text
+
+
+def metrics_table() -> str:
+    """Name and meaning of every metric."""
+    rows = []
+    for family in text_string_to_metric_families(Metrics("auditor").text().decode()):
+        if family.name.endswith("_created"):
+            continue
+        name = family.name + ("_total" if family.type == "counter" else "")
+        rows.append(f"| `{name}` | {family.documentation} |\n")
+    return "| metric | meaning |\n| --- | --- |\n" + "".join(rows)
+
+
+def gas_table() -> str:
+    """Gas of every call, and what it costs."""
+    measured = {name: int(gas) for name, gas in json.loads(_SNAPSHOT.read_text()).items()}
+    measured["a whole dispute, both sides, as roles reckon with it"] = DISPUTE_GAS
+    head = "".join(f" at {price} gwei |" for price in PRICES)
+    rows = [
+        f"| {name} | {gas:,} |" + "".join(f" {gas * price / 10**9:.6f} |" for price in PRICES) + "\n"
+        for name, gas in measured.items()
+    ]
+    return f"| call | gas |{head}\n| --- | ---: |{' ---: |' * len(PRICES)}\n" + "".join(rows)
+
+
+if __name__ == "__main__":
+    FILE.write_text(page())
+    print(f"wrote {FILE.name}")

@@ -1,0 +1,136 @@
+"""Alarms: each cause calls once, whatever swings, and says when it is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tiebreak.operation.alarms import LEAST_DISK, OUTAGE_SECONDS, STUCK_SECONDS, Alarms, Alert, Cause
+from tiebreak.operation.situation import GameState, Probe, Situation
+from tiebreak.roles.notices import Look, Progress
+
+QUIET = Situation(
+    at=1000.0,
+    started_at=0.0,
+    looked_at=1000.0,
+    chain_error="",
+    look=Look(progress=Progress(state="waits")),
+    probe=Probe(balance=10**18, needed=10**17, store_error="", disk_free=100 << 30),
+)
+GAME = GameState(job=3, game=7, left=1000, allowance=1000, called=False)
+
+
+class Time:
+    """A watch that judges situations one second after another."""
+
+    def __init__(self) -> None:
+        self.alarms = Alarms()
+        self.at = QUIET.at
+
+    def pass_by(self, situation: Situation, seconds: float = 1.0) -> list[Alert]:
+        """The alerts of so many seconds in which the situation stays; the role looks in each."""
+        alerts = []
+        for _ in range(round(seconds)):
+            self.at += 1
+            alerts += self.alarms.judge(replace(situation, at=self.at, looked_at=self.at))
+        return alerts
+
+
+def said(alerts: list[Alert]) -> list[tuple[Cause, bool]]:
+    return [(alert.cause, alert.resolved) for alert in alerts]
+
+
+def test_all_is_quiet_where_all_is_well() -> None:
+    time = Time()
+    assert time.pass_by(QUIET, 600) == []
+    assert time.alarms.active == dict.fromkeys(Cause, 0)
+
+
+def test_nothing_is_said_of_what_is_not_known() -> None:
+    time = Time()
+    unknown = replace(QUIET, probe=Probe(), chain_error=None, look=None)
+    assert time.pass_by(unknown, 600) == []
+
+
+def funds(balance: int) -> Situation:
+    return replace(QUIET, probe=replace(QUIET.probe, balance=balance, needed=100))
+
+
+def disk(free: int) -> Situation:
+    return replace(QUIET, probe=replace(QUIET.probe, disk_free=free))
+
+
+@pytest.mark.parametrize(
+    ("cause", "well", "low", "near"),
+    [
+        (Cause.FUNDS_LOW, funds(125), funds(99), funds(124)),
+        (Cause.DISK_NEARLY_FULL, disk(3 * LEAST_DISK // 2), disk(LEAST_DISK - 1), disk(3 * LEAST_DISK // 2 - 1)),
+    ],
+)
+def test_a_value_that_swings_around_its_limit_calls_once(
+    cause: Cause, well: Situation, low: Situation, near: Situation
+) -> None:
+    time = Time()
+    assert time.pass_by(near, 5) == []
+    assert said(time.pass_by(low)) == [(cause, False)]
+    for _ in range(50):
+        assert time.pass_by(near) == time.pass_by(low) == []
+    assert time.alarms.active[cause] == 1
+    assert said(time.pass_by(well)) == [(cause, True)]
+    assert time.alarms.active[cause] == 0
+    assert said(time.pass_by(low)) == [(cause, False)]
+
+
+@pytest.mark.parametrize("cause", [Cause.CHAIN_UNREACHABLE, Cause.STORE_UNREACHABLE])
+def test_an_outage_is_told_after_a_while_and_once(cause: Cause) -> None:
+    away = (
+        replace(QUIET, chain_error="no answer")
+        if cause is Cause.CHAIN_UNREACHABLE
+        else replace(QUIET, probe=replace(QUIET.probe, store_error="no answer"))
+    )
+    time = Time()
+    for _ in range(20):  # a node that fails every now and then
+        assert time.pass_by(away, OUTAGE_SECONDS - 1) == time.pass_by(QUIET) == []
+    (alert,) = time.pass_by(away, OUTAGE_SECONDS + 1)
+    assert (alert.cause, alert.resolved, alert.text) == (cause, False, "no answer")
+    for _ in range(20):
+        assert time.pass_by(QUIET, OUTAGE_SECONDS - 1) == time.pass_by(away) == []
+    assert said(time.pass_by(QUIET, OUTAGE_SECONDS + 1)) == [(cause, True)]
+
+
+def test_half_a_clock_calls_once_a_game_and_ends_with_it() -> None:
+    time = Time()
+    both = replace(QUIET, games=(GAME, replace(GAME, game=8)))
+    assert time.pass_by(both) == []
+    half = replace(both, games=(replace(GAME, left=500), replace(GAME, game=8)))
+    assert time.pass_by(half, 5) == []
+    late = replace(both, games=(replace(GAME, left=499), replace(GAME, game=8)))
+    (alert,) = time.pass_by(late, 60)
+    assert (alert.cause, alert.job, alert.game) == (Cause.CLOCK_HALF_GONE, 3, 7) and "8m 19s of 16m 40s" in alert.text
+    later = replace(both, games=(replace(GAME, left=9), replace(GAME, game=8, left=499)))
+    assert [(alert.cause, alert.game) for alert in time.pass_by(later, 60)] == [(Cause.CLOCK_HALF_GONE, 8)]
+    # A look that fails shows no games; that is no reason to say that they are over.
+    assert time.pass_by(replace(QUIET, chain_error="away", games=()), 30) == []
+    over = time.pass_by(QUIET)
+    assert {(alert.game, alert.resolved) for alert in over} == {(7, True), (8, True)}
+    assert time.pass_by(QUIET, 60) == []
+
+
+def test_a_referee_that_is_called_is_told_until_it_has_answered() -> None:
+    time = Time()
+    called = replace(QUIET, games=(replace(GAME, left=None, called=True),))
+    assert said(time.pass_by(called, 60)) == [(Cause.REFEREE_CALLED, False)]
+    assert said(time.pass_by(replace(QUIET, games=(GAME,)), 60)) == [(Cause.REFEREE_CALLED, True)]
+
+
+def test_a_role_that_does_not_look_any_more_is_stuck() -> None:
+    alarms = Alarms()
+    stuck = replace(QUIET, at=QUIET.at + STUCK_SECONDS + 1)
+    assert said(alarms.judge(stuck)) == [(Cause.ROLE_STUCK, False)]
+    assert alarms.judge(replace(stuck, at=stuck.at + 100)) == []
+    assert said(alarms.judge(replace(stuck, looked_at=stuck.at))) == [(Cause.ROLE_STUCK, True)]
+    # One that never began is as well.
+    alarms = Alarms()
+    begun = replace(QUIET, looked_at=None, started_at=0.0)
+    assert alarms.judge(replace(begun, at=STUCK_SECONDS)) == []
+    assert said(alarms.judge(replace(begun, at=STUCK_SECONDS + 1))) == [(Cause.ROLE_STUCK, False)]
