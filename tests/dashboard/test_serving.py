@@ -82,8 +82,8 @@ def test_streams_tell_changes_and_are_bounded(cast: Cast) -> None:
         with ExitStack() as streams:
             opened = [streams.enter_context(requests.get(url, stream=True, timeout=20)) for _ in range(MOST_STREAMS)]
             assert all(one.status_code == 200 for one in opened)
-            refused = requests.get(url, timeout=20)
-            assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
+            with requests.get(url, stream=True, timeout=20) as refused:
+                assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
             assert requests.get(f"{server.url}jobs", timeout=20).status_code == 200, "pages are answered all the same"
             lines = opened[0].iter_lines()
             before = _next(lines)
