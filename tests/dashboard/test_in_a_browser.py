@@ -40,6 +40,7 @@ def test_a_page_follows_a_dispute_to_its_end_by_itself(cast: Cast, served: str, 
     job = cast.post()
     look.page.goto(served)
     assert look.page.url == f"{served}jobs"
+    look.page.locator("#pulse.live").wait_for()
     look.page.get_by_role("link", name="Job 1").click()
     state = look.page.locator("#state")
     state.get_by_text("Waits for a trainer's claim").wait_for()
@@ -60,6 +61,7 @@ def test_a_page_follows_a_dispute_to_its_end_by_itself(cast: Cast, served: str, 
     state.get_by_text("The challenger won by what the contract computed.").wait_for()
     look.page.get_by_text("state slot 2", exact=True).wait_for()
     assert look.page.get_by_role("status").text_content() == "Game 1: The challenger won by what the contract computed."
+    look.page.locator("#pulse.live").wait_for(timeout=5_000)
     rows = look.page.locator("table.moves tbody tr")
     assert rows.count() > 15 and all(
         gas.replace(",", "").isdigit() for gas in rows.locator("td:nth-child(4)").all_inner_texts()

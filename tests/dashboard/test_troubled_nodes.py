@@ -92,13 +92,14 @@ def test_a_node_that_hangs_makes_a_banner_and_the_page_stays(
     raise AssertionError("the page does not recover")
 
 
-def test_a_node_that_hangs_is_not_asked_more_and_more(line: Line, client: TestClient) -> None:
+def test_a_node_that_hangs_is_not_asked_more_and_more(line: Line, site: Site, client: TestClient) -> None:
     client.get("/jobs")
     line.free.clear()
     asked = line.asked
     for number in range(1, 40):
         assert client.get(f"/jobs/{number}").status_code in (200, 503)
     assert line.asked - asked <= 12, "eight readings and the lookout"
+    assert len(site.readings._running) <= 8, "nor is what nobody waits for any more put into a line"
 
 
 def test_a_node_that_is_gone_is_told_by_its_own_sentence(line: Line, site: Site, client: TestClient) -> None:

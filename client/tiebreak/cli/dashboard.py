@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,12 @@ def dashboard(
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(metavar="DIR|KUBO", help="Content store to fetch jobs from, for names and lines."),
+        typer.Option(
+            envvar="TIEBREAK_STORE",
+            metavar="DIR|KUBO",
+            help="Content store to fetch jobs from, for names and lines (default: none).",
+            show_default=False,
+        ),
     ] = None,
     explorer: Annotated[
         str | None, typer.Option(metavar="URL", help="Block explorer that transactions are linked to.")
@@ -83,4 +89,5 @@ def dashboard(
         server = Server(site, listening)
         output.show_line(f"The page is at {server.url} (Ctrl-C ends it)")
         output.flush()
-        server.run()
+        with suppress(KeyboardInterrupt):  # how it is meant to end
+            server.run()

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from tiebreak.chain import events
 from tiebreak.chain.events import Event
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import GameView, JobStatus, JobView, Side
+from tiebreak.chain.records import GameView, JobView, Side
 from tiebreak.dashboard.course import Receipts
 from tiebreak.dashboard.source import Source
+from tiebreak.dashboard.words import is_settled
 
 JOBS, GAMES = 100, 100
 """Newest jobs and games from which accounts are gathered."""
@@ -66,7 +67,7 @@ def read_accounts(contract: VerificationGame, source: Source, receipts: Receipts
         if job.claim.committed_at:
             trainer = account(job.claim.trainer)
             trainer.plays("trainer")
-            if job.status is JobStatus.CLAIMED:
+            if not is_settled(job.status):
                 trainer.bonds += job.terms.trainer_bond
     for game in games.values():
         challenger = account(game.challenger)
@@ -85,7 +86,7 @@ def read_accounts(contract: VerificationGame, source: Source, receipts: Receipts
 def _add_job(customer: Account, referee: Account, job: JobView) -> None:
     customer.plays("customer")
     referee.plays("referee")
-    if job.status in (JobStatus.OPEN, JobStatus.CLAIMED):
+    if not is_settled(job.status):
         customer.escrowed += job.terms.reward
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.events import Attested
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import ClaimView, GameView, JobStatus, JobView, Phase, Side
+from tiebreak.chain.records import ClaimView, GameView, JobView, Phase, Side
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.accounts import read_accounts
 from tiebreak.dashboard.course import Course, Receipts, first_block, read_course
@@ -219,14 +219,15 @@ class Site:
 
     @staticmethod
     def _job_row(number: int, job: JobView) -> dict[str, Any]:
-        until = job.commit_deadline if job.status is JobStatus.OPEN else job.claim.challenge_deadline
+        is_claimed = bool(job.claim.committed_at)
+        until = job.claim.challenge_deadline if is_claimed else job.commit_deadline
         return {
             "number": number,
             "job": job,
             "name": words.name_words(job.status),
             "tone": words.tone(job.status),
-            "until": until if job.status in (JobStatus.OPEN, JobStatus.CLAIMED) else 0,
-            "what": "claim it" if job.status is JobStatus.OPEN else "challenge it",
+            "until": 0 if words.is_settled(job.status) else until,
+            "what": "challenge it" if is_claimed else "claim it",
         }
 
     def _game_row(self, number: int, game: GameView, sight: Sight) -> dict[str, Any]:

@@ -40,6 +40,9 @@ STATUSES: dict[Enum, str] = {
     JobStatus.EXPIRED: "Nobody claimed it in time; the reward is the customer's again",
 }
 
+SETTLED = {"NONE", "FINAL", "REJECTED", "EXPIRED", "LAPSED"}
+"""Names of the statuses in which a job holds no reward and no trainer's bond any more."""
+
 TONES = {"FINAL": "good", "REJECTED": "bad", "EXPIRED": "quiet", "LAPSED": "quiet", "OPEN": "quiet"}
 """The tone in which a status is shown, by its name; one without an entry is under way."""
 
@@ -110,6 +113,11 @@ def status_words(status: Enum) -> str:
 def tone(status: Enum) -> str:
     """How a status is coloured: good, bad, quiet or busy. The word beside it always says the same."""
     return TONES.get(status.name, "busy")
+
+
+def is_settled(status: Enum) -> bool:
+    """Whether a job of this status is over. One that this version does not know is not."""
+    return status.name in SETTLED
 
 
 def due_words(phase: Phase, level: Level) -> str:

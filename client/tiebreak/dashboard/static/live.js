@@ -6,6 +6,7 @@ let changes = Number(document.body.dataset.changes);
 let ahead = Number(document.body.dataset.now) - Date.now() / 1000;
 let loading = false;
 let stale = false;
+let connection = "";
 const served = new WeakMap(); // what the server has sent of each part; clocks have changed it since
 
 function span(seconds) {
@@ -48,6 +49,7 @@ function renew(page) {
     }
   }
   document.title = page.title;
+  if (connection) pulse(connection); // its mark was replaced, too
 }
 
 async function load() {
@@ -80,6 +82,7 @@ async function load() {
 }
 
 function pulse(state) {
+  connection = state;
   const mark = document.getElementById("pulse");
   if (!mark) return;
   mark.hidden = false;
