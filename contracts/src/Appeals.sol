@@ -7,7 +7,7 @@ import {ClockPair} from "./Clock.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {Meter} from "./Meter.sol";
 import {Queue} from "./Queue.sol";
-import {Audit, Audits, Game, Job, Records} from "./Records.sol";
+import {Audits, Game, Job, Records} from "./Records.sol";
 import {Time} from "./Time.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Outcome} from "./Types.sol";
 

@@ -26,8 +26,13 @@ library Auditing {
         if (job.isBlind()) revert IVerificationGame.AuditsAreBlind(id);
         Guards.requirePayment(job.terms.attestationBond);
         if (job.attested[msg.sender]) revert IVerificationGame.AlreadyAttested(id, msg.sender);
-        // Without a bond the addresses are no promise, and are not kept.
-        if (job.terms.attestationsNeeded != 0) stand(job, job.audits.add(), logCid, modelCid);
+        if (job.terms.attestationsNeeded != 0) {
+            stand(job, job.audits.add(), logCid, modelCid);
+        } else {
+            // Without a bond the addresses are no promise. They may be empty, and are not kept.
+            Limits.checkOptionalCid(logCid);
+            Limits.checkOptionalCid(modelCid);
+        }
         count(job, id, logCid, modelCid);
     }
 

@@ -149,8 +149,14 @@ library Limits {
     }
 
     function checkCid(string calldata cid) internal pure {
+        if (bytes(cid).length == 0) revert IVerificationGame.CidLengthOutOfRange(0, MAX_CID_LENGTH);
+        checkOptionalCid(cid);
+    }
+
+    /// @notice A content address that may be empty.
+    function checkOptionalCid(string calldata cid) internal pure {
         uint256 length = bytes(cid).length;
-        if (length == 0 || length > MAX_CID_LENGTH) revert IVerificationGame.CidLengthOutOfRange(length, MAX_CID_LENGTH);
+        if (length > MAX_CID_LENGTH) revert IVerificationGame.CidLengthOutOfRange(length, MAX_CID_LENGTH);
     }
 
     function window(string memory field, Duration value, uint256 minimum, uint256 maximum) private pure {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../src/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {Level} from "../src/Level.sol";
 import {Node} from "../src/Merkle.sol";
-import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
+import {AuditStatus, GameId, JobId, JobStatus, Outcome, Reason} from "../src/Types.sol";
 import {AuditView, JobView} from "../src/Views.sol";
 import {Market} from "./support/Market.sol";
 import {Run} from "./support/Runs.sol";
@@ -92,6 +91,11 @@ contract AttestationsTest is Market {
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, 1, 0));
         vm.prank(auditor);
         game.attest{value: 1}(job, hash, root, "l", "m");
+        refused(
+            auditor,
+            abi.encodeCall(game.attest, (job, hash, root, "", string(new bytes(129)))),
+            abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 129, 128)
+        );
         vm.prank(auditor);
         game.attest(job, hash, root, "", "");
         vm.assertEq(game.getJob(job).attestations, 1, "counted");

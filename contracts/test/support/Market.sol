@@ -6,7 +6,7 @@ import {IVerificationGame} from "../../src/IVerificationGame.sol";
 import {Level} from "../../src/Level.sol";
 import {Duration, Time} from "../../src/Time.sol";
 import {AuditStatus, GameId, JobId, Terms} from "../../src/Types.sol";
-import {AuditView, JobView} from "../../src/Views.sol";
+import {AuditView} from "../../src/Views.sol";
 import {Node} from "../../src/Merkle.sol";
 import {Players} from "./Players.sol";
 import {Run, Runs} from "./Runs.sol";

@@ -3,14 +3,12 @@ pragma solidity ^0.8.30;
 
 import {Side} from "../../src/Bisection.sol";
 import {Node} from "../../src/Merkle.sol";
-import {AuditStatus, GameId, JobId, JobStatus, Phase} from "../../src/Types.sol";
+import {AuditStatus, GameId, JobId, JobStatus, Terms} from "../../src/Types.sol";
 import {AuditView, JobView} from "../../src/Views.sol";
 import {Market} from "./Market.sol";
-import {Players} from "./Players.sol";
 import {Lie, Run} from "./Runs.sol";
 import {GameTest} from "./GameTest.sol";
 import {World} from "./World.sol";
-import {Terms} from "../../src/Types.sol";
 
 /// @notice The world with jobs that need attestations. `auditor` attests to what is right and to nothing else, seals what is right, opens in
 ///         time and appeals in time; `liar` and `cheat` do as the fuzzer likes, also with a right root.
