@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from tiebreak.chain import events
 from tiebreak.chain.events import Event
 from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.record_methods import ANYONE
 from tiebreak.chain.records import GameView, JobView, Side
-from tiebreak.dashboard.course import Receipts
+from tiebreak.dashboard.course import Receipts, mover
 from tiebreak.dashboard.source import Source
-from tiebreak.dashboard.words import is_settled
+from tiebreak.dashboard.words import SIDES, is_settled
 
 JOBS, GAMES = 100, 100
 """Newest jobs and games from which accounts are gathered."""
@@ -20,6 +20,23 @@ MOST_EVENTS = 3_000
 MOST_TRANSACTIONS = 400
 BLOCKS = 20_000
 """Blocks, events and transactions that are searched for gas, from the newest back."""
+
+
+SENDERS = {
+    "JobPosted": "customer",
+    "ClaimSealed": "trainer",
+    "Committed": "trainer",
+    "AuditSealed": "auditor",
+    "Attested": "auditor",
+    "Collected": "auditor",
+    "Challenged": "challenger",
+    "Appealed": "appellant",
+    "Withdrawn": "account",
+}
+"""Events that only one account can cause, and the field that names it."""
+
+AUDITS = ("AuditSealed", "Attested")
+"""Events by which an auditor puts a bond on a claim, where terms ask for one."""
 
 
 @dataclass(slots=True)
@@ -64,7 +81,7 @@ def read_accounts(contract: VerificationGame, source: Source, receipts: Receipts
 
     for job in jobs.values():
         _add_job(account(job.customer), account(job.spec.referee), job)
-        if job.claim.committed_at:
+        if job.claim.trainer != ANYONE:
             trainer = account(job.claim.trainer)
             trainer.plays("trainer")
             if not is_settled(job.status):
@@ -87,7 +104,11 @@ def _add_job(customer: Account, referee: Account, job: JobView) -> None:
     customer.plays("customer")
     referee.plays("referee")
     if not is_settled(job.status):
-        customer.escrowed += job.terms.reward
+        customer.escrowed += sum(
+            getattr(job.terms, one.name)
+            for one in fields(job.terms)
+            if one.name == "reward" or one.name.endswith("_fee")
+        )
 
 
 def _add_gas(
@@ -101,6 +122,7 @@ def _add_gas(
     """Adds the gas of the newest transactions to the accounts that sent them; returns the block that it came to."""
     first = max(contract.first_block, block - BLOCKS, 0)
     sent: dict[bytes, tuple[Event, str]] = {}
+    audits: set[tuple[int, str]] = set()
     since = first
     newest_first = contract.node.search_back(contract.address, from_block=first, to_block=block)
     for count, log in enumerate(newest_first):
@@ -109,10 +131,15 @@ def _add_gas(
             break
         for event in contract.decode([log]):
             by = sender(event, games)
-            if isinstance(event, events.Attested):
-                found.setdefault(event.auditor, Account(event.auditor)).plays("auditor")
+            if type(event).__name__ in AUDITS:
+                audits.add((event.job, by))  # type: ignore[attr-defined]
             if by and event.block >= since:
                 sent.setdefault(event.transaction, (event, by))
+    for number, auditor in sorted(audits):
+        one = found.setdefault(auditor, Account(auditor))
+        one.plays("auditor")
+        if (job := jobs.get(number)) is not None and not is_settled(job.status):
+            one.bonds += getattr(job.terms, "attestation_bond", 0)
     for event, by in sent.values():
         receipt = receipts.receipt(event)
         if receipt is not None and by in found:
@@ -125,24 +152,8 @@ def _add_gas(
 
 def sender(event: Event, games: dict[int, GameView]) -> str:
     """The account that made the move of which an event tells; empty if anybody could have made it."""
+    if (name := SENDERS.get(type(event).__name__)) is not None:
+        return str(getattr(event, name))
     game = games.get(getattr(event, "game", 0))
-    match event:
-        case events.JobPosted():
-            return event.customer
-        case events.Committed():
-            return event.trainer
-        case events.Attested():
-            return event.auditor
-        case events.Challenged():
-            return event.challenger
-        case events.Withdrawn():
-            return event.account
-        case events.Bisected():
-            return game.party(event.mover) if game is not None else ""
-        case events.LeafOpened() | events.RootOpened():
-            return game.party(event.side) if game is not None else ""
-        case events.ChunkPosted():
-            return game.party(Side.TRAINER) if game is not None else ""
-        case events.ElementDisputed() | events.ElementProven() | events.SegmentProven() | events.StoreProven():
-            return game.party(Side.CHALLENGER) if game is not None else ""
-    return ""
+    who = mover([event])
+    return "" if game is None or who not in SIDES.values() else game.party(Side[who.upper()])

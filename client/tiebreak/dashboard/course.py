@@ -15,7 +15,7 @@ from tiebreak.chain.node import Receipt
 from tiebreak.chain.posted import last_block_before
 from tiebreak.chain.records import Finding, JobView, Level, Side
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.words import ENDS, LEVELS, OUTCOMES, SIDES, name_words
+from tiebreak.dashboard.words import ENDS, EVENTS, LEVELS, OUTCOMES, SIDES, name_words
 
 MOST_MOVES = 400
 """Transactions of one game that are shown; the longest game of a job that the contract takes has some 250."""
@@ -230,4 +230,6 @@ def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str
         case events.LevelStarted() | events.Credited():
             return ""
     name = type(event).__name__
+    if name in EVENTS:
+        return EVENTS[name]
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,7 @@ class Site:
         return {
             "page": read.value,
             "trouble": read.trouble,
-            "rows": [self._job_row(number, job) for number, job in read.value.jobs],
+            "rows": [self._job_row(number, job, sight) for number, job in read.value.jobs],
             "live": [self._game_row(number, game, sight) for number, game in read.value.live],
         }
 
@@ -150,6 +150,7 @@ class Site:
             "course_note": note,
             "own": self.replays.game(game, job),
             "tone": {1: "good", 2: "bad"}.get(game.outcome, "busy" if not game.outcome else "quiet"),
+            "is_appeal": getattr(game, "is_appeal", False),
             "stage": "over" if game.outcome else "queued" if game.phase is Phase.QUEUED else "being played",
         }
 
@@ -212,22 +213,29 @@ class Site:
 
     @staticmethod
     def _windows(job: JobView) -> list[tuple[str, int]]:
-        """Name and end of each window that matters, or mattered, in the job's status."""
-        if not job.claim.committed_at:
-            return [("claim it", job.commit_deadline)]
-        return [("challenge it", job.claim.challenge_deadline)]
+        """What may be done until when: every deadline that the contract shows, but that of a claim that was made."""
+        records = [job, *(part for one in fields(job) if is_dataclass(part := getattr(job, one.name)))]
+        ends = {one.name: getattr(record, one.name) for record in records for one in fields(record)}
+        if job.claim.committed_at:
+            ends.pop("commit_deadline")
+        return [
+            (words.WINDOWS.get(name, words.field_words(name)), end)
+            for name, end in ends.items()
+            if name.endswith("_deadline") and end
+        ]
 
-    @staticmethod
-    def _job_row(number: int, job: JobView) -> dict[str, Any]:
-        is_claimed = bool(job.claim.committed_at)
-        until = job.claim.challenge_deadline if is_claimed else job.commit_deadline
+    def _job_row(self, number: int, job: JobView, sight: Sight) -> dict[str, Any]:
+        windows = [] if words.is_settled(job.status) else self._windows(job)
+        # The one that ends next; if all have ended, the last one.
+        ahead = [one for one in windows if one[1] >= sight.now()]
+        chosen = min(ahead, key=lambda one: one[1]) if ahead else max(windows, key=lambda one: one[1], default=("", 0))
         return {
             "number": number,
             "job": job,
             "name": words.name_words(job.status),
             "tone": words.tone(job.status),
-            "until": 0 if words.is_settled(job.status) else until,
-            "what": "challenge it" if is_claimed else "claim it",
+            "what": chosen[0],
+            "until": chosen[1],
         }
 
     def _game_row(self, number: int, game: GameView, sight: Sight) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tiebreak.chain.records import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.chain.records import Finding, Level, Outcome, Phase, Reason, Side
 
 FIELDS = {
     "challenge_window": "window for challenges",
@@ -32,13 +32,35 @@ FIELDS = {
     "chunk_size": "bytes of a chunk",
 }
 
-STATUSES: dict[Enum, str] = {
-    JobStatus.OPEN: "Waits for a trainer's claim",
-    JobStatus.CLAIMED: "A trainer has claimed a result, which may be challenged",
-    JobStatus.FINAL: "The claim stands, and the trainer is paid",
-    JobStatus.REJECTED: "A game ended against the claim; the reward is the customer's again",
-    JobStatus.EXPIRED: "Nobody claimed it in time; the reward is the customer's again",
+STATUSES = {
+    "OPEN": "Waits for a trainer's claim",
+    "SEALED": "A trainer has sealed a claim; auditors may seal their audits",
+    "CLAIMED": "A trainer has claimed a result, which may be challenged",
+    "APPEALABLE": "A game ended against the claim; auditors that attested to it may appeal",
+    "FINAL": "The claim stands, and the trainer is paid",
+    "REJECTED": "A game ended against the claim; the reward is the customer's again",
+    "EXPIRED": "Nobody claimed it in time; the reward is the customer's again",
+    "LAPSED": "Too few auditors attested to the claim; everybody has back what it paid in",
 }
+"""Statuses of a job in a clause, by their names."""
+
+WINDOWS = {
+    "commit_deadline": "claim it",
+    "challenge_deadline": "challenge it",
+    "audit_deadline": "seal an audit",
+    "opening_deadline": "open the sealed claim",
+    "audit_opening_deadline": "open sealed audits",
+    "appeal_deadline": "appeal",
+}
+"""What may be done until an instant, by the name of its field."""
+
+EVENTS = {
+    "Appealed": "an auditor appeals, and defends the claim",
+    "VerdictAppealable": "the auditors that attested may appeal",
+    "VerdictUpheld": "the verdict is upheld",
+    "VerdictOverturned": "the verdict is overturned",
+}
+"""Events without numbers to tell, by their names."""
 
 SETTLED = {"NONE", "FINAL", "REJECTED", "EXPIRED", "LAPSED"}
 """Names of the statuses in which a job holds no reward and no trainer's bond any more."""
@@ -107,7 +129,7 @@ def name_words(value: Enum) -> str:
 
 def status_words(status: Enum) -> str:
     """A job's status in a clause."""
-    return STATUSES.get(status, name_words(status).capitalize())
+    return STATUSES.get(status.name, name_words(status).capitalize())
 
 
 def tone(status: Enum) -> str:
