@@ -15,7 +15,7 @@ from tiebreak.operation.metrics import Metrics
 
 _ROOT = Path(__file__).resolve().parents[1]
 FILE = _ROOT / "docs" / "operating.md"
-_SNAPSHOT = _ROOT / "contracts" / ".gas-snapshot" / "GasTest.json"
+_SNAPSHOTS = _ROOT / "contracts" / ".gas-snapshot"
 PRICES = (1, 10, 50)
 """Prices of gas in gwei: quiet days, usual days, and days on which everybody wants in."""
 
@@ -47,7 +47,8 @@ def metrics_table() -> str:
 
 def gas_table() -> str:
     """Gas of every call, and what it costs."""
-    measured = {name: int(gas) for name, gas in json.loads(_SNAPSHOT.read_text()).items()}
+    measured = _measured("GasTest.json")
+    measured |= {f"where audits are paid: {name}": gas for name, gas in _measured("MarketGasTest.json").items()}
     measured["a whole dispute, both sides, as roles reckon with it"] = DISPUTE_GAS
     head = "".join(f" at {price} gwei |" for price in PRICES)
     rows = [
@@ -55,6 +56,10 @@ def gas_table() -> str:
         for name, gas in measured.items()
     ]
     return f"| call | gas |{head}\n| --- | ---: |{' ---: |' * len(PRICES)}\n" + "".join(rows)
+
+
+def _measured(snapshot: str) -> dict[str, int]:
+    return {name: int(gas) for name, gas in json.loads((_SNAPSHOTS / snapshot).read_text()).items()}
 
 
 if __name__ == "__main__":
