@@ -28,6 +28,8 @@ DIVERGENCE = (
     "for another GPU"
 )
 """OVT, Table 6, ten pairs of models."""
+ORDER_BY_HARDWARE = 133.2 / 1.1
+"""OVT, Table 6: distance of the weights by another order of the data / by another GPU."""
 PROOF_SYSTEMS = {
     "logistic": (
         "72 s and 350 MB an epoch (OVT, section 6.2, after a summary of the authors' talk); prover 10 minutes online "
