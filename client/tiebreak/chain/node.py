@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from eth_typing import ChecksumAddress
 
@@ -313,7 +314,8 @@ class ChainNode:
 
 
 def connect(location: str, *, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
-    """The chain at `location`: an http(s) URL of a node, or the word ``embedded`` for a fresh chain in this process.
+    """The chain at `location`: an http(s) or ws(s) URL of a node, the path of its socket (it has a slash, or ends in
+    ``.ipc``), or the word ``embedded`` for a fresh chain in this process.
 
     stop: ends every request and every wait for this chain at once, with Stopped.
 
@@ -324,12 +326,29 @@ def connect(location: str, *, confirmations: int = 0, stop: threading.Event | No
         from tiebreak.chain.embedded import EmbeddedChain
 
         return ChainNode(EmbeddedChain(), confirmations=confirmations, stop=stop)
-    node = ChainNode(HttpTransport(location, stop=stop), confirmations=confirmations, stop=stop)
+    node = ChainNode(_transport(location, stop), confirmations=confirmations, stop=stop)
     try:
         node.chain_id  # noqa: B018  an address where nobody answers is noticed here, not in the middle of something
     except (InvalidAnswer, RpcRefused) as error:
         raise ChainUnavailable(f"{node.name} is not an Ethereum node: check the address.") from error
     return node
+
+
+def _transport(location: str, stop: threading.Event | None) -> Transport:
+    scheme = location.partition("://")[0]
+    if scheme in ("http", "https"):
+        return HttpTransport(location, stop=stop)
+    # Imported here because most commands do without.
+    from tiebreak.chain.sockets import IpcTransport, WebSocketTransport
+
+    if scheme in ("ws", "wss"):
+        return WebSocketTransport(location, stop=stop)
+    if "://" not in location and ("/" in location or location.endswith(".ipc")):
+        return IpcTransport(Path(location), stop=stop)
+    raise ChainUnavailable(
+        "the chain's address is neither an http(s) or ws(s) URL nor the path of a socket: use the form "
+        "http://127.0.0.1:8545, ws://127.0.0.1:8546 or /path/to/node.ipc."
+    )
 
 
 def _tag(block: int | None) -> str:

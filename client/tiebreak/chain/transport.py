@@ -1,4 +1,4 @@
-"""Transports of JSON-RPC requests to a node: over HTTP, or by a call into the chain inside this process."""
+"""Transports of JSON-RPC requests to a node: what all of them do, and HTTP; `sockets` has WebSocket and IPC."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import random
 import threading
 import time
 import urllib.parse
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Protocol
 
 import requests
@@ -32,41 +34,37 @@ class Transport(Protocol):
         """Returns the JSON value `result`. Raises RpcRefused, ChainUnavailable, InvalidAnswer."""
 
 
-class HttpTransport:
-    """JSON-RPC over HTTP(S).
+class RepeatingTransport(ABC):
+    """JSON-RPC over any means that carries bytes there and back; subclasses say which.
 
     `timeout`: seconds that one attempt may take in all, from the look-up of the name to the last byte. `deadline`:
     seconds for all attempts at one request together. `attempts`: how often a request is tried when the network, or a
     busy node (status 429 and 5xx, an answer that breaks off), fails. Every request may be repeated: reading is
     harmless, and a signed transaction counts once however often it is sent. `stop`: ends every request at once, with
-    Stopped. Raises ChainUnavailable if `url` is not an http(s) URL.
+    Stopped.
     """
 
     def __init__(
         self,
-        url: str,
+        name: str,
         *,
         timeout: float = 10.0,
         deadline: float = 30.0,
         attempts: int = 5,
         stop: threading.Event | None = None,
     ) -> None:
-        parts = urllib.parse.urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise ChainUnavailable("the chain's address is not an http(s) URL: use the form http://127.0.0.1:8545.")
-        # Hosted nodes have their API key in the path or in the user part, so messages show neither.
-        self._name = f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port else "")
-        self._url = url
+        """name: of the node in messages, which show it; without secrets."""
+        self._name = name
         self._timeout = timeout
         self._deadline = deadline
         self._attempts = attempts
         self._stop = stop
-        self._session = requests.Session()
         self._ids = itertools.count(1)
+
+    @abstractmethod
+    def _exchange(self, body: bytes, ends: float) -> bytes:
+        """Sends one request and returns its answer, of little more than `MAX_ANSWER` bytes at most. Runs in a thread
+        that is left behind at the instant `ends` of time.monotonic. Raises Transient, InvalidAnswer."""
 
     @property
     def name(self) -> str:
@@ -81,7 +79,7 @@ class HttpTransport:
                 return self._attempt(method, request_id, body, min(self._timeout, ends - time.monotonic()))
             except Halted as error:
                 raise self._stopped(method) from error
-            except _Transient as error:
+            except Transient as error:
                 wait = max(error.after, min(5.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
                 if attempt >= self._attempts or time.monotonic() + wait >= ends:
                     raise self._hopeless(method, error) from error
@@ -93,9 +91,9 @@ class HttpTransport:
 
     def _attempt(self, method: str, request_id: int, body: bytes, seconds: float) -> object:
         try:
-            raw = within(seconds, self._stop, lambda: self._post(body, time.monotonic() + seconds))
+            raw = within(seconds, self._stop, lambda: self._exchange(body, time.monotonic() + seconds))
         except TooLate as error:
-            raise _Transient(f"more than {self._timeout:g} seconds") from error
+            raise Transient(f"more than {self._timeout:g} seconds") from error
         return self._result(method, request_id, raw)
 
     def _stopped(self, method: str) -> Stopped:
@@ -108,36 +106,6 @@ class HttpTransport:
             f"no usable answer from the chain at {self._name} to {method} ({error}): start the node, or check the "
             "address."
         )
-
-    def _post(self, body: bytes, ends: float) -> bytes:
-        try:
-            with self._session.post(
-                self._url,
-                data=body,
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
-                timeout=self._timeout,
-                stream=True,
-                allow_redirects=False,
-            ) as answer:
-                raw = bytearray()
-                # In pieces, so that this thread ends when nobody waits for it any more.
-                while len(raw) <= MAX_ANSWER and (piece := answer.raw.read1(1 << 16, decode_content=False)):
-                    raw += piece
-                    if time.monotonic() > ends:
-                        raise _Transient("a slow answer")
-                status = answer.status_code
-                # A read with a limit ends quietly where the connection does.
-                missing = answer.raw.length_remaining if len(raw) <= MAX_ANSWER else None
-                after = answer.headers.get("Retry-After", "")
-        except urllib3.exceptions.ProtocolError as error:
-            raise _Transient("the connection broke off") from error
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise _Transient(type(error).__name__) from error
-        if missing:
-            raise _Transient("the connection broke off")
-        if status == 429 or (status >= 500 and b'"jsonrpc"' not in raw):
-            raise _Transient(f"status {status}", min(float(after), 60.0) if after.isdecimal() else 0.0)
-        return bytes(raw)
 
     def _result(self, method: str, request_id: int, raw: bytes) -> object:
         if len(raw) > MAX_ANSWER:
@@ -155,7 +123,70 @@ class HttpTransport:
         return answer["result"]
 
 
-class _Transient(ChainError):
+class HttpTransport(RepeatingTransport):
+    """JSON-RPC over HTTP(S). Raises ChainUnavailable if `url` is not an http(s) URL."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 10.0,
+        deadline: float = 30.0,
+        attempts: int = 5,
+        stop: threading.Event | None = None,
+    ) -> None:
+        name = shown_url(url, ("http", "https"))
+        if name is None:
+            raise ChainUnavailable("the chain's address is not an http(s) URL: use the form http://127.0.0.1:8545.")
+        super().__init__(name, timeout=timeout, deadline=deadline, attempts=attempts, stop=stop)
+        self._url = url
+        self._session = requests.Session()
+
+    def _exchange(self, body: bytes, ends: float) -> bytes:
+        try:
+            with self._session.post(
+                self._url,
+                data=body,
+                headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
+                timeout=self._timeout,
+                stream=True,
+                allow_redirects=False,
+            ) as answer:
+                raw = bytearray()
+                # In pieces, so that this thread ends when nobody waits for it any more.
+                while len(raw) <= MAX_ANSWER and (piece := answer.raw.read1(1 << 16, decode_content=False)):
+                    raw += piece
+                    if time.monotonic() > ends:
+                        raise Transient("a slow answer")
+                status = answer.status_code
+                # A read with a limit ends quietly where the connection does.
+                missing = answer.raw.length_remaining if len(raw) <= MAX_ANSWER else None
+                after = answer.headers.get("Retry-After", "")
+        except urllib3.exceptions.ProtocolError as error:
+            raise Transient("the connection broke off") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise Transient(type(error).__name__) from error
+        if missing:
+            raise Transient("the connection broke off")
+        if status == 429 or (status >= 500 and b'"jsonrpc"' not in raw):
+            raise Transient(f"status {status}", min(float(after), 60.0) if after.isdecimal() else 0.0)
+        return bytes(raw)
+
+
+def shown_url(url: str, schemes: Sequence[str]) -> str | None:
+    """The part of a URL that may be shown; None if it is none of these schemes, or has no host. Hosted nodes have their
+    API key in the path or in the user part."""
+    parts = urllib.parse.urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in schemes or not parts.hostname:
+        return None
+    return f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port else "")
+
+
+class Transient(ChainError):
     """A failure that is worth another try, `after` so many seconds at the earliest."""
 
     def __init__(self, why: str, after: float = 0.0) -> None:
@@ -163,7 +194,7 @@ class _Transient(ChainError):
         super().__init__(why)
 
 
-class _Broken(_Transient):
+class _Broken(Transient):
     """An answer that is no JSON, mostly because it was cut off on its way."""
 
 

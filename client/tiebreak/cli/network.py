@@ -42,7 +42,13 @@ class ChainOptions:
     """A node of the chain, and when its blocks count as final."""
 
     chain: Annotated[
-        str, typer.Option(envvar="TIEBREAK_CHAIN", metavar="URL", help="JSON-RPC node.", rich_help_panel=_PANEL)
+        str,
+        typer.Option(
+            envvar="TIEBREAK_CHAIN",
+            metavar="URL|PATH",
+            help="JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket.",
+            rich_help_panel=_PANEL,
+        ),
     ] = DEFAULT_CHAIN
     confirmations: Annotated[
         int | None,

@@ -21,6 +21,9 @@ from tiebreak.chain.errors import printable
 COLUMNS = 80
 """Width of what is printed for people, which every terminal has."""
 
+_UNBOUNDED = 1 << 20
+"""Width in a file or a pipe, where nothing is folded."""
+
 _SECONDS_BETWEEN_LINES = 10.0
 """Time between lines of progress in a file or a pipe."""
 
@@ -54,7 +57,8 @@ def _plain(value: object) -> object:
 
 def show_facts(title: str, facts: Mapping[str, object]) -> None:
     """Prints a title and aligned lines of name and value, for people. Values are never cut, to be copied."""
-    show_lines(facts_text(title, facts))
+    console = results()
+    console.print(facts_text(title, facts, COLUMNS if console.is_terminal else _UNBOUNDED), soft_wrap=True)
 
 
 def show_lines(text: Text) -> None:
@@ -62,20 +66,20 @@ def show_lines(text: Text) -> None:
     results().print(text, soft_wrap=True)
 
 
-def facts_text(title: str, facts: Mapping[str, object]) -> Text:
-    """A title and aligned lines of name and value, `COLUMNS` wide where the values' words allow it. A value that does
+def facts_text(title: str, facts: Mapping[str, object], columns: int = COLUMNS) -> Text:
+    """A title and aligned lines of name and value, `columns` wide where the values' words allow it. A value that does
     not fit beside its name stands below it; no word (a hash, an address) is ever cut."""
     width = max(map(len, facts), default=0)
     text = Text(printable(title), style="bold")
     for name, value in facts.items():
         shown = "0x" + value.hex() if isinstance(value, bytes) else printable(str(value))
         text.append(f"\n  {name:<{width}}", style="dim")
-        if width + len(shown) + 4 <= COLUMNS:
+        if width + len(shown) + 4 <= columns:
             text.append(f"  {shown}", style="default")
             continue
-        lines = textwrap.wrap(shown, COLUMNS - width - 4, break_long_words=False, break_on_hyphens=False) or [""]
-        if any(width + len(line) + 4 > COLUMNS for line in lines):
-            indent, lines = 4, textwrap.wrap(shown, COLUMNS - 4, break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(shown, columns - width - 4, break_long_words=False, break_on_hyphens=False) or [""]
+        if any(width + len(line) + 4 > columns for line in lines):
+            indent, lines = 4, textwrap.wrap(shown, columns - 4, break_long_words=False, break_on_hyphens=False)
             text.append("\n" + " " * indent + lines[0], style="default")
         else:
             indent = width + 4

@@ -108,7 +108,8 @@ class Watchman:
 
     def ended(self, why: str) -> None:
         """Calls a person because the role has ended by an error. why: a sentence."""
-        self._call(Alert(cause=Cause.ROLE_ENDED, text=why.rstrip(".")))
+        # The command says it on standard error; of a role that never began there is nothing else to be told.
+        self._call(Alert(cause=Cause.ROLE_ENDED, text=why.rstrip(".")), show=self._context is not None)
 
     # What the watchman does.
 
@@ -192,9 +193,11 @@ class Watchman:
         is_ready = now.chain_error == "" and not now.probe.store_error
         return is_ready, {"role": self._role, "chain": now.chain_error or "", "store": now.probe.store_error or ""}
 
-    def _call(self, alert: Alert) -> None:
+    def _call(self, alert: Alert, *, show: bool = True) -> None:
         text = f"{'resolved: ' if alert.resolved else ''}{alert.cause.value}: {alert.text}"
-        self.notice(Notice(role=self._role, what=What.ALERT, text=text, job=alert.job, game=alert.game, at=alert.at))
+        if show:
+            notice = Notice(role=self._role, what=What.ALERT, text=text, job=alert.job, game=alert.game, at=alert.at)
+            self.notice(notice)
         if self._metrics is not None and not alert.resolved:
             self._metrics.alert(alert.cause)
         if self._messenger is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,14 @@ Run = Callable[..., Result]
 
 
 def refused(result: Result, *parts: str, code: int = 1) -> str:
-    """The one sentence with which a command has failed; it has to contain all the parts."""
+    """The one sentence with which a command has failed, as text or as JSON; it has to contain all the parts."""
     assert result.exit_code == code, result.output
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr
+    if lines[0].startswith("{"):
+        error = json.loads(lines[0])["error"]
+        assert error["exit_code"] == code
+        lines[0] = f"Error: {error['message']}"
     assert lines[0].startswith("Error: ") and lines[0].endswith("."), lines[0]
     assert "Traceback" not in result.output
     assert result.stdout == ""
