@@ -232,8 +232,9 @@ def _drift(found: dict[str, Any]) -> str:
     order, hardware = (apart[f"{name}, plain FP32"]["weights"] for name in ("order of the data", "hardware A and B"))
     text = (
         f"In the weights the order of the data counts {published.ORDER_BY_HARDWARE:.0f} times as much there as the "
-        f"hardware, and here {order / hardware:,.3g} times, after {found['steps']} steps from random weights. The "
-        f"distance of A and B is {curve[0]:.2g} after the first of them and {curve[-1] / curve[0]:.4g} times that after the last"
+        f"hardware, and here {order / hardware:,.3g} times, after {found['steps']} steps from random weights. "
+        f"The distance of A and B is {curve[0]:.2g} after the first of them and {curve[-1] / curve[0]:.4g} times that "
+        "after the last"
     )
     if losses := found.get("losses"):
         text += f", while the loss goes from {losses[0]:.3g} to {losses[-1]:.3g}"
