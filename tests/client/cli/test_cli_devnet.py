@@ -29,7 +29,12 @@ class Process:
     def __init__(self, *words: object) -> None:
         command = [sys.executable, "-m", "tiebreak.cli.app", "devnet", "--port", "0", "--json", *map(str, words)]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ),
+            start_new_session=True,
         )
         assert self.process.stdout is not None and self.process.stderr is not None
         line = self.process.stdout.readline()
@@ -37,9 +42,13 @@ class Process:
         self.said: dict[str, Any] = json.loads(line)
         self.environment = {"TIEBREAK_CHAIN": self.said["chain"], "TIEBREAK_CONTRACT": self.said["contract"]}
 
-    def end(self) -> None:
-        """Ends it as a shell or systemd would; it has to end well and to print nothing more."""
-        self.process.send_signal(signal.SIGTERM)
+    def end(self, *, by_ctrl_c: bool = False) -> None:
+        """Ends it as a supervisor would, or as a terminal does, which tells anvil as well; it has to end well and to
+        print nothing more."""
+        if by_ctrl_c:
+            os.killpg(self.process.pid, signal.SIGINT)
+        else:
+            self.process.send_signal(signal.SIGTERM)
         output, errors = self.process.communicate(timeout=20)
         assert (self.process.returncode, output, errors) == (0, "", "")
 
@@ -73,7 +82,7 @@ def test_a_kept_chain_has_the_same_contract_and_clock_again(run: Run, tmp_path: 
     assert json.loads(moved.stdout)["balances_wei"] == funded
     before = json.loads(moved.stdout)["timestamp"]
     refused(run("devnet", "--port", port, "--fund", STRANGERS[0], "--state", state), "already", code=2)
-    devnet.end()
+    devnet.end(by_ctrl_c=True)
     assert not (state / "environment").exists()
 
     again = Process("--state", state)
