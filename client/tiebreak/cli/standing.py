@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from roundlog.commitments import depth_of
 
-from tiebreak.chain.records import JobStatus, Level, Outcome, Phase, Side
+from tiebreak.chain.records import AuditStatus, JobStatus, Level, Outcome, Phase, Side
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
     from roundlog.spec import TrainingSpec
 
     from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.records import GameView, JobView
+    from tiebreak.chain.records import AuditView, GameView, JobView
 
 ROUND_GAS = 80_000
 OPENING_GAS = 170_000
@@ -25,6 +25,11 @@ PROOF_GAS = 3_000_000
 
 _CHUNK_DEPTH, _PARTIAL_DEPTH = 17, 6
 """Depths of the last two levels while they are not known: the largest that a proof of 3,000,000 gas goes with."""
+
+
+_CLAIMED = (JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
+_UNDECIDED = (JobStatus.OPEN, *_CLAIMED)
+"""Statuses in which the contract holds a trainer's bond, and those in which it holds the reward."""
 
 
 class Part(StrEnum):
@@ -53,8 +58,9 @@ class GameStanding:
 
     @property
     def bond(self) -> int:
-        """This side's bond that the game holds; a trainer's is held by the job."""
-        return self.view.challenger_bond if self.side is Side.CHALLENGER and self.view.bond_held else 0
+        """This side's bond that the game holds, if this side has begun it; a trainer's is held by the job."""
+        began = Side.TRAINER if self.view.is_appeal else Side.CHALLENGER
+        return self.view.challenger_bond if self.side is began and self.view.bond_held else 0
 
     @property
     def spent(self) -> int:
@@ -74,31 +80,39 @@ class GameStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStanding:
-    """A job with the parts that an account plays in it, and its games."""
+    """A job with the parts that an account plays in it, its games, and the account's own bonded audit."""
 
     number: int
     view: JobView
     parts: tuple[Part, ...]
     games: tuple[GameStanding, ...]
+    audit: AuditView | None = None
 
     @property
     def bond(self) -> int:
         """Wei of this account that are held as bonds."""
-        held = self.view.status is JobStatus.CLAIMED and Part.TRAINER in self.parts
-        return (self.view.terms.trainer_bond if held else 0) + sum(game.bond for game in self.games)
+        terms = self.view.terms
+        trainers = terms.trainer_bond if self.view.status in _CLAIMED and Part.TRAINER in self.parts else 0
+        attested = terms.attestation_bond if self.collects else 0
+        return trainers + attested + sum(game.bond for game in self.games)
+
+    @property
+    def collects(self) -> bool:
+        """Whether the account's audit has a bond that `collect` may return, now or later."""
+        if self.audit is None or self.audit.status not in (AuditStatus.SEALED, AuditStatus.ATTESTED):
+            return False
+        return self.audit.status is AuditStatus.SEALED or not self.view.audits.lost
 
     @property
     def escrow(self) -> int:
-        """Wei of this account that are held as the reward."""
-        held = self.view.status in (JobStatus.OPEN, JobStatus.CLAIMED) and Part.CUSTOMER in self.parts
-        return self.view.terms.reward if held else 0
+        """Wei of this account that are held as the reward and the audit fee."""
+        held = self.view.status in _UNDECIDED and Part.CUSTOMER in self.parts
+        return self.view.terms.reward + self.view.terms.audit_fee if held else 0
 
     @property
     def live(self) -> bool:
         """Whether anything can still happen to it."""
-        return self.view.status in (JobStatus.OPEN, JobStatus.CLAIMED) or any(
-            game.view.bond_held for game in self.games
-        )
+        return self.view.status in _UNDECIDED or self.collects or any(game.view.bond_held for game in self.games)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,14 +187,18 @@ class Reader:
 def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -> JobStanding:
     view = game.job(number)
     games = tuple(_games(game, number, view, account))
+    audits = game.audits_of(number) if view.audits.count and account is not None else []
+    audit = next((one for one in audits if one.auditor == account), None)
     plays = {
         Part.CUSTOMER: view.customer == account,
-        Part.TRAINER: bool(view.claim.committed_at) and view.claim.trainer == account,
-        Part.AUDITOR: any(one.side is Side.CHALLENGER for one in games)
+        Part.TRAINER: view.claim.trainer == account,
+        Part.AUDITOR: audit is not None
+        or any(one.side is Side.CHALLENGER for one in games)
         or (view.attestations > 0 and account is not None and game.has_attested(number, account)),
         Part.REFEREE: view.spec.referee == account and any(one.view.phase is Phase.REFEREE for one in games),
     }
-    return JobStanding(number=number, view=view, games=games, parts=tuple(part for part, does in plays.items() if does))
+    parts = tuple(part for part, does in plays.items() if does)
+    return JobStanding(number=number, view=view, games=games, parts=parts, audit=audit)
 
 
 def _games(game: VerificationGame, job: int, view: JobView, account: ChecksumAddress | None) -> Iterator[GameStanding]:

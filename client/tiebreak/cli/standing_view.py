@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.records import JobStatus, Side
+from tiebreak.chain.records import AuditStatus, JobStatus, JobView, Outcome, Side
 from tiebreak.cli import output
 from tiebreak.cli.standing import GameStanding, JobStanding, Part, Standing
 from tiebreak.cli.views import deadline, next_move, plain_game, plain_job
@@ -64,18 +64,49 @@ def next_step(job: JobStanding, now: int) -> str:
     for game in job.games:
         if game.deadline is not None:
             return f"your move in game {game.number}, {deadline(game.deadline, now)}"
-        if game.bond and not game.live:
+        if game.bond and game.view.outcome is Outcome.VOID:
             return f"the bond of game {game.number} returns (releaseBond)"
     if view.status is JobStatus.OPEN:
         late = now > view.commit_deadline
-        return "over: nobody has committed (reclaim)" if late else f"commit, {deadline(view.commit_deadline, now)}"
+        return "over: nobody has committed (reclaim)" if late else _by("commit", view.commit_deadline, now)
+    if view.status is JobStatus.SEALED:
+        return _sealed(view, now)
     if view.status is JobStatus.CLAIMED:
-        if view.live_games or view.queued_games:
-            waiting = f", {view.queued_games} queued" if view.queued_games else ""
-            return f"{view.live_games} {'game' if view.live_games == 1 else 'games'} live{waiting}"
-        late = now > view.claim.challenge_deadline
-        return "finalize" if late else f"final {deadline(view.claim.challenge_deadline, now)}, unless challenged"
-    return "over"
+        return _claimed(job, now)
+    if view.status is JobStatus.APPEALABLE:
+        late = now > view.audits.appeal_deadline
+        return _playing(view) or ("finalize" if late else _by("appeal", view.audits.appeal_deadline, now))
+    return "the bond of your audit returns (collect)" if job.collects else "over"
+
+
+def _sealed(view: JobView, now: int) -> str:
+    if now <= view.audits.audit_deadline:
+        return _by("seal audits", view.audits.audit_deadline, now)
+    late = now > view.audits.opening_deadline
+    return (
+        "over: the claim was not opened (reclaim)" if late else _by("open the claim", view.audits.opening_deadline, now)
+    )
+
+
+def _claimed(job: JobStanding, now: int) -> str:
+    view = job.view
+    if job.audit is not None and job.audit.status is AuditStatus.SEALED and now <= view.audits.audit_opening_deadline:
+        return _by("open your audit", view.audits.audit_opening_deadline, now)
+    if playing := _playing(view):
+        return playing
+    late = now > view.claim.challenge_deadline
+    return "finalize" if late else f"final {deadline(view.claim.challenge_deadline, now)}, unless challenged"
+
+
+def _playing(view: JobView) -> str:
+    if not view.live_games and not view.queued_games:
+        return ""
+    waiting = f", {view.queued_games} queued" if view.queued_games else ""
+    return f"{view.live_games} {'game' if view.live_games == 1 else 'games'} live{waiting}"
+
+
+def _by(what: str, instant: int, now: int) -> str:
+    return f"{what}, {deadline(instant, now)}"
 
 
 def games_text(standing: Standing) -> Iterator[RenderableType]:
