@@ -35,17 +35,15 @@ SAMPLE = 1 << 16
 
 
 class Watched:
-    """Another rounding, with every approximation shown to `see` (index, y) first."""
+    """Another rounding. `see` is shown the index, the FP64 approximation and the result of every inexact operator."""
 
     def __init__(self, inner: Rounding, see: Callable[[int, torch.Tensor, torch.Tensor], None]) -> None:
         self.inner = inner
         self.see = see
 
-    def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
-    ) -> tuple[torch.Tensor, bool]:
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         result = self.inner.round(index, operator, inputs, attributes)
-        self.see(index, operator.approximate(inputs, attributes), result[0])
+        self.see(index, operator.approximate(inputs, attributes), result)
         return result
 
 
@@ -153,6 +151,7 @@ def audit(ask: dict[str, Any]) -> dict[str, Any]:
     corrections: dict[int, int] = {}
 
     def see(index: int, y: torch.Tensor, result: torch.Tensor) -> None:
+        assert y.shape == result.shape  # or a broadcast would count what nobody has computed
         corrections[index] = int((round_to_bits(y, bits) != result).sum())
 
     follower: Follower | ThresholdFollower = ThresholdFollower(4, bits)
