@@ -141,7 +141,9 @@ def test_a_role_that_ends_by_an_error_leaves_no_work_behind(workshop: Threads) -
     """Whoever runs a role in a longer process would be left with a training that nobody waits for."""
     desk = SimpleNamespace(look=lambda: None, flush=lambda: False, is_busy=False)
     contract = SimpleNamespace(node=SimpleNamespace(stop=None))
-    context = SimpleNamespace(contract=contract, desk=desk, workshop=workshop, notify=ignore, clock=time.monotonic)
+    context = SimpleNamespace(
+        contract=contract, desk=desk, workshop=workshop, notify=ignore, on_look=ignore, clock=time.monotonic
+    )
     with pytest.raises(MachineError):
         Broken(cast(RoleContext, context)).run(poll=0.001)
     assert workshop.close(0.0), "its run has ended"
