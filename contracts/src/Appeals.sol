@@ -57,6 +57,7 @@ library Appeals {
             ledger.credit(game.appellant, bond + job.terms.attestationBond);
         }
         // INVARIANT: the verdict still stands, so the next appeal starts now, in its turn.
+        // slither-disable-next-line unused-return
         job.startNext(games);
     }
 

@@ -79,6 +79,7 @@ library Auditing {
             return;
         }
         if (audited == AuditStatus.ATTESTED && status == JobStatus.FINAL) {
+            // slither-disable-next-line unused-return
             (uint256 each,) = Bonds.share(job.terms.auditFee, job.attestations);
             amount += each;
         } else {

@@ -47,6 +47,7 @@ library Bonds {
     }
 
     /// @notice What each of `count` attestations gets of the audit fee. The rest, less than `count` wei, is the customer's.
+    // slither-disable-next-line divide-before-multiply
     function share(uint256 fee, uint256 count) internal pure returns (uint256 each, uint256 rest) {
         each = fee / count;
         rest = fee - each * count;

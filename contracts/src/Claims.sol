@@ -165,6 +165,7 @@ library Claims {
         create(job, games[gameId], id, msg.sender, roots);
         emit IVerificationGame.Challenged(id, gameId, msg.sender, roots[1]);
         job.enter(games, gameId);
+        // slither-disable-next-line unused-return
         job.startNext(games);
     }
 
@@ -181,6 +182,7 @@ library Claims {
         (game.isAppeal, game.appellant) = (true, msg.sender);
         emit IVerificationGame.Appealed(id, gameId, msg.sender);
         job.enterAppeal(game, gameId);
+        // slither-disable-next-line unused-return
         job.startNext(games);
     }
 

@@ -46,6 +46,7 @@ library Verdicts {
             ledger.credit(job.customer, lost.quarter);
             ledger.burn(gameId, lost.burnt);
             // INVARIANT: the claim still stands, so the next game starts now, in its turn.
+            // slither-disable-next-line unused-return
             job.startNext(games);
             return;
         }
@@ -109,6 +110,7 @@ library Verdicts {
         emit IVerificationGame.ClaimFinal(id, trainer, job.claim.finalStateRoot);
         ledger.credit(trainer, uint256(job.terms.reward) + job.terms.trainerBond);
         if (job.terms.attestationsNeeded == 0) return;
+        // slither-disable-next-line unused-return
         (, uint256 rest) = Bonds.share(job.terms.auditFee, job.attestations);
         if (rest != 0) ledger.credit(job.customer, rest);
     }
