@@ -5,8 +5,11 @@ from __future__ import annotations
 
 def in_ether(amount: int) -> str:
     """Wei for people, exact: `1.5 ether`, `7 wei`."""
-    if 0 < abs(amount) < 10**9:
-        return f"{amount} wei"
+    return f"{amount} wei" if 0 < abs(amount) < 10**9 else exact_ether(amount)
+
+
+def exact_ether(amount: int) -> str:
+    """Wei as ether, exact, however little they are."""
     whole, rest = divmod(abs(amount), 10**18)
     digits = f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
     return f"{'-' if amount < 0 else ''}{digits} ether"
@@ -14,9 +17,14 @@ def in_ether(amount: int) -> str:
 
 def in_time(span: int) -> str:
     """Seconds for people, exact: `1d 2h`, `90s` as `1m 30s`."""
+    return " ".join(f"{count}{unit}" for count, unit in by_unit(span)) or "0s"
+
+
+def by_unit(seconds: int) -> list[tuple[int, str]]:
+    """Days, hours, minutes and seconds of a span, the largest first, without those of which there are none."""
     parts = []
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, span = divmod(span, length)
+        count, seconds = divmod(seconds, length)
         if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts) or "0s"
+            parts.append((count, unit))
+    return parts

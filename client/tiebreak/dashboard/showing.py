@@ -9,6 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
+from tiebreak.amounts import by_unit, exact_ether
 from tiebreak.chain.errors import printable
 from tiebreak.chain.record_methods import ANYONE
 from tiebreak.dashboard.words import POLICIES, field_words, name_words
@@ -66,21 +67,9 @@ def ether(wei: int) -> str:
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
 
 
-def exact_ether(wei: int) -> str:
-    whole, rest = divmod(abs(wei), 10**18)
-    digits = f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
-    return f"{'-' if wei < 0 else ''}{digits} ether"
-
-
 def span(seconds: int) -> str:
     """A time by its two largest units: `2d 3h`, `4m 5s`."""
-    parts = []
-    rest = abs(seconds)
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, rest = divmod(rest, length)
-        if count:
-            parts.append(f"{count:,}{unit}")
-    return " ".join(parts[:2]) or "0s"
+    return " ".join(f"{count:,}{unit}" for count, unit in by_unit(abs(seconds))[:2]) or "0s"
 
 
 def instant(seconds: int) -> str:

@@ -25,6 +25,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tiebreak.amounts import exact_ether
 from tiebreak.chain.errors import ChainError
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.lookout import Sight
@@ -122,7 +123,7 @@ class _Pages:
         )
         self._templates.filters |= {
             "ether": showing.ether,
-            "exact": showing.exact_ether,
+            "exact": exact_ether,
             "span": showing.span,
             "instant": showing.instant,
             "hexed": showing.hexed,
