@@ -17,7 +17,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import end_overdue, start_waiting
+from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.stops import confirm_stop
@@ -101,11 +101,7 @@ class AuditorRole(JobRole):
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
-        deadline = posted.audits.appeal_deadline
-        if self.context.now() <= deadline:
-            return Progress(state="waits for appeals", until=deadline + 1)
-        self.order("finalize", "finalize", self.job, job=self.job)
-        return Progress(state="finalizes")
+        return end_appeals(self, posted)
 
     def _during_claim(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}

@@ -20,7 +20,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.overdue import end_overdue, start_waiting
+from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Lane
 
@@ -158,11 +158,7 @@ class CustomerRole(JobRole):
         if games := posted.live_games + posted.queued_games:
             end_overdue(self, self.context.desk.games_of(self.job))
             return Progress(state=f"waits for {games} appeals")
-        deadline = posted.audits.appeal_deadline
-        if self.context.now() <= deadline:
-            return Progress(state="waits for appeals", until=deadline + 1)
-        self.order("finalize", "finalize", self.job, job=self.job)
-        return Progress(state="finalizes")
+        return end_appeals(self, posted)
 
     def _collect(self, posted: JobView) -> Progress:
         duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)

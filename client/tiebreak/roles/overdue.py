@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from tiebreak.chain.records import GameView, JobView, Side
 from tiebreak.game import ClaimTimeout, timeout_is_due
 from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import Progress
 from tiebreak.roles.player import describe
 
 HEAD_START = 2
@@ -21,6 +22,15 @@ def start_waiting(role: JobRole, posted: JobView) -> None:
     free = posted.live_games < posted.terms.concurrent_games
     if opened and posted.queued_games and free and role.context.now() > opened:
         role.order("start the next game", "startGame", role.job, job=role.job)
+
+
+def end_appeals(role: JobRole, posted: JobView) -> Progress:
+    """Has a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is live."""
+    deadline = posted.audits.appeal_deadline
+    if role.context.now() <= deadline:
+        return Progress(state="waits for appeals", until=deadline + 1)
+    role.order("finalize", "finalize", role.job, job=role.job)
+    return Progress(state="finalizes")
 
 
 def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
