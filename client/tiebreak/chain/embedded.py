@@ -172,7 +172,7 @@ class EmbeddedChain:
         try:
             self._record.add(event)
         except DevnetError as error:
-            # What follows a block that is not on record could not be played again, so nothing may follow.
+            # A block that is not on record could not be played again, nor any block after it, so none may follow.
             self._unrecorded = error
             raise
 

@@ -116,7 +116,7 @@ class OneSentenceErrors(TyperGroup):
             if _is_typers_own(error):
                 if not as_json or not hasattr(error, "format_message"):
                     raise
-                # What typer would have shown in a frame, for people.
+                # Typer shows this in a frame, which is for people.
                 _say(_one_line(error.format_message()), "usage", WRONG_USAGE, as_json=True)
                 raise typer.Exit(WRONG_USAGE) from None
             exit_code = error.code if isinstance(error, CommandError) else FAILED

@@ -60,7 +60,7 @@ class Watchman:
         self._attached = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    # What the role tells.
+    # Notices and looks of the role.
 
     def attach(self, context: RoleContext) -> None:
         """Takes the role's surroundings, once chain and store could be reached."""
@@ -111,7 +111,7 @@ class Watchman:
         # The command says it on standard error; of a role that never began there is nothing else to be told.
         self._call(Alert(cause=Cause.ROLE_ENDED, text=why.rstrip(".")), show=self._context is not None)
 
-    # What the watchman does.
+    # The watchman's own rounds.
 
     def start(self) -> None:
         """Begins to judge, and to probe once the role's surroundings are there."""
@@ -174,7 +174,7 @@ class Watchman:
         failed = 0 if self._messenger is None else self._messenger.failed
         return failed + (0 if self._log is None else self._log.lost)
 
-    # What programs may ask.
+    # Questions of programs.
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether the role's loop runs: what a supervisor may restart it for."""
