@@ -84,19 +84,19 @@ class Storages:
         if kind in ("select", "slice"):
             return self._into_part(view, kind, base, value)
         if kind == "diagonal":
-            return diagonal_scatter(c, base, value, *view.args[1:])  # type: ignore[arg-type]
+            return diagonal_scatter(c, base, value, *_arguments(view)[1:])
         return self._into_places(view, base, value)
 
     def _into_part(self, view: fx.Node, kind: str, base: Value, value: Value) -> Value:
-        c = self._context
-        dim = c.dim(int(view.args[1]) if len(view.args) > 1 else 0, c.rank(base))  # type: ignore[arg-type]
+        c, given = self._context, _arguments(view)
+        dim = c.dim(int(given[1]) if len(given) > 1 else 0, c.rank(base))
         size = c.shape(base)[dim]
         if kind == "select":
-            start = int(view.args[2]) % size  # type: ignore[arg-type]
+            start = int(given[2]) % size
             stop = start + 1
             value = c.builder.reshape(value, (*c.shape(base)[:dim], 1, *c.shape(base)[dim + 1 :]))
         else:
-            first, last, every = [*view.args[2:5], None, None, None][:3]
+            first, last, every = [*given[2:5], None, None, None][:3]
             start, stop, step = slice(first, last, every).indices(size)
             stop = max(start, stop)
             if step != 1:
@@ -129,6 +129,11 @@ class Storages:
         return c.builder.reshape(flat, c.shape(base))
 
 
+def _arguments(view: fx.Node) -> tuple[Any, ...]:
+    """The arguments of a node. Their own type is a union of itself, over whose overloads mypy spends minutes."""
+    return view.args
+
+
 def _kind(view: fx.Node) -> str:
     """The name of a view's operator, whether or not it is the in-place form."""
     name = str(view.target).removeprefix("aten.").partition(".")[0]
@@ -145,11 +150,11 @@ def _is_in_place(view: fx.Node) -> bool:
 def _permutation(view: fx.Node, rank: int) -> list[int]:
     kind = _kind(view)
     if kind == "permute":
-        return [int(dim) % rank for dim in view.args[1]]  # type: ignore[union-attr, arg-type]
+        return [int(dim) % rank for dim in _arguments(view)[1]]
     dims = list(range(rank))
     if kind == "t" or not rank:
         return dims[::-1]
-    a, b = (int(dim) % rank for dim in view.args[1:3])  # type: ignore[arg-type]
+    a, b = (int(dim) % rank for dim in _arguments(view)[1:3])
     dims[a], dims[b] = dims[b], dims[a]
     return dims
 
