@@ -20,8 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _CAPTURE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
-LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-"""Folders of code that is not the user's."""
+LIBRARIES = (
+    *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    # This package may lie elsewhere (pip install -e). Its examples are as a user's.
+    *(str(part) for part in sorted(Path(__file__).parent.parent.iterdir()) if part.name != "examples"),
+)
+"""Folders and files of code that is not the user's."""
 
 
 class SourceLines(TorchDispatchMode):

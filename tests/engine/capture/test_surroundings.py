@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from roundlog.capture.decompositions import decompositions
 from roundlog.training.job import Job
 from test_scripts import Net, refused, same, task_of
 from torch import Tensor, nn
@@ -204,6 +205,20 @@ def test_what_a_cache_remembers_from_the_start_stays() -> None:
     known = teacher(), other()
     same(task_of(net(), loss))
     assert (teacher(), other()) == known
+
+
+def test_a_script_that_names_this_package_is_captured_though_it_fills_caches_of_its_own() -> None:
+    """What the step's code can reach includes what starts the training, and so this package, wherever it lies."""
+    decompositions.cache_clear()
+
+    def train_job() -> Job:
+        return Job.from_task(task)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return m(batch["x"]).square().mean() + (0.0 if callable(train_job) else 1.0)
+
+    task = task_of(net(), loss)
+    same(task)
 
 
 def test_a_cache_of_limited_size_that_a_step_fills_further_holds_no_traced_tensors() -> None:
