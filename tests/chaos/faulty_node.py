@@ -103,7 +103,7 @@ class FaultyNode:
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"node": self})
         self._server = _Server(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
     def url(self, name: str) -> str:

@@ -20,6 +20,8 @@ MAX_REQUEST = 2 * 1024 * 1024
 
 _SECONDS_PER_REQUEST = 30.0
 
+_CLOSES_WITHIN = 0.05  # seconds
+
 
 class RpcServer:
     """Serves `chain` at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`.
@@ -35,7 +37,9 @@ class RpcServer:
             if error.errno == errno.EADDRINUSE:
                 raise port_taken(port) from error
             raise DevnetError(f"port {port} cannot be used ({error.strerror}): choose another.") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="devnet", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_CLOSES_WITHIN,), name="devnet", daemon=True
+        )
         self._thread.start()
 
     @property

@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 _SECONDS_PER_REQUEST = 10.0
 
+_CLOSES_WITHIN = 0.05  # seconds
+
 
 class Endpoint:
     """Serves at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`.
@@ -25,7 +27,9 @@ class Endpoint:
     ) -> None:
         handler = type("Handler", (_Handler,), {"metrics": staticmethod(metrics), "health": health})
         self._server = _Server(("127.0.0.1", port), handler)
-        threading.Thread(target=self._server.serve_forever, name="endpoint", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, args=(_CLOSES_WITHIN,), name="endpoint", daemon=True
+        ).start()
 
     @property
     def url(self) -> str:

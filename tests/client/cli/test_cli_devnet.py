@@ -123,7 +123,7 @@ def foreign() -> Iterator[str]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield str(server.server_address[1])
     server.shutdown()
     server.server_close()
