@@ -40,8 +40,15 @@ $(VENV)/.installed-triton: pyproject.toml $(VENV)/.installed-dev
 
 include contracts/contracts.mk
 
-# What a change is tried with again and again: minutes. Every room has some of its tests here.
-test: lint test-python test-contracts-quick
+# What a change is tried with again and again: minutes. Every room has some of its tests here. The three parts run side by side,
+# since the tests of Python wait half of their time; what the other two say comes in one piece when they have ended.
+test: $(VENV)/.installed-dev contracts-tools browser
+	$(MAKE) --no-print-directory -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint test-contracts-quick test-python-live
+
+# Printed as it comes: make keeps back no output of another make.
+.PHONY: test-python-live
+test-python-live:
+	$(MAKE) --no-print-directory test-python
 
 # What a change has to pass besides: tests/slow.toml says which tests those are.
 test-slow: test-slow-python test-contracts slither prove-sample

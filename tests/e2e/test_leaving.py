@@ -250,10 +250,12 @@ def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> No
     world.post(linear_task(3000, 1000))
     context = replace(world.context("trainer"), workshop=Threads())
     trainer = TrainerRole(context, world.job)
+    while not [notice for notice in world.notices if notice.what is What.STEP]:
+        trainer.step()
+        time.sleep(0.02)
     running = threading.Thread(target=trainer.run, kwargs={"poll": 30.0})
     running.start()
-    while not [notice for notice in world.notices if notice.what is What.STEP]:
-        time.sleep(0.02)
+    time.sleep(0.1)  # until it waits, or shortly before
     trainer.stop.set()
     started = time.monotonic()
     running.join(20.0)

@@ -50,7 +50,8 @@ class Process:
         else:
             self.process.send_signal(signal.SIGTERM)
         output, errors = self.process.communicate(timeout=20)
-        assert (self.process.returncode, output, errors) == (0, "", "")
+        assert not errors, errors
+        assert (self.process.returncode, output) == (0, "")
 
 
 def test_it_runs_until_it_is_told_to_end(run: Run) -> None:
