@@ -7,7 +7,8 @@ from typing import Protocol
 
 
 class ContentStore(Protocol):
-    """Publishes and fetches content by CID (strings as `ipfs add` prints them: ``Qm...``).
+    """Publishes and fetches content by CID (strings as `ipfs add --cid-version=1` prints
+    them: ``bafy...``, ``bafk...``; ``Qm...`` of others is read, too).
 
     The same bytes get the same CID from every implementation. Everything added is pinned. Nothing fetched is
     trusted: all readers check every block against its CID and raise `StoreError`s (see

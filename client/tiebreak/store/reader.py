@@ -4,19 +4,20 @@ Checked are: every block against its identifier; every node against the canonica
 promise; names; order and uniqueness of directory entries. Bounded are: content bytes, directory entries, depth, and the
 number of blocks of a file (so that a graph that shares its nodes cannot make a reader visit them exponentially often).
 Cycles cannot be built without breaking SHA-256.
+
+What an interrupted fetch has left on disk is checked against the same identifiers, and only the rest is fetched.
 """
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
-import shutil
-import tempfile
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.deadlines import within as in_time
@@ -30,18 +31,19 @@ from tiebreak.store.dagpb import (
     SYMLINK,
     UnixFsNode,
     decode,
+    encode,
 )
 from tiebreak.store.errors import (
     ContentTooLarge,
     CorruptBlock,
-    DestinationExists,
     FetchTooSlow,
     MalformedContent,
     StoreUnavailable,
     UnsafeName,
-    unusable,
 )
 from tiebreak.store.names import check_name
+from tiebreak.store.staging import Staged
+from tiebreak.store.transfers import Meter, OnTransfer, untold
 
 MAX_ENTRIES = 20_000
 """Most files and directories in one directory tree, on all levels together."""
@@ -60,10 +62,17 @@ StoreUnavailable.
 """
 
 
-def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event | None) -> Fetch:
-    """`fetch` with a deadline `within` seconds from now (None: no deadline), which ends at once when `stop` is set.
+Held = Callable[[Cid, int], bool]
+"""Whether the leaf of a file, of so many bytes, is there already."""
 
-    `what` names the content in messages. Raises FetchTooSlow, StoreUnavailable."""
+
+def limited(
+    block: Callable[[Cid, float | None], bytes], what: str, within: float | None, stop: threading.Event | None
+) -> Fetch:
+    """A `Fetch` with a deadline `within` seconds from now (None: no deadline), which ends at once when `stop` is set.
+
+    `block` gets the seconds that are left. `what` names the content in messages. Raises FetchTooSlow,
+    StoreUnavailable."""
     ends = None if within is None else time.monotonic() + within
 
     def stopped() -> StoreUnavailable:
@@ -74,9 +83,9 @@ def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event
             raise stopped()
         left = None if ends is None else ends - time.monotonic()
         if left is None:
-            return fetch(cid)
+            return block(cid, None)
         try:
-            return in_time(left, stop, lambda: fetch(cid))
+            return in_time(left, stop, lambda: block(cid, left))
         except TooLate as error:
             raise FetchTooSlow(f"{what} did not come within {within:g} seconds: try again later.") from error
         except Halted as error:
@@ -97,62 +106,96 @@ def verified(cid: Cid, block: bytes, source: str) -> bytes:
     return block
 
 
-def read_file(fetch: Fetch, cid: Cid, max_bytes: int) -> Iterator[bytes]:
+def read_file(fetch: Fetch, cid: Cid, max_bytes: int, on_transfer: OnTransfer = untold) -> Iterator[bytes]:
     """Yields the content of a file in pieces, checked block by block.
 
     Raises ContentTooLarge before any content is fetched when the file promises more than `max_bytes` bytes;
     MalformedContent when blocks do not form one file.
     """
-    return _Walk(fetch, max_bytes, MAX_ENTRIES).file(cid)
+    return _Walk(fetch, cid, max_bytes, MAX_ENTRIES, on_transfer).file()
 
 
-def write_file(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int) -> None:
-    """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as
-    well.
-    """
-    with _staged(dest) as partial:
-        _Walk(fetch, max_bytes, MAX_ENTRIES).write_file(cid, fetch(cid), partial.path)
+def write_file(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, on_transfer: OnTransfer = untold) -> None:
+    """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as well."""
+    with Staged(dest, cid) as staged:
+        walk = _Walk(fetch, cid, max_bytes, MAX_ENTRIES, on_transfer)
+        walk.write_file(cid, fetch(cid), staged.path)
+        walk.end()
 
 
-def write_directory(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
+def write_directory(
+    fetch: Fetch,
+    cid: Cid,
+    dest: Path,
+    max_bytes: int,
+    max_entries: int = MAX_ENTRIES,
+    on_transfer: OnTransfer = untold,
+) -> None:
     """Writes the directory `cid` to `dest`, which appears whole or not at all.
 
     `max_bytes` bounds the sum of all file sizes. Raises DestinationExists, ContentTooLarge, UnsafeName,
     MalformedContent.
     """
-    with _staged(dest) as partial:
-        _Walk(fetch, max_bytes, max_entries).write_directory(cid, fetch(cid), partial.path)
+    with Staged(dest, cid) as staged:
+        walk = _Walk(fetch, cid, max_bytes, max_entries, on_transfer)
+        walk.write_directory(cid, fetch(cid), staged.path)
+        walk.end()
 
 
-def reachable(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
-    """Yields every block below and including `cid` once; content is not looked at, only structure."""
-    seen = {cid.digest}
+def blocks(fetch: Fetch, cid: Cid, *, leaves: bool = True) -> Iterator[tuple[Cid, bytes]]:
+    """Yields every block below and including `cid` once, with its bytes; content is not looked at, only structure.
+    `leaves`: whether raw blocks, which have no links, are among them."""
+    # By codec, too: a stranger may link to a node as if it were raw bytes, which would hide what is below it.
+    seen = {(cid.codec, cid.digest)}
     pending = [cid]
     while pending:
         at = pending.pop()
-        yield at
+        if at.codec == RAW and not leaves:
+            continue
         block = fetch(at)
+        yield at, block
         if at.codec == RAW:
             continue
         for link in decode(block, str(at)).links:
-            if link.cid.digest not in seen:
-                seen.add(link.cid.digest)
+            if (key := (link.cid.codec, link.cid.digest)) not in seen:
+                seen.add(key)
                 pending.append(link.cid)
+
+
+def reachable(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
+    """Yields every block below and including `cid` once, after it was fetched."""
+    return (at for at, _ in blocks(fetch, cid))
+
+
+def named(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
+    """Yields the identifier of every block below and including `cid`, some more than once. Raw blocks are not
+    fetched."""
+    yield cid
+    for _, block in blocks(fetch, cid, leaves=False):
+        for link in decode(block, str(cid)).links:
+            yield link.cid
 
 
 class _Walk:
     """One traversal, which counts what it has taken against what the caller allows."""
 
-    def __init__(self, fetch: Fetch, max_bytes: int, max_entries: int) -> None:
+    def __init__(self, fetch: Fetch, root: Cid, max_bytes: int, max_entries: int, on_transfer: OnTransfer) -> None:
         self._fetch = fetch
+        self._root = root
         self._max_bytes = max_bytes
         self._bytes_left = max_bytes
         self._entries_left = max_entries
+        self._on_transfer = on_transfer
+        self._meter: Meter | None = None
+        self._written: set[tuple[int, int]] = set()
 
-    def file(self, cid: Cid) -> Iterator[bytes]:
-        yield from self._file(cid, self._fetch(cid))
+    def file(self) -> Iterator[bytes]:
+        for piece in self._file(self._root, self._fetch(self._root)):
+            assert isinstance(piece, bytes), "nothing is held"
+            yield piece
 
-    def _file(self, cid: Cid, block: bytes) -> Iterator[bytes]:
+    def _file(self, cid: Cid, block: bytes, held: Held | None = None) -> Iterator[bytes | int]:
+        """Yields the content of a file, or the number of bytes that `held` has found already."""
         node = _as_file(cid, block)
         size = _promised_size(cid, node)
         if size > self._bytes_left:
@@ -161,11 +204,17 @@ class _Walk:
                 "allowed: allow more, or ask its publisher for less."
             )
         self._bytes_left -= size
+        if self._meter is None:
+            self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
         blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
-        yield from self._content(cid, node, size, 0, blocks_left)
+        for piece in self._content(cid, node, size, 0, blocks_left, held):
+            yield piece
+            self._meter.add(piece if isinstance(piece, int) else len(piece))
 
-    def _content(self, cid: Cid, node: UnixFsNode, size: int, depth: int, blocks_left: list[int]) -> Iterator[bytes]:
-        """Yields exactly `size` bytes or raises."""
+    def _content(
+        self, cid: Cid, node: UnixFsNode, size: int, depth: int, blocks_left: list[int], held: Held | None
+    ) -> Iterator[bytes | int]:
+        """Yields exactly `size` bytes, or that they are held, or raises."""
         if _promised_size(cid, node) != size:
             raise MalformedContent(
                 f"file block {cid} has another size than its parent promises: ask its publisher to add it again."
@@ -183,15 +232,44 @@ class _Walk:
                 raise MalformedContent(
                     f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it again."
                 )
+            if held is not None and held(link.cid, child_size):
+                yield child_size
+                continue
             child = _as_file(link.cid, self._fetch(link.cid))
-            yield from self._content(link.cid, child, child_size, depth + 1, blocks_left)
+            yield from self._content(link.cid, child, child_size, depth + 1, blocks_left, held)
 
     def write_file(self, cid: Cid, block: bytes, path: Path) -> None:
-        with path.open("xb") as out:
-            for piece in self._file(cid, block):
-                out.write(piece)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        with os.fdopen(descriptor, "r+b") as out:
+            self._claim(os.fstat(out.fileno()), path)
+            for piece in self._file(cid, block, lambda cid, size: _holds(out, cid, size)):
+                if isinstance(piece, int):
+                    out.seek(piece, os.SEEK_CUR)
+                else:
+                    out.write(piece)
+            out.truncate()
             out.flush()
             os.fsync(out.fileno())
+
+    def end(self) -> None:
+        """Reports the end of the transfer."""
+        if self._meter is not None:
+            self._meter.end()
+
+    def _make_directory(self, path: Path) -> None:
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise
+        self._claim(path.lstat(), path)
+
+    def _claim(self, found: os.stat_result, path: Path) -> None:
+        """Takes a file or directory for one entry. Raises FileExistsError if another entry has it."""
+        key = (found.st_dev, found.st_ino)
+        if key in self._written:
+            raise FileExistsError(path)
+        self._written.add(key)
 
     def write_directory(self, cid: Cid, block: bytes, path: Path, depth: int = 0) -> None:
         node = decode(block, str(cid)) if cid.codec != RAW else None
@@ -209,12 +287,14 @@ class _Walk:
         names = [link.name.encode("utf-8") for link in node.links]
         if any(before >= after for before, after in itertools.pairwise(names)):
             raise UnsafeName(f"directory {cid} has repeated or unsorted names: ask its publisher to add it again.")
-        path.mkdir()
+        self._make_directory(path)
+        if self._meter is None:
+            total = min(self._max_bytes, sum(link.total_size for link in node.links))
+            self._meter = Meter(self._on_transfer, "fetching", str(self._root), total)
         for link in node.links:
             check_name(link.name)
             target = path / link.name
-            # The file system has the last word on equal names (case, Unicode form): "x" and mkdir never
-            # overwrite.
+            # The file system has the last word on equal names (case, Unicode form): none is written twice.
             try:
                 child = self._fetch(link.cid)
                 if _is_directory(link.cid, child):
@@ -226,6 +306,18 @@ class _Walk:
                     f"directory {cid} has two entries that are {link.name!r} on this file system: "
                     "ask its publisher to add it again."
                 ) from error
+
+
+def _holds(file: BinaryIO, cid: Cid, size: int) -> bool:
+    """Whether the next `size` bytes of a file are the leaf `cid`. The position stays."""
+    if size > MAX_BLOCK:
+        return False
+    at = file.tell()
+    data = file.read(size)
+    file.seek(at)
+    if len(data) < size:
+        return False
+    return cid.matches(data if cid.codec == RAW else encode(UnixFsNode(FILE, data, size)))
 
 
 def _is_directory(cid: Cid, block: bytes) -> bool:
@@ -264,43 +356,3 @@ def _promised_size(cid: Cid, node: UnixFsNode) -> int:
             f"file block {cid} promises {node.file_size} bytes but holds {actual}: ask its publisher to add it again."
         )
     return actual
-
-
-class _staged:
-    """A path beside `dest` that becomes `dest` when the block ends well, and disappears when it does not."""
-
-    def __init__(self, dest: Path) -> None:
-        self._dest = dest
-
-    def __enter__(self) -> _staged:
-        if os.path.lexists(self._dest):
-            raise DestinationExists(f"{self._dest} exists already: choose another place or remove it.")
-        try:
-            self._dest.parent.mkdir(parents=True, exist_ok=True)
-            self._room = Path(tempfile.mkdtemp(prefix=f".{self._dest.name[:40]}.partial-", dir=self._dest.parent))
-        except OSError as error:
-            raise unusable(f"nothing can be written to {self._dest.parent}", error) from error
-        self.path = self._room / "content"
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        try:
-            if kind is None:
-                self._publish()
-        finally:
-            shutil.rmtree(self._room, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise unusable(f"the content cannot be written beside {self._dest}", error) from error
-
-    def _publish(self) -> None:
-        try:
-            if self.path.is_dir():
-                self.path.rename(self._dest)  # fails on a directory that is not empty, as it should
-            else:
-                self._dest.hardlink_to(self.path)  # unlike rename, this never replaces a file
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
-                raise unusable(f"the fetched content cannot be put at {self._dest}", error) from error
-            raise DestinationExists(
-                f"{self._dest} cannot take the fetched content ({error.strerror}): choose another place."
-            ) from error
