@@ -213,7 +213,7 @@ class RoleSetup:
         from tiebreak.memory import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
         from tiebreak.roles.engine import Engine
-        from tiebreak.roles.notices import unseen
+        from tiebreak.roles.notices import of_transfers, of_warnings, unseen
         from tiebreak.roles.policy import Policy
 
         contract, signer = self.contract()
@@ -227,7 +227,9 @@ class RoleSetup:
         return RoleContext(
             contract=contract.by(sender),
             sender=sender,
-            store=self._party.open_content(stop=self.stop),
+            store=self._party.open_content(
+                stop=self.stop, warn=of_warnings(role, notify), on_transfer=of_transfers(role, notify)
+            ),
             directory=directory,
             engine=Engine() if self._options is None else Engine(options=self._options),
             limits=RoleLimits(memory_bytes=min(self._max_memory, usable_memory())),
@@ -246,10 +248,8 @@ class RoleSetup:
         from tiebreak.roles.pauses import Pauses
         from tiebreak.roles.role import sentence
         from tiebreak.store import StoreError
-        from tiebreak.store.location import kubo_address
 
-        if self._party.store is not None:
-            kubo_address(self._party.store)  # a location that cannot be meant is no outage
+        self._party.check_content()  # what is wrong for good is no outage
         pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
         while not self.stop.is_set():
             try:
