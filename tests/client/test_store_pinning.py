@@ -1,0 +1,309 @@
+"""The client of pinning services, against a server that keeps the rules of their API, and others that do not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import socket
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_stand_in import Request, serving
+from tiebreak.store import FolderStore, open_stores
+from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.errors import StoreError, StoreUnavailable
+from tiebreak.store.kubo import KuboStore
+from tiebreak.store.pinning import PinningService, read_token
+from tiebreak.store.several import SeveralStores
+
+TOKEN = "a-secret.token~of+40/characters=1234567890"
+X = str(Cid.of(b"x", RAW))
+
+
+class Service:
+    """A pinning service in memory. `states`: what a new request passes through, one state a look. `faults`: answers in
+    place of the next ones, by status."""
+
+    def __init__(self, *states: str) -> None:
+        self.states = states or ("queued", "pinning", "pinned")
+        self.pins: dict[str, dict[str, Any]] = {}
+        self.faults: list[int] = []
+        self.posted = 0
+        self.looks: dict[str, int] = {}
+        self.lose_answers = False
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request) -> None:
+        with self._lock:
+            self._answer(request)
+
+    def add(self, cid: str, name: str, state: str = "pinned") -> str:
+        number = f"request/{next(self._numbers)}=="
+        self.pins[number] = {"cid": cid, "name": name}
+        self.looks[number] = len(self.states) if state == "pinned" else 0
+        return number
+
+    def _answer(self, request: Request) -> None:
+        if self.faults:
+            return request.send(self.faults.pop(0), b'{"error": {"reason": "BUSY"}}')
+        if request.headers["Authorization"] != f"Bearer {TOKEN}":
+            return self._send(request, 401, {"error": {"reason": "UNAUTHORIZED", "details": "no such token"}})
+        url = urllib.parse.urlsplit(request.path)
+        query = {name: values[0] for name, values in urllib.parse.parse_qs(url.query).items()}
+        number = urllib.parse.unquote(url.path.removeprefix("/psa/pins").removeprefix("/"))
+        if request.command == "POST":
+            wanted = json.loads(request.body)
+            assert set(wanted) <= {"cid", "name", "origins", "meta"} and len(wanted["name"]) <= 255
+            Cid.parse(wanted["cid"])
+            self.posted += 1
+            made = self.add(wanted["cid"], wanted["name"], "queued")
+            self.pins[made]["origins"] = wanted["origins"]
+            if self.lose_answers:
+                self.lose_answers = False
+                return request.connection.shutdown(socket.SHUT_RDWR)
+            return self._send(request, 202, self._status(made))
+        if request.command == "GET" and not number:
+            assert 1 <= int(query["limit"]) <= 1000
+            states = query["status"].split(",")
+            found = [self._status(one) for one, pin in self.pins.items() if pin["cid"] == query["cid"]]
+            results = [one for one in found if one["status"] in states]
+            return self._send(request, 200, {"count": len(results), "results": results})
+        if number not in self.pins:
+            return self._send(request, 404, {"error": {"reason": "NOT_FOUND"}})
+        if request.command == "DELETE":
+            del self.pins[number]
+            return request.send(202)
+        self.looks[number] += 1
+        return self._send(request, 200, self._status(number))
+
+    def _status(self, number: str) -> dict[str, Any]:
+        state = self.states[min(self.looks[number], len(self.states) - 1)]
+        info = {"status_details": "no\x1b[2J peers"} if state == "failed" else {}
+        return {
+            "requestid": number,
+            "status": state,
+            "created": "2026-11-23T00:00:00Z",
+            "pin": self.pins[number],
+            "delegates": ["/ip4/192.0.2.9/tcp/4001/p2p/12D3KooW"],
+            "info": info,
+        }
+
+    @staticmethod
+    def _send(request: Request, status: int, content: object) -> None:
+        request.send(status, json.dumps(content).encode(), Content_Type="application/json")
+
+
+def client(url: str, token: str = TOKEN, **options: Any) -> PinningService:
+    return PinningService(f"{url}/psa", token, **{"pace": 0.01, "attempts": 3, **options})
+
+
+def test_content_is_pinned_waited_for_and_unpinned() -> None:
+    service = Service()
+    with serving(service) as url:
+        client(url).pin(X, origins=[f"/ip4/192.0.2.1/tcp/{port}" for port in range(30)])
+        (pin,) = service.pins.values()
+        assert pin["cid"] == X and len(pin["origins"]) == 20
+        client(url).pin(X)
+        assert service.posted == 1
+        client(url).unpin(X)
+        client(url).unpin(X)
+    assert service.pins == {}
+
+
+def test_only_our_own_requests_are_removed() -> None:
+    service = Service()
+    theirs = service.add(X, "by hand")
+    with serving(service) as url:
+        client(url).pin(X)
+        assert service.posted == 0, "it is pinned there already"
+        client(url).unpin(X)
+        assert list(service.pins) == [theirs]
+
+
+def test_a_request_whose_answer_is_lost_is_found_again() -> None:
+    service = Service()
+    service.lose_answers = True
+    with serving(service) as url:
+        client(url).pin(X)
+    assert service.posted == 1 and len(service.pins) == 1
+
+
+def test_faults_that_pass_are_outlived() -> None:
+    draw = random.Random(1)
+    with serving(service := Service()) as url:
+        for number in range(2):
+            service.faults = draw.choices([429, 500, 502, 503, 504], k=2)
+            cid = str(Cid.of(bytes([number]), RAW))
+            client(url).pin(cid)
+            client(url).unpin(cid)
+    assert service.pins == {} and service.posted == 2
+
+
+def test_a_failure_is_told_and_its_request_removed() -> None:
+    service = Service("queued", "failed")
+    with serving(service) as url, pytest.raises(StoreError, match=r"could not pin .* \(no \[2J peers\)") as caught:
+        client(url).pin(X)
+    assert "\x1b" not in str(caught.value) and service.pins == {}
+
+
+def test_a_service_that_takes_its_time_is_left_alone_and_goes_on() -> None:
+    service = Service("queued")
+    with serving(service) as url:
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=r"has not pinned .* yet \(it is queued\)"):
+            client(url, patience=0.2).pin(X)
+        assert time.monotonic() - started < 1.0
+        service.states = ("pinned",)
+        client(url).pin(X)
+    assert service.posted == 1
+
+
+def test_a_wait_ends_at_once_when_told_to_stop() -> None:
+    stop = threading.Event()
+    with serving(Service("queued")) as url:
+        threading.Timer(0.1, stop.set).start()
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="stopped"):
+            client(url, pace=30.0, stop=stop).pin(X)
+        assert time.monotonic() - started < 1.0
+
+
+def test_a_token_that_is_refused_is_one_clear_error() -> None:
+    with serving(Service()) as url, pytest.raises(StoreUnavailable, match="TIEBREAK_PIN_TOKEN") as caught:
+        client(url, TOKEN[:-1]).pin(X)
+    assert TOKEN[:-1] not in str(caught.value) and "no such token" in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 409, 418, 500])
+def test_the_token_never_stands_in_an_error(status: int) -> None:
+    def echo(request: Request) -> None:
+        words = {"error": {"reason": request.headers["Authorization"], "details": f"\x1b[31m{TOKEN * 3}"}}
+        request.send(status, json.dumps(words).encode())
+
+    with serving(echo) as url, pytest.raises(StoreError) as caught:
+        client(url, attempts=1).pin(X)
+    chain: BaseException | None = caught.value
+    while chain is not None:
+        assert TOKEN not in str(chain) and "\x1b" not in str(chain)
+        chain = chain.__cause__
+    assert TOKEN not in repr(caught.value)
+
+
+def test_a_redirect_does_not_carry_the_token_away() -> None:
+    seen: list[Request] = []
+    with (
+        serving(lambda request: (seen.append(request), request.send(200, b"{}"))[1]) as elsewhere,
+        serving(lambda request: request.send(307, Location=f"{elsewhere}/psa/pins")) as url,
+        pytest.raises(StoreUnavailable, match="status 307"),
+    ):
+        client(url).pin(X)
+    assert seen == []
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    return {"requestid": "1", "status": "pinned", "pin": {"cid": X}, "delegates": [], **changes}
+
+
+HOSTILE = [
+    b"", b"<html>", b"[]", b"7", b"null", b"[" * 100_000, b"\xff\xfe", b"{" + b" " * (1 << 21) + b"}",
+    *(
+        json.dumps({"count": 1, "results": results}).encode()
+        for results in (
+            None, {}, "x", 7, [None], [[]], [{}], [status(status="PINNED")], [status(status=None)],
+            [status(requestid="")], [status(requestid="..")], [status(requestid=7)], [status(requestid="x" * 2000)],
+            [status(pin=None)], [status(pin={"cid": "bafy"})], [status(pin={"cid": str(Cid.of(b"y", RAW))})],
+            [status()] * 1001,
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", HOSTILE)
+def test_an_answer_that_is_none_is_refused(body: bytes) -> None:
+    with serving(lambda request: request.send(200, body)) as url:
+        for action in (client(url, attempts=1).pin, client(url, attempts=1).unpin):
+            with pytest.raises(StoreUnavailable, match="does not answer like the Pinning Service API") as caught:
+                action(X)
+            assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("request_id", ["a/../../b", "?x=y#z", "%2e%2e", "a b", "é", "a\nb", "..;/"])
+def test_a_request_id_stays_one_part_of_a_path(request_id: str) -> None:
+    paths = []
+
+    def answer(request: Request) -> None:
+        paths.append(request.path)
+        if "?" in request.path:
+            body = {"results": [status(requestid=request_id, pin={"cid": X, "name": f"tiebreak {X}"})]}
+            return request.send(200, json.dumps(body).encode())
+        return request.send(202)
+
+    with serving(answer) as url, pytest.raises(StoreError, match="after they were removed"):
+        client(url).unpin(X)
+    removed = [path for path in paths if "?" not in path]
+    assert {urllib.parse.unquote(path.removeprefix("/psa/pins/")) for path in removed} == {request_id}
+    assert all(path.count("/") == 3 for path in removed)
+
+
+@pytest.mark.parametrize("address", ["http://pins.example/psa", "ftp://x", "https://", "https://u:p@x", "x"])
+def test_an_address_that_would_leak_the_token_is_refused(address: str) -> None:
+    with pytest.raises(StoreUnavailable, match="https://"):
+        PinningService(address, TOKEN)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nfeed", "é", "x" * 10_000])
+def test_a_token_of_another_form_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(StoreUnavailable, match="copy it again") as caught:
+        PinningService("https://x", token)
+    assert not token or token not in str(caught.value)
+
+
+def test_the_token_comes_from_a_private_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    assert read_token(file) == TOKEN
+    for mode in (0o640, 0o604, 0o644):
+        file.chmod(mode)
+        with pytest.raises(StoreUnavailable, match="chmod 600"):
+            read_token(file)
+    with pytest.raises(StoreUnavailable, match="check the path"):
+        read_token(tmp_path / "absent")
+    monkeypatch.setenv("TIEBREAK_PIN_TOKEN", TOKEN)
+    assert read_token(None) == TOKEN
+    monkeypatch.delenv("TIEBREAK_PIN_TOKEN")
+    with pytest.raises(StoreUnavailable, match="TIEBREAK_PIN_TOKEN"):
+        read_token(None)
+
+
+def test_what_is_published_is_pinned_at_the_service_as_well(kubo_url: str) -> None:
+    service, warnings = Service(), list[str]()
+    with serving(service) as url:
+        store = SeveralStores([KuboStore(kubo_url)], [client(url)], warn=warnings.append)
+        cid = store.add_bytes(b"for the service")
+        (pin,) = service.pins.values()
+        assert pin["cid"] == cid and pin["origins"] == KuboStore(kubo_url).addresses()
+        service.faults = [500] * 9
+        other = store.add_bytes(b"not yet")
+        assert len(warnings) == 1 and other in warnings[0] and TOKEN not in warnings[0]
+        service.faults = []
+        assert isinstance(store, SeveralStores)
+        store.mend()
+        assert {pin["cid"] for pin in service.pins.values()} == {cid, other}
+        store.unpin(cid)
+        assert {pin["cid"] for pin in service.pins.values()} == {other}
+
+
+def test_a_folder_alone_cannot_be_pinned_from(tmp_path: Path) -> None:
+    service = PinningService("https://pins.example", TOKEN)
+    with pytest.raises(StoreUnavailable, match="give Kubo's RPC"):
+        open_stores([tmp_path / "a"], services=[service], warn=pytest.fail)
+    assert isinstance(open_stores([tmp_path / "a"], warn=pytest.fail), FolderStore)
