@@ -80,6 +80,7 @@ def measure(name: str, size: int, call: Callable[..., str], *args: object) -> st
     if process.exitcode != 0:
         raise SystemExit(f"{name} has failed")
     seconds, rss, result = queue.get()
+    assert isinstance(result, str)
     print(f"| {name} | {seconds:,.1f} | {size / 1e6 / seconds:,.0f} | {rss / 1e6:,.0f} |", flush=True)
     return result
 

@@ -10,12 +10,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiebreak.cli import quantities
+
 if TYPE_CHECKING:
     from tiebreak.store import ContentStore
     from tiebreak.store.pinning import PinningService
     from tiebreak.store.transfers import OnTransfer
 
 _PANEL = "Content"
+
+
+Retention = Annotated[
+    int | None,
+    typer.Option(
+        parser=quantities.seconds,
+        envvar="TIEBREAK_RETENTION",
+        metavar="TIME",
+        help="Unpin what was published for a job this long after its end, e.g. 30d (default: keep it). Use it only "
+        "with stores that no other role shares.",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
 def _ignore(text: str) -> None:

@@ -85,6 +85,9 @@ class FolderStore(Store):
         """The pinned roots, sorted."""
         return sorted(entry.name for entry in self._pins.iterdir())
 
+    def tidy(self) -> None:
+        self.collect_garbage()
+
     def collect_garbage(self) -> int:
         """Removes every block that no pin reaches and every leftover of killed processes; returns how many
         files went.

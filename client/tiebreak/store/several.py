@@ -152,9 +152,13 @@ class SeveralStores(Store):
         if failures:
             raise _together(f"{cid} is still pinned", failures)
 
-    def mend(self) -> None:
+    def mend(self, held: frozenset[str] = frozenset()) -> None:
         """Tries again what is missing in a store or at a service, and warns of what still is."""
+        for owed in self._services.values():
+            owed |= held
         for member in self._members:
+            if member.store.writable:
+                member.owed |= {cid for cid in held if not _has(member.store, cid)}
             for cid in sorted(member.owed):
                 try:
                     self._pin_in(member, cid)
@@ -164,6 +168,10 @@ class SeveralStores(Store):
         for service, owed in self._services.items():
             for cid in sorted(owed):
                 self._pin_at(service, cid)
+
+    def tidy(self) -> None:
+        for member in self._members:
+            member.store.tidy()
 
     def _writable(self) -> list[_Member]:
         found = [member for member in self._members if member.store.writable]

@@ -72,6 +72,19 @@ class Store(ABC):
     def add_directory(self, path: Path) -> str:
         return self._add(lambda sink: build_directory(path, sink), path.name, _size(path))
 
+    def address_of_file(self, path: Path) -> str:
+        with open_regular(path) as stream:
+            return str(build_file(stream, _discard).cid)
+
+    def address_of_directory(self, path: Path) -> str:
+        return str(build_directory(path, _discard).cid)
+
+    def mend(self, held: frozenset[str] = frozenset()) -> None:  # noqa: B027 (most stores have nothing to do)
+        """Does nothing: there is only one place."""
+
+    def tidy(self) -> None:  # noqa: B027 (most stores have nothing to do)
+        """Does nothing: most stores free space by themselves."""
+
     def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
         root = Cid.parse(cid)
         return b"".join(read_file(self._fetching(cid, within), root, max_bytes, self._on_transfer))
@@ -101,6 +114,10 @@ class Store(ABC):
 
     def _fetching(self, cid: str, within: float | None) -> Fetch:
         return limited(self.block, cid, within, self.stop)
+
+
+def _discard(cid: Cid, block: bytes) -> None:
+    """Sink of a build that only computes the CID."""
 
 
 def _size(path: Path) -> int:
