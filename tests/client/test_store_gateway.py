@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from http_stand_in import Request, serving
 from tiebreak.store import FolderStore, open_store
+from tiebreak.store.ahead import WIDTH
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import MAX_BLOCK
 from tiebreak.store.errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreError, StoreUnavailable
@@ -199,3 +200,46 @@ def test_nothing_is_added_to_a_gateway(tmp_path: Path) -> None:
     for action in (lambda: store.add_bytes(b"x"), lambda: store.pin(X), lambda: store.unpin(X)):
         with pytest.raises(StoreUnavailable, match="can only be read from"):
             action()
+
+
+def test_blocks_are_asked_for_some_at_a_time_and_come_in_their_order(tmp_path: Path) -> None:
+    folder, together, most = FolderStore(tmp_path), [0], [0]
+    lock, all_here = threading.Lock(), threading.Event()
+    data = random.Random(5).randbytes(40 * 262_144)
+    cid = folder.add_bytes(data)
+
+    def count(request: Request) -> None:
+        with lock:
+            together[0] += 1
+            most[0] = max(most[0], together[0])
+            if together[0] == WIDTH:
+                all_here.set()
+        if not request.path.startswith(f"/ipfs/{cid}"):
+            all_here.wait(10)
+        with lock:
+            together[0] -= 1
+        answering(folder)(request)
+
+    with serving(count) as url:
+        assert GatewayStore(url).read(cid, max_bytes=len(data)) == data
+    assert most[0] == WIDTH
+
+
+def test_an_error_is_that_of_the_first_block_that_fails(tmp_path: Path) -> None:
+    folder = FolderStore(tmp_path)
+    data = random.Random(6).randbytes(20 * 262_144)
+    cid = folder.add_bytes(data)
+    third = Cid.of(data[2 * 262_144 : 3 * 262_144], RAW)
+
+    def fail(request: Request) -> None:
+        asked = Cid.parse(request.path.split("?")[0].removeprefix("/ipfs/"))
+        if asked == third:
+            time.sleep(0.1)
+            request.send(410)
+        elif asked.codec == RAW and data.find(folder.block(asked)) > 5 * 262_144:
+            request.send(404)
+        else:
+            answering(folder)(request)
+
+    with serving(fail) as url, pytest.raises(ContentMissing, match=f"{third}.*410"):
+        GatewayStore(url).read(cid, max_bytes=len(data))

@@ -231,3 +231,14 @@ def test_a_short_transfer_is_not_reported() -> None:
     meter.add(20)
     meter.end()
     assert [one.done for one in told] == [80, 100]
+
+
+def test_a_part_that_was_published_already_is_not_written_through(store: Counting, tmp_path: Path) -> None:
+    cid = store.add_bytes(DATA)
+    left = interrupt(store, cid, tmp_path / "out")
+    # As if the process had been killed right after the file got its name, and its user had changed it since.
+    (left / "content").write_bytes(b"changed by its user")
+    (tmp_path / "mine").hardlink_to(left / "content")
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert (tmp_path / "out").read_bytes() == DATA
+    assert (tmp_path / "mine").read_bytes() == b"changed by its user"

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from tiebreak.deadlines import Halted, TooLate
+from tiebreak.store.ahead import WIDTH
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
 from tiebreak.store.errors import ContentMissing, StoreError, StoreUnavailable, short
@@ -34,6 +35,7 @@ class GatewayStore(Store):
     """
 
     writable = False
+    width = WIDTH
 
     def __init__(
         self,

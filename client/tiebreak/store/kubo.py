@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from tiebreak.deadlines import Halted, TooLate
+from tiebreak.store.ahead import WIDTH
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import MAX_BLOCK
 from tiebreak.store.errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
@@ -43,6 +44,8 @@ class KuboStore(Store):
     every request at once. Raises StoreUnavailable for an address of another form; a daemon that is not there is noticed
     at the first request.
     """
+
+    width = WIDTH
 
     def __init__(
         self,

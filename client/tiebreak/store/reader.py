@@ -17,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.deadlines import within as in_time
+from tiebreak.store.ahead import Ahead
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import (
     DIRECTORY,
@@ -62,8 +63,15 @@ StoreUnavailable.
 """
 
 
-Held = Callable[[Cid, int], bool]
-"""Whether the leaf of a file, of so many bytes, is there already."""
+class _Part(NamedTuple):
+    """A part of a file: its first byte and its size."""
+
+    at: int
+    size: int
+
+
+Held = Callable[[Cid, _Part], bool]
+"""Whether a part of a file is there already, as the leaf of this identifier."""
 
 
 def limited(
@@ -81,12 +89,14 @@ def limited(
     def one(cid: Cid) -> bytes:
         if stop is not None and stop.is_set():
             raise stopped()
-        left = None if ends is None else ends - time.monotonic()
-        if left is None:
+        if ends is None:
             return block(cid, None)
+        left = ends - time.monotonic()
         try:
             return in_time(left, stop, lambda: block(cid, left))
-        except TooLate as error:
+        except (TooLate, StoreUnavailable) as error:
+            if time.monotonic() < ends:
+                raise
             raise FetchTooSlow(f"{what} did not come within {within:g} seconds: try again later.") from error
         except Halted as error:
             raise stopped() from error
@@ -106,19 +116,24 @@ def verified(cid: Cid, block: bytes, source: str) -> bytes:
     return block
 
 
-def read_file(fetch: Fetch, cid: Cid, max_bytes: int, on_transfer: OnTransfer = untold) -> Iterator[bytes]:
-    """Yields the content of a file in pieces, checked block by block.
+def read_file(
+    fetch: Fetch, cid: Cid, max_bytes: int, *, width: int = 1, on_transfer: OnTransfer = untold
+) -> Iterator[bytes]:
+    """Yields the content of a file in pieces, checked block by block. `width`: blocks that are fetched at a time.
 
     Raises ContentTooLarge before any content is fetched when the file promises more than `max_bytes` bytes;
     MalformedContent when blocks do not form one file.
     """
-    return _Walk(fetch, cid, max_bytes, MAX_ENTRIES, on_transfer).file()
+    with Ahead(fetch, width) as ahead:
+        yield from _Walk(fetch, ahead, cid, max_bytes, MAX_ENTRIES, on_transfer).file()
 
 
-def write_file(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, on_transfer: OnTransfer = untold) -> None:
+def write_file(
+    fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, *, width: int = 1, on_transfer: OnTransfer = untold
+) -> None:
     """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as well."""
-    with Staged(dest, cid) as staged:
-        walk = _Walk(fetch, cid, max_bytes, MAX_ENTRIES, on_transfer)
+    with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
+        walk = _Walk(fetch, ahead, cid, max_bytes, MAX_ENTRIES, on_transfer)
         walk.write_file(cid, fetch(cid), staged.path)
         walk.end()
 
@@ -129,6 +144,8 @@ def write_directory(
     dest: Path,
     max_bytes: int,
     max_entries: int = MAX_ENTRIES,
+    *,
+    width: int = 1,
     on_transfer: OnTransfer = untold,
 ) -> None:
     """Writes the directory `cid` to `dest`, which appears whole or not at all.
@@ -136,8 +153,8 @@ def write_directory(
     `max_bytes` bounds the sum of all file sizes. Raises DestinationExists, ContentTooLarge, UnsafeName,
     MalformedContent.
     """
-    with Staged(dest, cid) as staged:
-        walk = _Walk(fetch, cid, max_bytes, max_entries, on_transfer)
+    with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
+        walk = _Walk(fetch, ahead, cid, max_bytes, max_entries, on_transfer)
         walk.write_directory(cid, fetch(cid), staged.path)
         walk.end()
 
@@ -179,8 +196,10 @@ def named(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
 class _Walk:
     """One traversal, which counts what it has taken against what the caller allows."""
 
-    def __init__(self, fetch: Fetch, root: Cid, max_bytes: int, max_entries: int, on_transfer: OnTransfer) -> None:
-        self._fetch = fetch
+    def __init__(
+        self, fetch: Fetch, ahead: Ahead, root: Cid, max_bytes: int, max_entries: int, on_transfer: OnTransfer
+    ) -> None:
+        self._fetch, self._ahead = fetch, ahead
         self._root = root
         self._max_bytes = max_bytes
         self._bytes_left = max_bytes
@@ -207,15 +226,15 @@ class _Walk:
         if self._meter is None:
             self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
         blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
-        for piece in self._content(cid, node, size, 0, blocks_left, held):
+        for piece in self._content(cid, node, _Part(0, size), 0, blocks_left, held):
             yield piece
             self._meter.add(piece if isinstance(piece, int) else len(piece))
 
     def _content(
-        self, cid: Cid, node: UnixFsNode, size: int, depth: int, blocks_left: list[int], held: Held | None
+        self, cid: Cid, node: UnixFsNode, part: _Part, depth: int, blocks_left: list[int], held: Held | None
     ) -> Iterator[bytes | int]:
-        """Yields exactly `size` bytes, or that they are held, or raises."""
-        if _promised_size(cid, node) != size:
+        """Yields exactly the bytes of this part of the file, or that they are held, or raises."""
+        if _promised_size(cid, node) != part.size:
             raise MalformedContent(
                 f"file block {cid} has another size than its parent promises: ask its publisher to add it again."
             )
@@ -226,23 +245,30 @@ class _Walk:
             raise MalformedContent(
                 f"the file of block {cid} nests deeper than {MAX_FILE_DEPTH} levels: ask its publisher to add it again."
             )
-        for link, child_size in zip(node.links, node.block_sizes, strict=True):
-            blocks_left[0] -= 1
-            if blocks_left[0] < 0:
-                raise MalformedContent(
-                    f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it again."
-                )
-            if held is not None and held(link.cid, child_size):
-                yield child_size
-                continue
-            child = _as_file(link.cid, self._fetch(link.cid))
-            yield from self._content(link.cid, child, child_size, depth + 1, blocks_left, held)
+        ends = [part.at, *(part.at + end for end in itertools.accumulate(node.block_sizes))]
+        parts = [_Part(at, end - at) for at, end in itertools.pairwise(ends)]
+
+        def wanted() -> Iterator[Cid | None]:
+            for link, below in zip(node.links, parts, strict=True):
+                blocks_left[0] -= 1
+                if blocks_left[0] < 0:
+                    raise MalformedContent(
+                        f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it "
+                        "again."
+                    )
+                yield None if held is not None and held(link.cid, below) else link.cid
+
+        for link, below, block in zip(node.links, parts, self._ahead.each(wanted()), strict=True):
+            if block is None:
+                yield below.size
+            else:
+                child = _as_file(link.cid, block)
+                yield from self._content(link.cid, child, below, depth + 1, blocks_left, held)
 
     def write_file(self, cid: Cid, block: bytes, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        with os.fdopen(descriptor, "r+b") as out:
+        with _open_part(path) as out:
             self._claim(os.fstat(out.fileno()), path)
-            for piece in self._file(cid, block, lambda cid, size: _holds(out, cid, size)):
+            for piece in self._file(cid, block, lambda cid, part: _holds(out, cid, part)):
                 if isinstance(piece, int):
                     out.seek(piece, os.SEEK_CUR)
                 else:
@@ -293,10 +319,11 @@ class _Walk:
             self._meter = Meter(self._on_transfer, "fetching", str(self._root), total)
         for link in node.links:
             check_name(link.name)
+        for link, child in zip(node.links, self._ahead.each(link.cid for link in node.links), strict=True):
+            assert child is not None, "every entry is wanted"
             target = path / link.name
             # The file system has the last word on equal names (case, Unicode form): none is written twice.
             try:
-                child = self._fetch(link.cid)
                 if _is_directory(link.cid, child):
                     self.write_directory(link.cid, child, target, depth + 1)
                 else:
@@ -308,16 +335,26 @@ class _Walk:
                 ) from error
 
 
-def _holds(file: BinaryIO, cid: Cid, size: int) -> bool:
-    """Whether the next `size` bytes of a file are the leaf `cid`. The position stays."""
-    if size > MAX_BLOCK:
+def _open_part(path: Path) -> BinaryIO:
+    """Opens a file that an earlier attempt may have begun, or makes it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o666)
+    if os.fstat(descriptor).st_nlink != 1:
+        # It was published already, and then the process was killed: the other name is the user's file now.
+        os.close(descriptor)
+        path.unlink()
+        descriptor = os.open(path, flags | os.O_EXCL, 0o666)
+    return os.fdopen(descriptor, "r+b")
+
+
+def _holds(file: BinaryIO, cid: Cid, part: _Part) -> bool:
+    """Whether this part of a file, which nobody writes to now, is the leaf `cid`."""
+    if part.size > MAX_BLOCK:
         return False
-    at = file.tell()
-    data = file.read(size)
-    file.seek(at)
-    if len(data) < size:
+    data = os.pread(file.fileno(), part.size, part.at)
+    if len(data) < part.size:
         return False
-    return cid.matches(data if cid.codec == RAW else encode(UnixFsNode(FILE, data, size)))
+    return cid.matches(data if cid.codec == RAW else encode(UnixFsNode(FILE, data, part.size)))
 
 
 def _is_directory(cid: Cid, block: bytes) -> bool:

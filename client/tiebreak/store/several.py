@@ -76,6 +76,7 @@ class SeveralStores(Store):
         self._members = [_Member(store) for store in stores]
         self._services = {service: set[str]() for service in services}
         self._warn = warn
+        self.width = max(store.width for store in stores)
         self.writable = any(store.writable for store in stores)
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:

@@ -37,6 +37,8 @@ class Store(ABC):
 
     writable = True
     """Whether content can be added and pinned."""
+    width = 1
+    """Blocks that are fetched at a time: more where the way to the store is long."""
 
     def __init__(self, name: str, stop: threading.Event | None, on_transfer: OnTransfer = untold) -> None:
         self.name, self.stop, self._on_transfer = name, stop, on_transfer
@@ -86,14 +88,16 @@ class Store(ABC):
         """Does nothing: most stores free space by themselves."""
 
     def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
-        root = Cid.parse(cid)
-        return b"".join(read_file(self._fetching(cid, within), root, max_bytes, self._on_transfer))
+        fetch, root = self._fetching(cid, within), Cid.parse(cid)
+        return b"".join(read_file(fetch, root, max_bytes, width=self.width, on_transfer=self._on_transfer))
 
     def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        write_file(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes, on_transfer=self._on_transfer)
+        fetch, root = self._fetching(cid, within), Cid.parse(cid)
+        write_file(fetch, root, dest, max_bytes, width=self.width, on_transfer=self._on_transfer)
 
     def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        write_directory(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes, on_transfer=self._on_transfer)
+        fetch, root = self._fetching(cid, within), Cid.parse(cid)
+        write_directory(fetch, root, dest, max_bytes, width=self.width, on_transfer=self._on_transfer)
 
     def checked(self, cid: Cid, block: bytes) -> bytes:
         """The block, if it has the hash of `cid`. Raises CorruptBlock."""
