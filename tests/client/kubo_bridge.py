@@ -123,6 +123,18 @@ class Handler(BaseHTTPRequestHandler):
         self.kubo.put(cid, content[1])
         return self._answer(200, {"Key": cid, "Size": len(content[1])})
 
+    called: list[str] = []  # noqa: RUF012 (of the server, not of one request)
+
+    def rpc_swarm_connect(self, query: dict[str, list[str]], _body: bytes) -> None:
+        self.called.append(query["arg"][0])
+        if len(self.called) == 1:
+            return self._error("connect: no route to anybody")
+        return self._answer(200, {"Strings": []})
+
+    def rpc_called(self, _query: dict[str, list[str]], _body: bytes) -> None:
+        """Not of Kubo: the peers that it was told to call."""
+        self._answer(200, {"Strings": self.called})
+
     def rpc_id(self, _query: dict[str, list[str]], _body: bytes) -> None:
         self._answer(200, {"ID": "12D3KooW", "Addresses": ["/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW"]})
 

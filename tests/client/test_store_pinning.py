@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from http_stand_in import Request, serving
 from tiebreak.store import FolderStore, open_stores
 from tiebreak.store.cid import RAW, Cid
@@ -300,6 +301,37 @@ def test_what_is_published_is_pinned_at_the_service_as_well(kubo_url: str) -> No
         assert {pin["cid"] for pin in service.pins.values()} == {cid, other}
         store.unpin(cid)
         assert {pin["cid"] for pin in service.pins.values()} == {other}
+
+
+def test_our_daemon_calls_the_peers_of_the_service(kubo_url: str) -> None:
+    service, warnings = Service(), list[str]()
+    with serving(service) as url:
+        store = SeveralStores([KuboStore(kubo_url)], [client(url)], warn=warnings.append)
+        for content in (b"first", b"second"):
+            store.add_bytes(content)
+    called = requests.post(f"{kubo_url}/api/v0/called", timeout=10).json()["Strings"]
+    assert warnings == [] and len(called) >= 2 and set(called) == {"/ip4/192.0.2.9/tcp/4001/p2p/12D3KooW"}
+
+
+@pytest.mark.parametrize(
+    "delegates",
+    [
+        None, "x", [7], ["x"], ["/ip4/1.2.3.4/tcp/1"], ["/unix/run/x/p2p/Qm"], ["/ip4/1.2.3.4/tcp/1/p2p/Qm\x1b"],
+        ["/ip4/1.2.3.4/tcp/1/p2p/Qm?arg=/x"], ["/dns4/" + "x" * 600 + "/p2p/Qm"],
+    ],
+)  # fmt: skip
+def test_addresses_that_are_none_are_not_called(delegates: object) -> None:
+    looks = []
+
+    def answer(request: Request) -> None:
+        looks.append(request.path)
+        now = status(status="queued" if len(looks) < 3 else "pinned", delegates=delegates)
+        listed = request.command == "GET" and "?" in request.path
+        request.send(200, json.dumps({"results": []} if listed else now).encode())
+
+    with serving(answer) as url:
+        client(url).pin(X, reach=pytest.fail)
+    assert len(looks) == 3
 
 
 def test_a_folder_alone_cannot_be_pinned_from(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from tiebreak.deadlines import Halted, TooLate
@@ -28,6 +29,7 @@ from tiebreak.store.upload import Upload
 T = TypeVar("T")
 
 _PIN_TIMEOUTS = 10
+_CONNECT_SECONDS = 10.0
 _MOST_ANSWER = 1 << 20
 """Bytes of an answer that is no block."""
 
@@ -100,6 +102,13 @@ class KuboStore(Store):
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise self._foreign()
         return found
+
+    def connect(self, peers: Sequence[str]) -> None:
+        """Has the daemon call other peers, by their multiaddrs. Those that cannot be reached are left alone."""
+        for peer in peers:
+            with suppress(StoreError):
+                limit = {"arg": peer, "timeout": f"{int(900 * _CONNECT_SECONDS)}ms"}
+                self._call(f"call {peer}", partial(self._answer, "swarm/connect", limit), seconds=_CONNECT_SECONDS)
 
     @contextmanager
     def adding(self) -> Iterator[Upload]:

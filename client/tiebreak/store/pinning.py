@@ -37,18 +37,29 @@ _MOST_PINS = 1000
 """Most requests for one CID that a page of the service's list has."""
 _ROUNDS = 5
 _MOST_TOKEN = 8192
+_MOST_ADDRESS = 512
+_PEER = re.compile(r"/(ip4|ip6|dns|dns4|dns6|dnsaddr)/[A-Za-z0-9.:_/-]+/p2p/[A-Za-z0-9]+")
 _STATES = ("queued", "pinning", "pinned", "failed")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+Reach = Callable[[Sequence[str]], None]
+"""Is given multiaddrs of peers to connect to, as well as that goes."""
+
+
+def _nobody(peers: Sequence[str]) -> None:
+    """A `Reach` that connects to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
     """A request as the service shows it. `state`: one of queued, pinning, pinned, failed. `name`: what its maker has
-    called it. `info`: the service's own words."""
+    called it. `delegates`: multiaddrs of the service's peers that will fetch the content. `info`: its own words."""
 
     request: str
     state: str
     name: str
+    delegates: tuple[str, ...]
     info: str
 
 
@@ -88,15 +99,18 @@ class PinningService:
             raise StoreUnavailable(f"the token for {self.name} is empty or has spaces in it: copy it again.")
         self._server = Server(url, {"Authorization": f"Bearer {token}"})
 
-    def pin(self, cid: str, *, origins: Sequence[str] = ()) -> None:
+    def pin(self, cid: str, *, origins: Sequence[str] = (), reach: Reach = _nobody) -> None:
         """Has the service pin content, and waits until it has. Idempotent: a request that is under way is found again.
 
-        origins: multiaddrs of peers that have the content. Raises StoreError if the service fails or refuses,
-        StoreUnavailable if it does not answer or is not done in time."""
+        origins: multiaddrs of peers that have the content. reach: is given the service's own peers, which a peer behind
+        a router has to call first. Raises StoreError if the service fails or refuses, StoreUnavailable if it does not
+        answer or is not done in time."""
         root = Cid.parse(cid)
         wanted = json.dumps({"cid": cid, "name": _name(cid), "origins": list(origins)[:_MOST_ORIGINS]})
         found = self._call(f"pin {cid}", lambda left: self._begin(root, wanted, left))
         ends = time.monotonic() + self._patience
+        if found.state in ("queued", "pinning") and found.delegates:
+            reach(found.delegates)
         for looks in itertools.count():
             if found.state == "pinned":
                 return
@@ -168,8 +182,11 @@ class PinningService:
             raise self._foreign()
         if not 0 < len(request) <= 1024 or request in (".", ".."):
             raise self._foreign()
+        delegates = found.get("delegates")
+        known = delegates if isinstance(delegates, list) else []
+        peers = [one for one in known if isinstance(one, str) and len(one) <= _MOST_ADDRESS and _PEER.fullmatch(one)]
         words = self._safe(details) if isinstance(details, str) else ""
-        return Pin(request, state, name if isinstance(name, str) else "", words)
+        return Pin(request, state, name if isinstance(name, str) else "", tuple(peers[:_MOST_ORIGINS]), words)
 
     def _ask(
         self,

@@ -222,11 +222,17 @@ class SeveralStores(Store):
     def _pin_at(self, service: PinningService, cid: str) -> None:
         owed = self._services[service]
         try:
-            service.pin(cid, origins=self._origins())
+            service.pin(cid, origins=self._origins(), reach=self._reach)
             owed.discard(cid)
         except StoreError as error:
             owed.add(cid)
             self._warn(f"{cid} is not pinned at {service.name} yet: {_clause(error)}")
+
+    def _reach(self, peers: Sequence[str]) -> None:
+        """Has our own daemons call a service's peers."""
+        for member in self._members:
+            if isinstance(member.store, KuboStore):
+                member.store.connect(peers)
 
     def _origins(self) -> list[str]:
         """Addresses of our own daemons, where a pinning service finds the content."""
