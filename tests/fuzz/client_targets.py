@@ -23,7 +23,8 @@ from tiebreak.store.dagpb import DIRECTORY, FILE, Link, decode
 from tiebreak.store.dagpb import UnixFsNode as Block
 from tiebreak.store.dagpb import encode as encode_block
 from tiebreak.store.errors import ContentMissing, InvalidCid, MalformedContent, StoreError, UnsafeName
-from tiebreak.store.reader import reachable, read_file, write_directory
+from tiebreak.store.graph import reachable
+from tiebreak.store.reader import read_file, write_directory
 
 _ADDRESS = cast(ChecksumAddress, "0x" + "11" * 20)
 _WORD = "0x" + "22" * 32

@@ -21,7 +21,7 @@ from pathlib import Path
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
 from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
-from tiebreak.store.reader import named, reachable
+from tiebreak.store.graph import named, reachable
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.transfers import OnTransfer, untold
 

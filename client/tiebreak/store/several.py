@@ -11,9 +11,9 @@ from tiebreak.deadlines import Halted, TooLate
 from tiebreak.deadlines import within as in_time
 from tiebreak.store.cid import Cid
 from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
+from tiebreak.store.graph import blocks
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService
-from tiebreak.store.reader import blocks
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.transfers import OnTransfer, untold
 
