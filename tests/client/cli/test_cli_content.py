@@ -7,30 +7,45 @@ from pathlib import Path
 
 import pytest
 from cli_world import Chain, Run, Trained, refused
+from http_stand_in import serving
+from pinning_stand_in import TOKEN, Service
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.cli import output
 from tiebreak.cli.notices import Teller
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
-from tiebreak.store import FolderStore, Transfer
+from tiebreak.store import FolderStore, Transfer, open_store
 
 POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
 
 
-def test_a_job_is_published_in_every_store(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
-    places = f"{tmp_path / 'a'},{tmp_path / 'b'}"
-    where = ("--store", places, "--dir", tmp_path / "role", "--json")
-    result = run("job", "create", trained.job, *POST, *where, env=chain.environment(0))
+def test_a_job_is_kept_by_kubo_and_a_pinning_service_and_found_through_a_gateway(
+    run: Run, chain: Chain, trained: Trained, tmp_path: Path, kubo_url: str
+) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text(f"{TOKEN}\n")
+    service, where = Service("queued", "pinned"), ("--dir", tmp_path / "role", "--json")
+    with serving(service) as url:
+        kept = ("--pin-service", f"{url}/psa", "--pin-token", token)
+        words = ("job", "create", trained.job, *POST, "--store", kubo_url, *kept, *where)
+        result = run(*words, env=chain.environment(0))
     assert result.exit_code == 0, result.stderr
     cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
-    assert FolderStore(tmp_path / "a").pins() == FolderStore(tmp_path / "b").pins() == [cid]
-    assert cid.startswith("bafy")
+    assert [(pin["cid"], pin["name"]) for pin in service.pins.values()] == [(cid, f"tiebreak {cid}")]
+    assert TOKEN not in result.output
+    found = open_store(f"gateway+{kubo_url}")
+    found.get_directory(cid, tmp_path / "found", max_bytes=1 << 30)
+    for path in trained.job.iterdir():
+        assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_the_variable_takes_several_stores(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
+def test_a_job_is_published_in_every_store(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
     environment = chain.environment(0) | {"TIEBREAK_STORE": f"{tmp_path / 'a'}, {tmp_path / 'b c'}"}
     result = run("job", "create", trained.job, *POST, "--dir", tmp_path / "role", "--json", env=environment)
     assert result.exit_code == 0, result.stderr
-    assert FolderStore(tmp_path / "a").pins() == FolderStore(tmp_path / "b c").pins() != []
+    cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
+    assert FolderStore(tmp_path / "a").pins() == FolderStore(tmp_path / "b c").pins() == [cid]
+    assert cid.startswith("bafy")
 
 
 def test_one_place_that_is_wrong_is_named_before_any_is_made(run: Run, chain: Chain, tmp_path: Path) -> None:
