@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -319,6 +320,17 @@ def test_an_addition_that_was_cut_off_sends_only_the_rest() -> None:
         cid = KuboStore(url, attempts=1).add_bytes(data)
         assert not before & set(sent[first:])
     assert cid in stored and len(stored) == 21
+
+
+def test_an_addition_ends_at_once_when_told_to_stop() -> None:
+    stop, over = threading.Event(), threading.Event()
+    with server(lambda handler: (over.wait(10), None)[1]) as url:
+        threading.Timer(0.1, stop.set).start()
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=r"stopped.*run the same command again"):
+            KuboStore(url, stop=stop).add_bytes(random.Random(1).randbytes(30 * CHUNK))
+        assert time.monotonic() - started < 1.0
+        over.set()
 
 
 def test_the_location_decides_which_store_is_opened(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ class Teller:
         name = f"{notice.role}: {printable(notice.text)}"
         done, total, note = notice.done, notice.total, ""
         if notice.what is What.TRANSFER:
-            name, done, total = f"{name}, MB", done // 10**6, total // 10**6
+            unit, size = ("MB", 10**6) if total >= 10**7 else ("kB", 10**3)
+            name, done, total = f"{name}, {unit}", done // size, total // size
         elif notice.loss is not None:
             note = f"loss {notice.loss:.4f}"
         if self._bar is None or self._doing != name:
