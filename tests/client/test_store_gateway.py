@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -243,3 +244,29 @@ def test_an_error_is_that_of_the_first_block_that_fails(tmp_path: Path) -> None:
 
     with serving(fail) as url, pytest.raises(ContentMissing, match=f"{third}.*410"):
         GatewayStore(url).read(cid, max_bytes=len(data))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x1b[2Jnot HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * (1 << 20) + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\ny",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\ny",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 70_000,
+        b"HTTP/1.1 99999999 \x1b[31mred\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 1000,
+        b"",
+    ],
+)
+def test_what_is_no_http_is_one_clear_error(answer: bytes) -> None:
+    def say(request: Request) -> None:
+        request.connection.sendall(answer)
+        request.connection.shutdown(socket.SHUT_RDWR)
+
+    with serving(say) as url, pytest.raises(StoreError) as caught:
+        GatewayStore(url, attempts=1, timeout=2.0).read(X, max_bytes=10)
+    assert len(str(caught.value)) < 600 and str(caught.value).isprintable()
