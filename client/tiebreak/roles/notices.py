@@ -99,8 +99,15 @@ def of_transfers(role: str, notify: Notify) -> OnTransfer:
 
 
 def of_warnings(role: str, notify: Notify) -> Callable[[str], None]:
-    """Tells the warnings of a role's content store as its notices."""
-    return lambda text: notify(Notice(role=role, what=What.WARNING, text=text))
+    """Tells the warnings of a role's content store as its notices, each once."""
+    known = Warnings()
+
+    def told(text: str) -> None:
+        notice = Notice(role=role, what=What.WARNING, text=text)
+        if known.is_new(notice):
+            notify(notice)
+
+    return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

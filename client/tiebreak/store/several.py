@@ -166,9 +166,12 @@ class SeveralStores(Store):
                     member.owed.discard(cid)
                 except StoreError as error:
                     self._warn(f"{cid} is not in {member.store.name} yet: {_clause(error)}")
+                    if isinstance(error, StoreUnavailable):
+                        break  # it would be waited for as often as it owes something
         for service, owed in self._services.items():
             for cid in sorted(owed):
-                self._pin_at(service, cid)
+                if not self._pin_at(service, cid):
+                    break
 
     def tidy(self) -> None:
         for member in self._members:
@@ -219,7 +222,8 @@ class SeveralStores(Store):
         for service in self._services:
             self._pin_at(service, cid)
 
-    def _pin_at(self, service: PinningService, cid: str) -> None:
+    def _pin_at(self, service: PinningService, cid: str) -> bool:
+        """Has a service pin content. False, and a warning, if it has not."""
         owed = self._services[service]
         try:
             service.pin(cid, origins=self._origins(), reach=self._reach)
@@ -227,6 +231,8 @@ class SeveralStores(Store):
         except StoreError as error:
             owed.add(cid)
             self._warn(f"{cid} is not pinned at {service.name} yet: {_clause(error)}")
+            return False
+        return True
 
     def _reach(self, peers: Sequence[str]) -> None:
         """Has our own daemons call a service's peers."""
