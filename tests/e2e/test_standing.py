@@ -20,7 +20,7 @@ from tiebreak.roles.role import Role
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World
 
-_HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|Qm[1-9A-HJ-NP-Za-km-z]{44}")
+_HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|baf[a-z2-7]{56}")
 
 
 def printed(*parts: RenderableType) -> str:

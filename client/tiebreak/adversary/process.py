@@ -29,7 +29,8 @@ from tiebreak.memory import usable_memory
 from tiebreak.roles.context import RoleContext, RoleLimits
 from tiebreak.roles.notices import Notice, plain
 from tiebreak.roles.role import Role
-from tiebreak.store import open_store
+from tiebreak.store import open_stores
+from tiebreak.store.location import locations
 
 
 class Misbehaviour(StrEnum):
@@ -73,7 +74,7 @@ def _context(directory: Path, stop: threading.Event) -> RoleContext:
     return RoleContext(
         contract=VerificationGame.at(sender.node, to_checksum_address(contract), sender),
         sender=sender,
-        store=open_store(store, stop=stop),
+        store=open_stores(locations(store), warn=lambda text: None, stop=stop),
         directory=directory,
         limits=RoleLimits(memory_bytes=usable_memory()),
         notify=_tell,

@@ -48,8 +48,8 @@ def dashboard(
         str | None,
         typer.Option(
             envvar="TIEBREAK_STORE",
-            metavar="DIR|KUBO",
-            help="Content store to fetch jobs from, for names and lines (default: none).",
+            metavar="PLACE,...",
+            help="Content stores to fetch jobs from, for names and lines (default: none).",
             show_default=False,
         ),
     ] = None,
@@ -76,13 +76,14 @@ def dashboard(
 
     from tiebreak.cli import output
     from tiebreak.dashboard.site import Site
-    from tiebreak.store import open_store
+    from tiebreak.store import open_stores
+    from tiebreak.store.location import locations
 
     site = Site(
         chain.open_game(),
         files=files or (),
         follow=follow or (),
-        store=open_store(store) if store is not None else None,
+        store=open_stores(locations(store), warn=output.warn) if store is not None else None,
         explorer=explorer or "",
     )
     with listen(host, port) as listening:

@@ -1,4 +1,4 @@
-"""Options for the chain, the contract, the store and the key, each with its environment variable."""
+"""Options for the chain, the contract and the key, each with its environment variable."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from tiebreak.chain.game import VerificationGame
-    from tiebreak.store import ContentStore
 
 DEFAULT_CONFIRMATIONS = 12
 """Blocks: two and a half minutes on Ethereum, deeper than its reorganisations go."""
@@ -105,18 +105,9 @@ class AccountOptions(ContractOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartyOptions(AccountOptions):
-    """Chain, account, content store and directory: where a role works."""
+class PartyOptions(ContentOptions, AccountOptions):
+    """Chain, account, content stores and directory: where a role works."""
 
-    store: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TIEBREAK_STORE",
-            metavar="DIR|KUBO",
-            help="Content store: a folder, or Kubo's RPC (default: a folder of yours).",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -126,16 +117,6 @@ class PartyOptions(AccountOptions):
             rich_help_panel=_PANEL,
         ),
     ] = None
-
-    def open_content(self, *, stop: threading.Event | None = None) -> ContentStore:
-        """The content store. Raises StoreError."""
-        from tiebreak.store import open_store
-
-        if self.store is None:
-            from platformdirs import user_data_path
-
-            return open_store(user_data_path("tiebreak") / "store", stop=stop)
-        return open_store(self.store, stop=stop)
 
 
 def address(text: str, what: str) -> ChecksumAddress:

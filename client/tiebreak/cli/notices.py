@@ -27,7 +27,7 @@ class Teller:
         if self._as_json:
             print(json.dumps(plain(notice)), flush=True)
             return
-        if notice.what is What.STEP:
+        if notice.what in (What.STEP, What.TRANSFER):
             self._step(notice)
             return
         self._end_bar()
@@ -42,13 +42,18 @@ class Teller:
         output.flush()
 
     def _step(self, notice: Notice) -> None:
-        name = f"{notice.role}: {notice.text}"
+        name = f"{notice.role}: {printable(notice.text)}"
+        done, total, note = notice.done, notice.total, ""
+        if notice.what is What.TRANSFER:
+            unit, size = ("MB", 10**6) if total >= 10**7 else ("kB", 10**3)
+            name, done, total = f"{name}, {unit}", done // size, total // size
+        elif notice.loss is not None:
+            note = f"loss {notice.loss:.4f}"
         if self._bar is None or self._doing != name:
             self._end_bar()
-            self._bar = output.OpenProgress(name, notice.total)
+            self._bar = output.OpenProgress(name, total)
             self._doing = name
-        note = f"loss {notice.loss:.4f}" if notice.loss is not None else ""
-        self._bar.steps.done(notice.done, note)
+        self._bar.steps.done(done, note)
 
     def _end_bar(self) -> None:
         if self._bar is not None:

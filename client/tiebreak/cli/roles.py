@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import network, options
+from tiebreak.cli.content import Retention
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.network import PartyOptions
@@ -93,6 +94,7 @@ def run_trainer(
     job: Job = None,
     *,
     accepted: AcceptedTerms,
+    retention: Retention = None,
     computing: options.Computing,
     pace: Pace,
     operation: Operation,
@@ -114,7 +116,7 @@ def run_trainer(
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options())
-    play("trainer", setup, make, pace.poll, json, pace.heartbeat, operation)
+    play("trainer", setup, make, pace.poll, json, pace.heartbeat, operation, retention)
 
 
 @auditor.command(
@@ -134,6 +136,7 @@ def run_auditor(
     *,
     accepted: AcceptedTerms,
     micro_batches: options.MicroBatches = 1,
+    retention: Retention = None,
     computing: options.Computing,
     pace: Pace,
     operation: Operation,
@@ -155,7 +158,7 @@ def run_auditor(
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches))
-    play("auditor", setup, make, pace.poll, json, pace.heartbeat, operation)
+    play("auditor", setup, make, pace.poll, json, pace.heartbeat, operation, retention)
 
 
 @referee.command(
@@ -212,8 +215,9 @@ class RoleSetup:
         from tiebreak.chain.sender import Sender
         from tiebreak.memory import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
+        from tiebreak.roles.custody import Custody
         from tiebreak.roles.engine import Engine
-        from tiebreak.roles.notices import unseen
+        from tiebreak.roles.notices import of_transfers, of_warnings, unseen
         from tiebreak.roles.policy import Policy
 
         contract, signer = self.contract()
@@ -224,10 +228,13 @@ class RoleSetup:
             directory = user_data_path("tiebreak") / role / signer.address
         directory.mkdir(parents=True, exist_ok=True)
         sender = Sender(contract.node, signer, directory=directory)
+        store = self._party.open_content(
+            stop=self.stop, warn=of_warnings(role, notify), on_transfer=of_transfers(role, notify)
+        )
         return RoleContext(
             contract=contract.by(sender),
             sender=sender,
-            store=self._party.open_content(stop=self.stop),
+            store=Custody(store, directory),
             directory=directory,
             engine=Engine() if self._options is None else Engine(options=self._options),
             limits=RoleLimits(memory_bytes=min(self._max_memory, usable_memory())),
@@ -246,10 +253,8 @@ class RoleSetup:
         from tiebreak.roles.pauses import Pauses
         from tiebreak.roles.role import sentence
         from tiebreak.store import StoreError
-        from tiebreak.store.location import kubo_address
 
-        if self._party.store is not None:
-            kubo_address(self._party.store)  # a location that cannot be meant is no outage
+        self._party.check_content()  # what is wrong for good is no outage
         pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
         while not self.stop.is_set():
             try:
@@ -279,10 +284,13 @@ def play(
     as_json: bool,
     heartbeat: float = 60.0,
     operation: Operation | None = None,
+    retention: int | None = None,
 ) -> None:
-    """Lets a role work until it has finished. The first interrupt lets it stop in good order."""
+    """Lets a role work until it has finished. The first interrupt lets it stop in good order. retention: seconds to
+    keep what it has published after the end of a job; None to keep it for ever."""
     from tiebreak.cli import failures, output
     from tiebreak.cli.notices import Teller
+    from tiebreak.roles.custody import Custody, Keeper
     from tiebreak.roles.notices import Progress
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -298,7 +306,12 @@ def play(
                 context = setup.context_in_time(name, watchman)
                 if context is not None:
                     role = make(context)
+                    assert isinstance(context.store, Custody), "RoleSetup makes it"
+                    keeper = Keeper(name, context.store, context.contract, watchman.notice, retention)
+                    keeper.start(setup.stop)
                     progress = role.run(poll=poll, heartbeat=heartbeat)
+                    if progress.finished:
+                        keeper.round()  # the time of what was published runs from the end of the job
             except Exception as error:
                 watchman.ended(failures.sentence(error))
                 raise

@@ -194,7 +194,7 @@ def shortened(text: str) -> str:
     """A text for one line: roots and content addresses are cut to their beginnings."""
     text = re.sub(r"\b([0-9]+) wei\b", lambda found: f"{ether(int(found[1]))[1:]} ether", text)
     text = re.sub(r"0x([0-9a-f]{8})[0-9a-f]{56}", r"\1…", printable(text))
-    return re.sub(r"\b(Qm[1-9A-HJ-NP-Za-km-z]{6})[1-9A-HJ-NP-Za-km-z]{38}\b", r"\1…", text)
+    return re.sub(r"\b(baf[a-z2-7]{9})[a-z2-7]{47}\b", r"\1…", text)
 
 
 def ether(wei: int) -> str:

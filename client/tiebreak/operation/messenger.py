@@ -21,6 +21,7 @@ import requests
 from tiebreak.chain.accounts import SECRET_VARIABLES
 from tiebreak.chain.errors import printable
 from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.store.pinning import TOKEN_VARIABLE
 
 _SECONDS = 15.0
 """Most seconds for one attempt."""
@@ -81,7 +82,8 @@ class Command:
         self._words = list(words)
 
     def deliver(self, message: Mapping[str, object], stop: threading.Event) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+        secret = {*SECRET_VARIABLES, TOKEN_VARIABLE}
+        environment = {name: value for name, value in os.environ.items() if name not in secret}
         try:
             process = subprocess.Popen(
                 self._words,

@@ -27,7 +27,7 @@ class LogFile:
         self._handler = _Handler(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         self._clock = clock
-        self._next_step = float("-inf")
+        self._next: dict[object, float] = {}
 
     @property
     def lost(self) -> int:
@@ -35,12 +35,12 @@ class LogFile:
         return self._handler.lost
 
     def write(self, entry: Mapping[str, object]) -> None:
-        """Writes an object; of those about training steps (`what` is `step`) only some."""
-        if entry.get("what") == "step":
+        """Writes an object; of those about progress (`what` is `step` or `transfer`) only some."""
+        if (what := entry.get("what")) in ("step", "transfer"):
             now = self._clock()
-            if now < self._next_step:
+            if now < self._next.get(what, float("-inf")):
                 return
-            self._next_step = now + _SECONDS_BETWEEN_STEPS
+            self._next[what] = now + _SECONDS_BETWEEN_STEPS
         line = logging.LogRecord("tiebreak", logging.INFO, "", 0, json.dumps(entry), None, None)
         self._handler.handle(line)
 

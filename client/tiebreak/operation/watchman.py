@@ -28,7 +28,7 @@ TICK = 1.0
 PROBE_SECONDS = 30.0
 """Seconds between two judgements, and between two questions for balance, store and disk."""
 
-EMPTY_FILE = "QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH"
+EMPTY_FILE = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 """The CID of the empty file: a store is asked whether it has it, and any answer will do."""
 
 

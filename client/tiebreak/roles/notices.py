@@ -11,15 +11,20 @@ from typing import Any
 
 from tiebreak.chain.errors import printable
 from tiebreak.chain.node import Receipt
+from tiebreak.store.transfers import OnTransfer, Transfer
 
 
 class What(StrEnum):
     STEP = "step"
     """A training step was executed: `done` of `total`, with its `loss`."""
+    TRANSFER = "transfer"
+    """Content is on its way: `done` of `total` bytes. Only of transfers that take long."""
     FETCHED = "fetched"
     """Content came from the store and passed its checks."""
     PUBLISHED = "published"
     """Content went into the store; the text names its CID."""
+    UNPINNED = "unpinned"
+    """Content is pinned no more, because its job is long over; the text names its CID."""
     COMPUTED = "computed"
     """A root, a comparison or a verdict."""
     STAKED = "staked"
@@ -63,6 +68,8 @@ def plain(notice: Notice) -> dict[str, Any]:
     about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
     if notice.what is What.STEP:
         about |= {"done": notice.done, "total": notice.total, "loss": notice.loss}
+    if notice.what is What.TRANSFER:
+        about |= {"done": notice.done, "total": notice.total}
     if notice.receipt is not None:
         receipt = notice.receipt
         about |= {
@@ -79,6 +86,28 @@ Notify = Callable[[Notice], None]
 
 def ignore(notice: Notice) -> None:
     """A `Notify` that drops all notices."""
+
+
+def of_transfers(role: str, notify: Notify) -> OnTransfer:
+    """Tells the transfers of a role's content store as its notices."""
+
+    def told(transfer: Transfer) -> None:
+        text = f"{transfer.doing} {transfer.what}"
+        notify(Notice(role=role, what=What.TRANSFER, text=text, done=transfer.done, total=transfer.total))
+
+    return told
+
+
+def of_warnings(role: str, notify: Notify) -> Callable[[str], None]:
+    """Tells the warnings of a role's content store as its notices, each once."""
+    known = Warnings()
+
+    def told(text: str) -> None:
+        notice = Notice(role=role, what=What.WARNING, text=text)
+        if known.is_new(notice):
+            notify(notice)
+
+    return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

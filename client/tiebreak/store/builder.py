@@ -1,6 +1,6 @@
-"""Cuts files and directories into the blocks that `ipfs add` of Kubo would make by default.
+"""Cuts files and directories into the blocks that `ipfs add --cid-version=1` of Kubo makes.
 
-CIDv0, dag-pb leaves (no raw leaves), chunks of 256 KiB, balanced tree with at most 174 links a node, SHA-256.
+CIDv1, raw leaves, chunks of 256 KiB, balanced tree with at most 174 links a node, SHA-256.
 Blocks come out children first, so that a store which keeps them in order never holds a node without its children.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tiebreak.store.cid import Cid
+from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
 from tiebreak.store.errors import ContentTooLarge, UnsupportedFile
 from tiebreak.store.names import check_name
@@ -127,10 +127,9 @@ def _read_chunk(stream: BinaryIO) -> bytes:
 
 
 def _leaf(chunk: bytes, sink: Sink) -> _Subtree:
-    block = encode(UnixFsNode(FILE, chunk or None, len(chunk)))
-    cid = Cid.of(block)
-    sink(cid, block)
-    return _Subtree(cid, len(block), len(chunk))
+    cid = Cid.of(chunk, RAW)
+    sink(cid, chunk)
+    return _Subtree(cid, len(chunk), len(chunk))
 
 
 def _join(children: list[_Subtree], sink: Sink) -> _Subtree:

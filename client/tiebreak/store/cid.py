@@ -1,9 +1,8 @@
 """Content identifiers: SHA-256 over dag-pb or raw blocks, in the forms that Kubo prints.
 
-Everything that this project publishes is CIDv0 (base58btc of a multihash, ``Qm...``). CIDv1 in base32
-(``b...``) is understood for blocks that others added with raw leaves. Other hash functions and the identity
-hash are refused: a commitment on a chain must name its content by a collision-resistant hash, and one is
-enough.
+Everything that this project publishes has a CIDv1 in base32 (``bafy...``, ``bafk...``). CIDv0 (base58btc of a
+multihash, ``Qm...``) is understood for content of others. Other hash functions and the identity hash are refused: a
+commitment on a chain must name its content by a collision-resistant hash, and one is enough.
 
 Source: https://github.com/multiformats/cid
 """
@@ -29,10 +28,14 @@ _V1 = re.compile(r"b[a-z2-7]{58}")
 
 @dataclass(frozen=True, slots=True)
 class Cid:
-    """The codec of a block (`DAG_PB` or `RAW`) and the SHA-256 of its bytes (32 bytes)."""
+    """The codec of a block (`DAG_PB` or `RAW`) and the SHA-256 of its bytes (32 bytes).
+
+    `version`: 0 or 1, which only changes how the identifier is written; 0 is of dag-pb only.
+    """
 
     codec: int
     digest: bytes
+    version: int = 1
 
     @classmethod
     def of(cls, block: bytes, codec: int = DAG_PB) -> Cid:
@@ -61,7 +64,7 @@ class Cid:
     def from_bytes(cls, data: bytes) -> Cid:
         """Reads the binary form found in dag-pb links. Raises InvalidCid."""
         if len(data) == 34 and data[:2] == _MULTIHASH_PREFIX:
-            return cls(DAG_PB, data[2:])
+            return cls(DAG_PB, data[2:], 0)
         if len(data) == 36 and data[0] == 1 and data[1] in (DAG_PB, RAW) and data[2:4] == _MULTIHASH_PREFIX:
             return cls(data[1], data[4:])
         raise InvalidCid(
@@ -69,15 +72,15 @@ class Cid:
         )
 
     def to_bytes(self) -> bytes:
-        """The binary form that Kubo writes: a bare multihash for dag-pb, CIDv1 for raw."""
+        """The binary form: a bare multihash for version 0, with version and codec before it for version 1."""
         multihash = _MULTIHASH_PREFIX + self.digest
-        return multihash if self.codec == DAG_PB else bytes((1, self.codec)) + multihash
+        return multihash if self.version == 0 else bytes((1, self.codec)) + multihash
 
     def matches(self, block: bytes) -> bool:
         return hashlib.sha256(block).digest() == self.digest
 
     def __str__(self) -> str:
-        if self.codec == DAG_PB:
+        if self.version == 0:
             return str(pycid.CIDv0(self.to_bytes()))
         return _base32(self.to_bytes())
 

@@ -5,7 +5,8 @@ dag-pb, and py-ipfs-lite brings a whole peer. Google's protobuf reads many encod
 accepts the one that Kubo writes (dag-pb links before data; UnixFS fields in order of their numbers): decoding ends by
 encoding again and comparing. Over protobuf the codec would be some 60 lines shorter, and 2.7 MB more to install. A leaf
 of 256 KiB takes it 123 us to encode and 510 to decode, this one 100 and 308, SHA-256 alone 147; an inner node of 174
-links 0.15 and 0.37 ms, this one 0.45 and 1.5 (scripts/bench_dagpb.py). A file has 174 leaves for each inner node.
+links 0.15 and 0.37 ms, this one 0.45 and 1.5 (scripts/bench_dagpb.py). A file has 174 leaves for each inner node; raw
+ones, as we publish them, need no codec.
 
 Sources: https://ipld.io/specs/codecs/dag-pb/spec/ and https://github.com/ipfs/specs/blob/main/UNIXFS.md
 """

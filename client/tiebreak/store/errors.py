@@ -53,3 +53,9 @@ class StoreUnavailable(StoreError):
 def unusable(what: str, error: OSError) -> StoreUnavailable:
     """The error for a disk that is full or read-only, or for a missing right: all of them may pass."""
     return StoreUnavailable(f"{what} ({error.strerror}): make room there, or check its rights, and try again.")
+
+
+def short(text: str, most: int = 200) -> str:
+    """A stranger's text for a message: on one line, cut, without control characters, which could rewrite a terminal."""
+    plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return plain if len(plain) <= most else plain[: most - 3] + "..."

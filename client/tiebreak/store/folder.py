@@ -11,31 +11,29 @@ leaves at most a temporary file and unpinned blocks, which `collect_garbage` rem
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
-from tiebreak.store.builder import build_directory, build_file, open_regular
 from tiebreak.store.cid import Cid
-from tiebreak.store.dagpb import MAX_BLOCK, Link
+from tiebreak.store.dagpb import MAX_BLOCK
 from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
-from tiebreak.store.reader import Fetch, limited, reachable, read_file, verified, write_directory, write_file
+from tiebreak.store.graph import named, reachable
+from tiebreak.store.store import Addition, Store
+from tiebreak.store.transfers import OnTransfer, untold
 
 
-class FolderStore:
-    """A `ContentStore` in the folder `root`, made if it is not there. Raises StoreUnavailable when it cannot
-    be used.
+class FolderStore(Store):
+    """A `ContentStore` in the folder `root`, made if it is not there. `stop`: ends every fetch at once. Raises
+    StoreUnavailable when it cannot be used.
     """
 
-    def __init__(self, root: Path, *, stop: threading.Event | None = None) -> None:
-        """stop: ends every fetch at once."""
+    def __init__(self, root: Path, *, stop: threading.Event | None = None, on_transfer: OnTransfer = untold) -> None:
+        super().__init__(f"the content store {root}", stop, on_transfer)
         self._root = root
-        self._stop = stop
         self._blocks = root / "blocks"
         self._pins = root / "pins"
         try:
@@ -47,81 +45,12 @@ class FolderStore:
                 f"the content store {root} cannot be used ({error.strerror}): choose a folder that you may write to."
             ) from error
 
-    def add_bytes(self, data: bytes) -> str:
-        return self._add_stream(io.BytesIO(data))
-
-    def add_file(self, path: Path) -> str:
-        with open_regular(path) as stream:
-            return self._add_stream(stream)
-
-    def add_directory(self, path: Path) -> str:
-        with self._lock(fcntl.LOCK_SH), self._writing():
-            batch = _Batch(self._blocks)
-            return self._finish(batch, build_directory(path, batch.put))
-
-    def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
-        return b"".join(read_file(self._fetching(cid, within), Cid.parse(cid), max_bytes))
-
-    def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        write_file(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes)
-
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        write_directory(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes)
-
-    def pin(self, cid: str) -> None:
-        root = Cid.parse(cid)
+    @contextmanager
+    def adding(self) -> Iterator[Addition]:
         with self._lock(fcntl.LOCK_SH):
-            for _ in reachable(self._fetch, root):
-                pass
-            with self._writing():
-                self._record_pin(root)
+            yield _Batch(self._blocks, self._record_pin, self._writing)
 
-    def unpin(self, cid: str) -> None:
-        (self._pins / str(Cid.parse(cid))).unlink(missing_ok=True)
-
-    def has(self, cid: str) -> bool:
-        try:
-            self._fetch(Cid.parse(cid))
-        except (ContentMissing, CorruptBlock):
-            return False
-        return True
-
-    def pins(self) -> list[str]:
-        """The pinned roots, sorted."""
-        return sorted(entry.name for entry in self._pins.iterdir())
-
-    def collect_garbage(self) -> int:
-        """Removes every block that no pin reaches and every leftover of killed processes; returns how many
-        files went.
-
-        Waits for additions in progress. A pinned tree with a missing or damaged block stops the collection
-        with ContentMissing or CorruptBlock before anything is removed.
-        """
-        with self._lock(fcntl.LOCK_EX):
-            kept = {block.digest.hex() for root in self.pins() for block in reachable(self._fetch, Cid.parse(root))}
-            doomed = [path for path in self._blocks.glob("*/*/*") if path.name not in kept]
-            for path in doomed:
-                path.unlink()
-        return len(doomed)
-
-    def _add_stream(self, stream: BinaryIO) -> str:
-        with self._lock(fcntl.LOCK_SH), self._writing():
-            batch = _Batch(self._blocks)
-            return self._finish(batch, build_file(stream, batch.put))
-
-    def _finish(self, batch: _Batch, root: Link) -> str:
-        batch.sync()
-        self._record_pin(root.cid)
-        return str(root.cid)
-
-    def _record_pin(self, root: Cid) -> None:
-        (self._pins / str(root)).touch()
-        _sync_directory(self._pins)
-
-    def _fetching(self, cid: str, within: float | None) -> Fetch:
-        return limited(self._fetch, cid, within, self._stop)
-
-    def _fetch(self, cid: Cid) -> bytes:
+    def block(self, cid: Cid, seconds: float | None = None) -> bytes:
         path = _block_path(self._blocks, cid)
         try:
             with path.open("rb") as file:
@@ -132,7 +61,51 @@ class FolderStore:
             ) from error
         except OSError as error:
             raise unusable(f"the content store {self._root} cannot read block {cid}", error) from error
-        return verified(cid, block, f"the content store {self._root}")
+        return self.checked(cid, block)
+
+    def pin(self, cid: str) -> None:
+        root = Cid.parse(cid)
+        with self._lock(fcntl.LOCK_SH):
+            for _ in reachable(self.block, root):
+                pass
+            with self._writing():
+                self._record_pin(root)
+
+    def unpin(self, cid: str) -> None:
+        (self._pins / str(Cid.parse(cid))).unlink(missing_ok=True)
+
+    def has(self, cid: str) -> bool:
+        try:
+            self.block(Cid.parse(cid))
+        except (ContentMissing, CorruptBlock):
+            return False
+        return True
+
+    def pins(self) -> list[str]:
+        """The pinned roots, sorted."""
+        return sorted(entry.name for entry in self._pins.iterdir())
+
+    def tidy(self) -> None:
+        self.collect_garbage()
+
+    def collect_garbage(self) -> int:
+        """Removes every block that no pin reaches and every leftover of killed processes; returns how many
+        files went.
+
+        Waits for additions in progress. A pinned tree with a missing or damaged node stops the collection
+        with ContentMissing or CorruptBlock before anything is removed.
+        """
+        with self._lock(fcntl.LOCK_EX):
+            roots = [Cid.parse(root) for root in self.pins()]
+            kept = {block.digest.hex() for root in roots for block in named(self.block, root)}
+            doomed = [path for path in self._blocks.glob("*/*/*") if path.name not in kept]
+            for path in doomed:
+                path.unlink()
+        return len(doomed)
+
+    def _record_pin(self, root: Cid) -> None:
+        (self._pins / str(root)).touch()
+        _sync_directory(self._pins)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -153,13 +126,26 @@ class FolderStore:
 
 
 class _Batch:
-    """The blocks that one addition writes; `sync` makes their directory entries durable."""
+    """The `Addition` to a folder. `record_pin`: writes the pin of a root down. `writing`: turns errors of the disk into
+    those of the store."""
 
-    def __init__(self, blocks: Path) -> None:
-        self._blocks = blocks
+    def __init__(
+        self, blocks: Path, record_pin: Callable[[Cid], None], writing: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._blocks, self._record_pin, self._writing = blocks, record_pin, writing
         self._touched: set[Path] = set()
 
     def put(self, cid: Cid, block: bytes) -> None:
+        with self._writing():
+            self._put(cid, block)
+
+    def finish(self, root: Cid) -> None:
+        with self._writing():
+            for directory in self._touched:
+                _sync_directory(directory)
+            self._record_pin(root)
+
+    def _put(self, cid: Cid, block: bytes) -> None:
         path = _block_path(self._blocks, cid)
         # Comparing instead of trusting the name heals a block that was damaged on disk.
         if path.is_file() and path.stat().st_size == len(block) and path.read_bytes() == block:
@@ -176,10 +162,6 @@ class _Batch:
             Path(temporary).unlink(missing_ok=True)
             raise
         self._touched.update((path.parent, path.parent.parent, self._blocks))
-
-    def sync(self) -> None:
-        for directory in self._touched:
-            _sync_directory(directory)
 
 
 def _block_path(blocks: Path, cid: Cid) -> Path:

@@ -1,260 +1,270 @@
 """A content store behind Kubo's HTTP RPC.
 
-The daemon is not trusted with content: whatever is fetched comes block by block and goes through the same
-checks as the embedded store's, and what is added must come back under the CID that was computed here. It is
-trusted to keep what it says it has pinned.
+The daemon is not trusted with content: whatever is fetched comes block by block and goes through the same checks as the
+embedded store's, and every block that is sent must come back under the CID that was computed here. It is trusted to
+keep what it says it has pinned, and to say so in few words.
 
 Source: https://docs.ipfs.tech/reference/kubo/rpc/
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import itertools
-import json
 import os
-import random
 import re
 import threading
-import time
 import urllib.parse
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import requests
 import urllib3
 
-from tiebreak.deadlines import Halted, TooLate, pause
-from tiebreak.deadlines import within as in_time
-from tiebreak.store.builder import build_directory, build_file, open_regular
-from tiebreak.store.cid import Cid
+from tiebreak.deadlines import Halted, TooLate
+from tiebreak.store.ahead import WIDTH
+from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import MAX_BLOCK
-from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
-from tiebreak.store.reader import Fetch, limited, read_file, verified, write_directory, write_file
+from tiebreak.store.errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
+from tiebreak.store.http import Answer, NoAnswer, Server, base_url, patiently
+from tiebreak.store.store import Store
+from tiebreak.store.transfers import OnTransfer, untold
+from tiebreak.store.upload import Upload
 
-# Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not
-# need.
+# Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
 os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
 import ipfshttpclient
 import ipfshttpclient.exceptions as ipfs_errors
 
 T = TypeVar("T")
 
-_RETRIED = (
+_PIN_TIMEOUTS = 10
+_CONNECT_SECONDS = 10.0
+_MOST_ANSWER = 1 << 20
+"""Bytes of an answer that is no block."""
+
+_NO_ANSWER = (
     ipfs_errors.ConnectionError,
     ipfs_errors.TimeoutError,
     ipfs_errors.ProtocolError,
     requests.RequestException,
     urllib3.exceptions.HTTPError,
 )
-_UPLOAD_RATE = 64 * 1024  # bytes a second at least
-_PIN_TIMEOUTS = 10
 _MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exceeded", re.IGNORECASE)
+_CODECS = {RAW: "raw"}
 
 
-class KuboStore:
+class KuboStore(Store):
     """A `ContentStore` in a Kubo daemon (tested with 0.22).
 
     `address`: the daemon's RPC address, a URL (``http://127.0.0.1:5001``) or a multiaddr
-    (``/ip4/127.0.0.1/tcp/5001``). `timeout`: seconds that one attempt at a request may take in all; an upload
-    gets one more for every `_UPLOAD_RATE` bytes. `attempts`: how often a request is tried when the network fails, or
-    when a block comes damaged, with growing pauses. `stop`: ends every request at once. Raises StoreUnavailable for an
-    address of another form; a daemon that is not there is noticed at the first request.
+    (``/ip4/127.0.0.1/tcp/5001``). `timeout`: seconds that one attempt at a request may take in all. `attempts`: how
+    often a request is tried when the network fails, or when a block comes damaged, with growing pauses. `stop`: ends
+    every request at once. Raises StoreUnavailable for an address of another form; a daemon that is not there is noticed
+    at the first request.
     """
 
+    width = WIDTH
+
     def __init__(
-        self, address: str, *, timeout: float = 60.0, attempts: int = 4, stop: threading.Event | None = None
+        self,
+        address: str,
+        *,
+        timeout: float = 60.0,
+        attempts: int = 4,
+        stop: threading.Event | None = None,
+        on_transfer: OnTransfer = untold,
     ) -> None:
+        super().__init__(f"Kubo at {address}", stop, on_transfer)
         self._address = address
-        self._stop = stop
-        self._attempts = attempts
-        # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC
-        # is unchanged.
+        self._timeout, self._attempts = timeout, attempts
         try:
-            multiaddr, self._url = _both_forms(address)
-            self._client: Any = ipfshttpclient.Client(multiaddr, timeout=timeout)
+            url = _url(address)
+            # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC is
+            # unchanged.
+            self._client: Any = ipfshttpclient.Client(_multiaddr(url), timeout=timeout)
+            self._server = Server(url)
         except (ipfs_errors.AddressError, ValueError) as error:
             raise StoreUnavailable(
-                f"{address!r} is not the address of a Kubo RPC: use the form http://127.0.0.1:5001."
+                f"{short(address)!r} is not the address of a Kubo RPC: use the form http://127.0.0.1:5001."
             ) from error
-        self._timeout = timeout
 
-    def add_bytes(self, data: bytes) -> str:
-        expected = build_file(io.BytesIO(data), _discard).cid
-        return self._added(expected, lambda: self._add(io.BytesIO(data)), len(data))
+    def block(self, cid: Cid, seconds: float | None = None) -> bytes:
+        # The daemon gives up before we do, so that absent content is told from an absent daemon.
+        def fetch(left: float) -> bytes:
+            limit = {"arg": str(cid), "timeout": f"{int(900 * left)}ms"}
+            answer = self._ask("block/get", limit, left, most=MAX_BLOCK + 1)
+            return self.checked(cid, answer.body)
 
-    def add_file(self, path: Path) -> str:
-        with open_regular(path) as stream:
-            expected = build_file(stream, _discard).cid
-
-            def upload() -> Any:
-                stream.seek(0)
-                return self._add(stream)
-
-            return self._added(expected, upload, path.stat().st_size)
-
-    def add_directory(self, path: Path) -> str:
-        root = build_directory(path, _discard)
-        return self._added(root.cid, lambda: self._add(path), root.total_size)
-
-    def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
-        return b"".join(read_file(self._fetching(cid, within), Cid.parse(cid), max_bytes))
-
-    def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        write_file(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes)
-
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        write_directory(self._fetching(cid, within), Cid.parse(cid), dest, max_bytes)
+        return self._call(f"fetch {cid}", fetch, seconds=seconds)
 
     def pin(self, cid: str) -> None:
         root = str(Cid.parse(cid))
         # A daemon fetches what it does not have yet, and says nothing meanwhile.
-        self._call(f"pin {root}", lambda: self._client.pin.add(root), _PIN_TIMEOUTS * self._timeout)
+        each = _PIN_TIMEOUTS * self._timeout
+        limit = {"timeout": f"{int(900 * each)}ms"}
+        answer = self._call(
+            f"pin {root}",
+            lambda left: self._by_client(lambda: self._client.pin.add(root, timeout=left, opts=dict(limit))),
+            each=each,
+        )
+        pins = answer.get("Pins")
+        if not isinstance(pins, list) or len(pins) != 1 or not _names(pins[0], Cid.parse(cid)):
+            raise self._foreign()
 
     def unpin(self, cid: str) -> None:
         root = str(Cid.parse(cid))
-        with contextlib.suppress(ContentMissing):  # Kubo's answer when there is no pin to withdraw
-            self._call(f"unpin {root}", lambda: self._client.pin.rm(root))
+        with suppress(ContentMissing):  # Kubo's answer when there is no pin to withdraw
+            self._call(f"unpin {root}", lambda left: self._by_client(lambda: self._client.pin.rm(root, timeout=left)))
 
     def has(self, cid: str) -> bool:
-        root = Cid.parse(cid)
+        return self._holds(Cid.parse(cid))
+
+    def addresses(self) -> list[str]:
+        """The multiaddrs under which other peers may reach this daemon."""
+        answer = self._call("say its addresses", lambda left: self._by_client(lambda: self._client.id(timeout=left)))
+        found = answer.get("Addresses")
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise self._foreign()
+        return found
+
+    def connect(self, peers: Sequence[str]) -> None:
+        """Has the daemon call other peers, by their multiaddrs. Those that cannot be reached are left alone."""
+        for peer in peers:
+            with suppress(StoreError):
+                limit = {"arg": peer, "timeout": f"{int(900 * _CONNECT_SECONDS)}ms"}
+                self._call(f"call {peer}", partial(self._answer, "swarm/connect", limit), seconds=_CONNECT_SECONDS)
+
+    @contextmanager
+    def adding(self) -> Iterator[Upload]:
+        with Upload(send=self._put, holds=self._holds, pin=lambda root: self.pin(str(root))) as upload:
+            yield upload
+
+    def _holds(self, cid: Cid) -> bool:
+        limit = {"arg": str(cid), "offline": "true"}
         try:
-            self._call(f"look up {root}", lambda: self._client.block.stat(str(root), offline=True))
+            answer = self._call(f"look up {cid}", lambda left: self._answer("block/stat", limit, left))
         except ContentMissing:
             return False
+        if not _names(answer.get("Key"), cid):
+            raise self._foreign()
         return True
 
-    def _add(self, source: object) -> Any:
-        # Everything that decides the CID is said, so that a daemon with other defaults gives the same one.
-        return self._client.add(
-            source,
-            recursive=True,
-            pin=True,
-            chunker="size-262144",
-            raw_leaves=False,
-            cid_version=0,
-            opts={"hash": "sha2-256", "progress": False},
-        )
-
-    def _added(self, expected: Cid, upload: Callable[[], Any], size: int) -> str:
-        answer = self._call(f"add {expected}", upload, self._timeout + size / _UPLOAD_RATE)
-        # The last entry of a directory's answer is its root.
-        last = answer[-1] if isinstance(answer, list) and answer else answer
-        try:
-            received = last["Hash"]
-        except (KeyError, TypeError) as error:
-            raise self._foreign() from error
-        if received != str(expected):
+    def _put(self, cid: Cid, block: bytes) -> None:
+        how = {"cid-codec": _CODECS.get(cid.codec, "dag-pb"), "mhtype": "sha2-256", "allow-big-block": "true"}
+        answer = self._call(f"take block {cid}", lambda left: self._answer("block/put", how, left, file=block))
+        if not _names(answer.get("Key"), cid):
             raise CorruptBlock(
-                f"Kubo at {self._address} stored {received} where {expected} was sent: do not change files "
-                "while they "
-                "are added, or use another daemon."
+                f"Kubo at {self._address} did not store block {cid} as that: use another daemon, or check the address."
             )
-        return str(expected)
 
-    def _fetching(self, cid: str, within: float | None) -> Fetch:
-        return limited(self._fetch, cid, within, self._stop)
-
-    def _fetch(self, cid: Cid) -> bytes:
-        def fetch() -> bytes:
-            ends = time.monotonic() + self._timeout
-            # Not through the client library: it reads an answer to its end, however long that is.
-            with requests.post(
-                f"{self._url}/api/v0/block/get",
-                # The daemon gives up before we do, so that absent content is told from an absent daemon.
-                params={"arg": str(cid), "timeout": f"{int(900 * self._timeout)}ms"},
-                headers={"Accept-Encoding": "identity"},
-                stream=True,
-                timeout=self._timeout,
-            ) as answer:
-                body = bytearray()
-                # In pieces, so that this thread ends when nobody waits for it any more.
-                while len(body) <= MAX_BLOCK and (piece := answer.raw.read1(1 << 16, decode_content=False)):
-                    body += piece
-                    if time.monotonic() > ends:
-                        raise requests.Timeout("a slow answer")
-            if answer.status_code != 200:
-                raise ipfs_errors.ErrorResponse(_message(bytes(body)), None)
-            return verified(cid, bytes(body), f"Kubo at {self._address}")
-
-        return self._call(f"fetch {cid}", fetch)
-
-    def _call(self, what: str, request: Callable[[], T], seconds: float | None = None) -> T:
-        """The daemon's answer to a request, which is repeated if need be. `seconds`: for each attempt."""
+    def _by_client(self, request: Callable[[], Any]) -> dict[str, Any]:
+        """The JSON object that the client library gets. Blocks do not pass through it: it reads an answer to its end,
+        however long that is, and opens a connection for each."""
         try:
-            for attempt in itertools.count(1):
-                try:
-                    return in_time(self._timeout if seconds is None else seconds, self._stop, request)
-                except (*_RETRIED, TooLate, CorruptBlock):
-                    if attempt >= self._attempts:
-                        raise
-                pause(min(5.0, 0.1 * 2 ** (attempt - 1)) * (1 + random.random()), self._stop)
+            return dict(request())
+        except ipfs_errors.ErrorResponse as error:
+            raise _Refusal(str(error)) from error
+        except _NO_ANSWER as error:
+            raise NoAnswer(short(str(error))) from error
+        except (ipfs_errors.Error, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The library asserts and indexes its way through answers, so a foreign server shows in many ways.
+            raise self._foreign() from error
+
+    def _answer(
+        self, command: str, params: dict[str, str], seconds: float, *, file: bytes | None = None
+    ) -> dict[str, Any]:
+        """The JSON object that a command answers with."""
+        answer = self._ask(command, params, seconds, most=_MOST_ANSWER, file=file)
+        try:
+            found = answer.json()
+        except ValueError as error:
+            raise self._foreign() from error
+        if not isinstance(found, dict):
+            raise self._foreign()
+        return found
+
+    def _ask(
+        self, command: str, params: dict[str, str], seconds: float, *, most: int, file: bytes | None = None
+    ) -> Answer:
+        """The answer to one command. Raises _Refusal if it is an error."""
+        answer = self._server.ask("POST", f"/api/v0/{command}", params=params, file=file, seconds=seconds, most=most)
+        if answer.status != 200:
+            raise _Refusal(_message(answer))
+        return answer
+
+    def _call(
+        self,
+        what: str,
+        request: Callable[[float], T],
+        *,
+        each: float | None = None,
+        seconds: float | None = None,
+    ) -> T:
+        """The daemon's answer to a request, which is repeated if need be. `each`: seconds of one attempt; `seconds`: of
+        all."""
+        try:
+            return patiently(
+                request, attempts=self._attempts, each=each or self._timeout, seconds=seconds, stop=self.stop
+            )
         except Halted as error:
             raise StoreUnavailable(
                 f"stopped while Kubo at {self._address} was asked to {what}: run the same command again to carry on."
             ) from error
-        except ipfs_errors.ErrorResponse as error:
+        except _Refusal as error:
             if _MISSING.search(str(error)):
                 raise ContentMissing(
-                    f"Kubo at {self._address} could not {what} ({_short(error)}): make sure that somebody pins it."
+                    f"Kubo at {self._address} could not {what} ({short(str(error))}): make sure that somebody pins it."
                 ) from error
             raise StoreError(
-                f"Kubo at {self._address} refused to {what} ({_short(error)}): see the daemon's log."
+                f"Kubo at {self._address} refused to {what} ({short(str(error))}): see the daemon's log."
             ) from error
-        except (
-            TooLate,
-            ipfs_errors.ConnectionError,
-            ipfs_errors.TimeoutError,
-            requests.RequestException,
-            urllib3.exceptions.HTTPError,
-        ) as error:
+        except (TooLate, NoAnswer) as error:
             raise StoreUnavailable(
                 f"no answer from Kubo at {self._address} to {what}: start it with `ipfs daemon`, or check the address."
             ) from error
-        except (ipfs_errors.Error, AssertionError, TypeError, AttributeError) as error:
-            # The client library asserts and indexes its way through answers, so a foreign server shows in
-            # many ways.
-            raise self._foreign() from error
-        raise AssertionError("an endless loop has ended")
 
     def _foreign(self) -> StoreUnavailable:
         return StoreUnavailable(f"the server at {self._address} does not answer like Kubo's RPC: check the address.")
 
 
-def _both_forms(address: str) -> tuple[str, str]:
-    """The address of an RPC as Kubo's multiaddr and as a URL, from either. Raises ValueError."""
+class _Refusal(Exception):
+    """An error answer of the daemon."""
+
+
+def _url(address: str) -> str:
+    """The URL of an RPC, from a URL or a multiaddr. Raises ValueError."""
     if address.startswith("/"):
         parts = address.strip("/").split("/")
         kind, host, tcp, port, *scheme = parts
         if kind not in ("ip4", "ip6", "dns", "dns4", "dns6") or tcp != "tcp" or scheme not in ([], ["http"], ["https"]):
             raise ValueError(address)
         address = f"{scheme[0] if scheme else 'http'}://{f'[{host}]' if kind == 'ip6' else host}:{port}"
-    url = urllib.parse.urlsplit(address)
-    if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/") or url.query:
-        raise ValueError(address)
-    port_number = url.port or (443 if url.scheme == "https" else 5001)
-    if ":" in url.hostname:
-        kind, shown = "ip6", f"[{url.hostname}]"
-    else:
-        kind, shown = "ip4" if re.fullmatch(r"[0-9.]+", url.hostname) else "dns", url.hostname
-    return f"/{kind}/{url.hostname}/tcp/{port_number}/{url.scheme}", f"{url.scheme}://{shown}:{port_number}"
+    url = base_url(address, path=False)
+    has_port = re.search(r":[0-9]+$", url) is not None
+    return url if has_port or url.startswith("https:") else f"{url}:5001"
 
 
-def _message(body: bytes) -> str:
+def _multiaddr(url: str) -> str:
+    """The URL of an RPC as the client library wants it."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    kind = "ip6" if ":" in host else "ip4" if re.fullmatch(r"[0-9.]+", host) else "dns"
+    return f"/{kind}/{host}/tcp/{parts.port or 443}/{parts.scheme}"
+
+
+def _names(text: object, cid: Cid) -> bool:
+    """Whether a text of the daemon names this block, in whichever version of an identifier."""
+    try:
+        named = Cid.parse(text) if isinstance(text, str) else None
+    except InvalidCid:
+        return False
+    return named is not None and (named.codec, named.digest) == (cid.codec, cid.digest)
+
+
+def _message(answer: Answer) -> str:
     """The message in an error answer of the RPC."""
     try:
-        return str(json.loads(body)["Message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return str(answer.json()["Message"])
+    except (ValueError, KeyError, TypeError):
         return "an error without explanation"
-
-
-def _discard(_cid: Cid, _block: bytes) -> None:
-    """Sink of a build that only computes the CID."""
-
-
-def _short(error: Exception) -> str:
-    # Without the control characters with which a stranger's text could rewrite a terminal.
-    text = " ".join("".join(character if character.isprintable() else " " for character in str(error)).split())
-    return text if len(text) <= 200 else text[:197] + "..."

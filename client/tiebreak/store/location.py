@@ -1,4 +1,4 @@
-"""Parses the location of a store: a Kubo daemon or a folder, and never one by mistake for the other."""
+"""Parses the location of a store: a gateway, a Kubo daemon or a folder, and never one by mistake for the other."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ from pathlib import Path
 
 from tiebreak.store.errors import StoreUnavailable
 
+_GATEWAY = "gateway+"
 _MULTIADDR = re.compile(r"/?(ip4|ip6|dns|dns4|dns6|dnsaddr|unix|onion|onion3)/.+")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{0,2}\S*")
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^/\\\s:]*):[0-9]{1,5}/?")
 _ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}|\[?[0-9A-Fa-f]*(:[0-9A-Fa-f]*){2,}\]?|localhost")
+
+
+def gateway_address(location: str | Path) -> str | None:
+    """The URL of a trustless gateway, from a location ``gateway+https://...``; None for everything else."""
+    text = location.strip() if isinstance(location, str) else ""
+    return text[len(_GATEWAY) :] if text.lower().startswith((_GATEWAY + "http://", _GATEWAY + "https://")) else None
+
+
+def locations(text: str) -> list[str]:
+    """The locations in a list by commas, each of which can be meant. Raises StoreUnavailable."""
+    found = [part.strip() for part in text.split(",")]
+    for location in found:
+        if gateway_address(location) is None:
+            kubo_address(location)
+    return found
 
 
 def kubo_address(location: str | Path) -> str | None:
@@ -42,5 +58,5 @@ def kubo_address(location: str | Path) -> str | None:
 def _doubtful(text: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"the content store's location {text!r} could be meant as an address: write http://127.0.0.1:5001 for Kubo's "
-        f"RPC, or ./{text.replace('/', '-')} for a folder of that name."
+        f"RPC, gateway+https://... for a gateway, or ./{text.replace('/', '-')} for a folder of that name."
     )

@@ -7,7 +7,8 @@ from typing import Protocol
 
 
 class ContentStore(Protocol):
-    """Publishes and fetches content by CID (strings as `ipfs add` prints them: ``Qm...``).
+    """Publishes and fetches content by CID (strings as `ipfs add --cid-version=1` prints
+    them: ``bafy...``, ``bafk...``; ``Qm...`` of others is read, too).
 
     The same bytes get the same CID from every implementation. Everything added is pinned. Nothing fetched is
     trusted: all readers check every block against its CID and raise `StoreError`s (see
@@ -27,6 +28,12 @@ class ContentStore(Protocol):
         Raises UnsupportedFile (symbolic links, devices), UnsafeName, ContentTooLarge (more entries in one
         directory than fit a block).
         """
+
+    def address_of_file(self, path: Path) -> str:
+        """The CID that `add_file` would return; nothing is published. Raises UnsupportedFile."""
+
+    def address_of_directory(self, path: Path) -> str:
+        """The CID that `add_directory` would return; nothing is published. Raises as `add_directory`."""
 
     def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
         """Returns the content of a file of at most `max_bytes` bytes."""
@@ -51,3 +58,9 @@ class ContentStore(Protocol):
 
     def has(self, cid: str) -> bool:
         """True if the root block is in this store, without asking anybody else."""
+
+    def mend(self, held: frozenset[str] = frozenset()) -> None:
+        """Tries again what could not be stored everywhere. `held`: roots that should be in every store."""
+
+    def tidy(self) -> None:
+        """Frees the space of what is pinned no more, where the store does not do that by itself."""

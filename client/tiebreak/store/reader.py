@@ -4,22 +4,24 @@ Checked are: every block against its identifier; every node against the canonica
 promise; names; order and uniqueness of directory entries. Bounded are: content bytes, directory entries, depth, and the
 number of blocks of a file (so that a graph that shares its nodes cannot make a reader visit them exponentially often).
 Cycles cannot be built without breaking SHA-256.
+
+What an interrupted fetch has left on disk is checked against the same identifiers, and only the rest is fetched.
 """
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
-import shutil
-import tempfile
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.deadlines import within as in_time
+from tiebreak.store.ahead import Ahead
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import (
     DIRECTORY,
@@ -30,18 +32,19 @@ from tiebreak.store.dagpb import (
     SYMLINK,
     UnixFsNode,
     decode,
+    encode,
 )
 from tiebreak.store.errors import (
     ContentTooLarge,
     CorruptBlock,
-    DestinationExists,
     FetchTooSlow,
     MalformedContent,
     StoreUnavailable,
     UnsafeName,
-    unusable,
 )
 from tiebreak.store.names import check_name
+from tiebreak.store.staging import Staged
+from tiebreak.store.transfers import Meter, OnTransfer, untold
 
 MAX_ENTRIES = 20_000
 """Most files and directories in one directory tree, on all levels together."""
@@ -60,10 +63,24 @@ StoreUnavailable.
 """
 
 
-def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event | None) -> Fetch:
-    """`fetch` with a deadline `within` seconds from now (None: no deadline), which ends at once when `stop` is set.
+class _Part(NamedTuple):
+    """A part of a file: its first byte and its size."""
 
-    `what` names the content in messages. Raises FetchTooSlow, StoreUnavailable."""
+    at: int
+    size: int
+
+
+Held = Callable[[Cid, _Part], bool]
+"""Whether a part of a file is there already, as the leaf of this identifier."""
+
+
+def limited(
+    block: Callable[[Cid, float | None], bytes], what: str, within: float | None, stop: threading.Event | None
+) -> Fetch:
+    """A `Fetch` with a deadline `within` seconds from now (None: no deadline), which ends at once when `stop` is set.
+
+    `block` gets the seconds that are left. `what` names the content in messages. Raises FetchTooSlow,
+    StoreUnavailable."""
     ends = None if within is None else time.monotonic() + within
 
     def stopped() -> StoreUnavailable:
@@ -72,12 +89,14 @@ def limited(fetch: Fetch, what: str, within: float | None, stop: threading.Event
     def one(cid: Cid) -> bytes:
         if stop is not None and stop.is_set():
             raise stopped()
-        left = None if ends is None else ends - time.monotonic()
-        if left is None:
-            return fetch(cid)
+        if ends is None:
+            return block(cid, None)
+        left = ends - time.monotonic()
         try:
-            return in_time(left, stop, lambda: fetch(cid))
-        except TooLate as error:
+            return in_time(left, stop, lambda: block(cid, left))
+        except (TooLate, StoreUnavailable) as error:
+            if time.monotonic() < ends:
+                raise
             raise FetchTooSlow(f"{what} did not come within {within:g} seconds: try again later.") from error
         except Halted as error:
             raise stopped() from error
@@ -97,62 +116,71 @@ def verified(cid: Cid, block: bytes, source: str) -> bytes:
     return block
 
 
-def read_file(fetch: Fetch, cid: Cid, max_bytes: int) -> Iterator[bytes]:
-    """Yields the content of a file in pieces, checked block by block.
+def read_file(
+    fetch: Fetch, cid: Cid, max_bytes: int, *, width: int = 1, on_transfer: OnTransfer = untold
+) -> Iterator[bytes]:
+    """Yields the content of a file in pieces, checked block by block. `width`: blocks that are fetched at a time.
 
     Raises ContentTooLarge before any content is fetched when the file promises more than `max_bytes` bytes;
     MalformedContent when blocks do not form one file.
     """
-    return _Walk(fetch, max_bytes, MAX_ENTRIES).file(cid)
+    with Ahead(fetch, width) as ahead:
+        yield from _Walk(fetch, ahead, cid, max_bytes, MAX_ENTRIES, on_transfer).file()
 
 
-def write_file(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int) -> None:
-    """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as
-    well.
-    """
-    with _staged(dest) as partial:
-        _Walk(fetch, max_bytes, MAX_ENTRIES).write_file(cid, fetch(cid), partial.path)
+def write_file(
+    fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, *, width: int = 1, on_transfer: OnTransfer = untold
+) -> None:
+    """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as well."""
+    with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
+        walk = _Walk(fetch, ahead, cid, max_bytes, MAX_ENTRIES, on_transfer)
+        walk.write_file(cid, fetch(cid), staged.path)
+        walk.end()
 
 
-def write_directory(fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
+def write_directory(
+    fetch: Fetch,
+    cid: Cid,
+    dest: Path,
+    max_bytes: int,
+    max_entries: int = MAX_ENTRIES,
+    *,
+    width: int = 1,
+    on_transfer: OnTransfer = untold,
+) -> None:
     """Writes the directory `cid` to `dest`, which appears whole or not at all.
 
     `max_bytes` bounds the sum of all file sizes. Raises DestinationExists, ContentTooLarge, UnsafeName,
     MalformedContent.
     """
-    with _staged(dest) as partial:
-        _Walk(fetch, max_bytes, max_entries).write_directory(cid, fetch(cid), partial.path)
-
-
-def reachable(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
-    """Yields every block below and including `cid` once; content is not looked at, only structure."""
-    seen = {cid.digest}
-    pending = [cid]
-    while pending:
-        at = pending.pop()
-        yield at
-        block = fetch(at)
-        if at.codec == RAW:
-            continue
-        for link in decode(block, str(at)).links:
-            if link.cid.digest not in seen:
-                seen.add(link.cid.digest)
-                pending.append(link.cid)
+    with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
+        walk = _Walk(fetch, ahead, cid, max_bytes, max_entries, on_transfer)
+        walk.write_directory(cid, fetch(cid), staged.path)
+        walk.end()
 
 
 class _Walk:
     """One traversal, which counts what it has taken against what the caller allows."""
 
-    def __init__(self, fetch: Fetch, max_bytes: int, max_entries: int) -> None:
-        self._fetch = fetch
+    def __init__(
+        self, fetch: Fetch, ahead: Ahead, root: Cid, max_bytes: int, max_entries: int, on_transfer: OnTransfer
+    ) -> None:
+        self._fetch, self._ahead = fetch, ahead
+        self._root = root
         self._max_bytes = max_bytes
         self._bytes_left = max_bytes
         self._entries_left = max_entries
+        self._on_transfer = on_transfer
+        self._meter: Meter | None = None
+        self._written: set[tuple[int, int]] = set()
 
-    def file(self, cid: Cid) -> Iterator[bytes]:
-        yield from self._file(cid, self._fetch(cid))
+    def file(self) -> Iterator[bytes]:
+        for piece in self._file(self._root, self._fetch(self._root)):
+            assert isinstance(piece, bytes), "nothing is held"
+            yield piece
 
-    def _file(self, cid: Cid, block: bytes) -> Iterator[bytes]:
+    def _file(self, cid: Cid, block: bytes, held: Held | None = None) -> Iterator[bytes | int]:
+        """Yields the content of a file, or the number of bytes that `held` has found already."""
         node = _as_file(cid, block)
         size = _promised_size(cid, node)
         if size > self._bytes_left:
@@ -161,12 +189,18 @@ class _Walk:
                 "allowed: allow more, or ask its publisher for less."
             )
         self._bytes_left -= size
+        if self._meter is None:
+            self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
         blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
-        yield from self._content(cid, node, size, 0, blocks_left)
+        for piece in self._content(cid, node, _Part(0, size), 0, blocks_left, held):
+            yield piece
+            self._meter.add(piece if isinstance(piece, int) else len(piece))
 
-    def _content(self, cid: Cid, node: UnixFsNode, size: int, depth: int, blocks_left: list[int]) -> Iterator[bytes]:
-        """Yields exactly `size` bytes or raises."""
-        if _promised_size(cid, node) != size:
+    def _content(
+        self, cid: Cid, node: UnixFsNode, part: _Part, depth: int, blocks_left: list[int], held: Held | None
+    ) -> Iterator[bytes | int]:
+        """Yields exactly the bytes of this part of the file, or that they are held, or raises."""
+        if _promised_size(cid, node) != part.size:
             raise MalformedContent(
                 f"file block {cid} has another size than its parent promises: ask its publisher to add it again."
             )
@@ -177,21 +211,57 @@ class _Walk:
             raise MalformedContent(
                 f"the file of block {cid} nests deeper than {MAX_FILE_DEPTH} levels: ask its publisher to add it again."
             )
-        for link, child_size in zip(node.links, node.block_sizes, strict=True):
-            blocks_left[0] -= 1
-            if blocks_left[0] < 0:
-                raise MalformedContent(
-                    f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it again."
-                )
-            child = _as_file(link.cid, self._fetch(link.cid))
-            yield from self._content(link.cid, child, child_size, depth + 1, blocks_left)
+        ends = [part.at, *(part.at + end for end in itertools.accumulate(node.block_sizes))]
+        parts = [_Part(at, end - at) for at, end in itertools.pairwise(ends)]
+
+        def wanted() -> Iterator[Cid | None]:
+            for link, below in zip(node.links, parts, strict=True):
+                blocks_left[0] -= 1
+                if blocks_left[0] < 0:
+                    raise MalformedContent(
+                        f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it "
+                        "again."
+                    )
+                yield None if held is not None and held(link.cid, below) else link.cid
+
+        for link, below, block in zip(node.links, parts, self._ahead.each(wanted()), strict=True):
+            if block is None:
+                yield below.size
+            else:
+                child = _as_file(link.cid, block)
+                yield from self._content(link.cid, child, below, depth + 1, blocks_left, held)
 
     def write_file(self, cid: Cid, block: bytes, path: Path) -> None:
-        with path.open("xb") as out:
-            for piece in self._file(cid, block):
-                out.write(piece)
+        with _open_part(path) as out:
+            self._claim(os.fstat(out.fileno()), path)
+            for piece in self._file(cid, block, lambda cid, part: _holds(out, cid, part)):
+                if isinstance(piece, int):
+                    out.seek(piece, os.SEEK_CUR)
+                else:
+                    out.write(piece)
+            out.truncate()
             out.flush()
             os.fsync(out.fileno())
+
+    def end(self) -> None:
+        """Reports the end of the transfer."""
+        if self._meter is not None:
+            self._meter.end()
+
+    def _make_directory(self, path: Path) -> None:
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise
+        self._claim(path.lstat(), path)
+
+    def _claim(self, found: os.stat_result, path: Path) -> None:
+        """Takes a file or directory for one entry. Raises FileExistsError if another entry has it."""
+        key = (found.st_dev, found.st_ino)
+        if key in self._written:
+            raise FileExistsError(path)
+        self._written.add(key)
 
     def write_directory(self, cid: Cid, block: bytes, path: Path, depth: int = 0) -> None:
         node = decode(block, str(cid)) if cid.codec != RAW else None
@@ -209,14 +279,17 @@ class _Walk:
         names = [link.name.encode("utf-8") for link in node.links]
         if any(before >= after for before, after in itertools.pairwise(names)):
             raise UnsafeName(f"directory {cid} has repeated or unsorted names: ask its publisher to add it again.")
-        path.mkdir()
+        self._make_directory(path)
+        if self._meter is None:
+            total = min(self._max_bytes, sum(link.total_size for link in node.links))
+            self._meter = Meter(self._on_transfer, "fetching", str(self._root), total)
         for link in node.links:
             check_name(link.name)
+        for link, child in zip(node.links, self._ahead.each(link.cid for link in node.links), strict=True):
+            assert child is not None, "every entry is wanted"
             target = path / link.name
-            # The file system has the last word on equal names (case, Unicode form): "x" and mkdir never
-            # overwrite.
+            # The file system has the last word on equal names (case, Unicode form): none is written twice.
             try:
-                child = self._fetch(link.cid)
                 if _is_directory(link.cid, child):
                     self.write_directory(link.cid, child, target, depth + 1)
                 else:
@@ -226,6 +299,28 @@ class _Walk:
                     f"directory {cid} has two entries that are {link.name!r} on this file system: "
                     "ask its publisher to add it again."
                 ) from error
+
+
+def _open_part(path: Path) -> BinaryIO:
+    """Opens a file that an earlier attempt may have begun, or makes it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o666)
+    if os.fstat(descriptor).st_nlink != 1:
+        # It was published already, and then the process was killed: the other name is the user's file now.
+        os.close(descriptor)
+        path.unlink()
+        descriptor = os.open(path, flags | os.O_EXCL, 0o666)
+    return os.fdopen(descriptor, "r+b")
+
+
+def _holds(file: BinaryIO, cid: Cid, part: _Part) -> bool:
+    """Whether this part of a file, which nobody writes to now, is the leaf `cid`."""
+    if part.size > MAX_BLOCK:
+        return False
+    data = os.pread(file.fileno(), part.size, part.at)
+    if len(data) < part.size:
+        return False
+    return cid.matches(data if cid.codec == RAW else encode(UnixFsNode(FILE, data, part.size)))
 
 
 def _is_directory(cid: Cid, block: bytes) -> bool:
@@ -264,43 +359,3 @@ def _promised_size(cid: Cid, node: UnixFsNode) -> int:
             f"file block {cid} promises {node.file_size} bytes but holds {actual}: ask its publisher to add it again."
         )
     return actual
-
-
-class _staged:
-    """A path beside `dest` that becomes `dest` when the block ends well, and disappears when it does not."""
-
-    def __init__(self, dest: Path) -> None:
-        self._dest = dest
-
-    def __enter__(self) -> _staged:
-        if os.path.lexists(self._dest):
-            raise DestinationExists(f"{self._dest} exists already: choose another place or remove it.")
-        try:
-            self._dest.parent.mkdir(parents=True, exist_ok=True)
-            self._room = Path(tempfile.mkdtemp(prefix=f".{self._dest.name[:40]}.partial-", dir=self._dest.parent))
-        except OSError as error:
-            raise unusable(f"nothing can be written to {self._dest.parent}", error) from error
-        self.path = self._room / "content"
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        try:
-            if kind is None:
-                self._publish()
-        finally:
-            shutil.rmtree(self._room, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise unusable(f"the content cannot be written beside {self._dest}", error) from error
-
-    def _publish(self) -> None:
-        try:
-            if self.path.is_dir():
-                self.path.rename(self._dest)  # fails on a directory that is not empty, as it should
-            else:
-                self._dest.hardlink_to(self.path)  # unlike rename, this never replaces a file
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
-                raise unusable(f"the fetched content cannot be put at {self._dest}", error) from error
-            raise DestinationExists(
-                f"{self._dest} cannot take the fetched content ({error.strerror}): choose another place."
-            ) from error

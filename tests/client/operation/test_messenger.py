@@ -111,7 +111,12 @@ def test_a_webhook_that_hangs_keeps_neither_the_role_nor_other_targets(
 
 
 def test_a_command_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIEBREAK_PRIVATE_KEY", "TIEBREAK_KEYSTORE_PASSWORD", "TIEBREAK_IMPORT_PASSWORD"):
+    for name in (
+        "TIEBREAK_PRIVATE_KEY",
+        "TIEBREAK_KEYSTORE_PASSWORD",
+        "TIEBREAK_IMPORT_PASSWORD",
+        "TIEBREAK_PIN_TOKEN",
+    ):
         monkeypatch.setenv(name, "a secret")
     monkeypatch.setenv("ROOM", "a setting")
     messenger = Messenger([Command(["/bin/sh", "-c", f"env > {tmp_path}/env"])])

@@ -1,0 +1,109 @@
+"""Options for content stores and pinning services, each with its environment variable."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiebreak.cli import quantities
+
+if TYPE_CHECKING:
+    from tiebreak.store import ContentStore
+    from tiebreak.store.pinning import PinningService
+    from tiebreak.store.transfers import OnTransfer
+
+_PANEL = "Content"
+
+
+Retention = Annotated[
+    int | None,
+    typer.Option(
+        parser=quantities.seconds,
+        envvar="TIEBREAK_RETENTION",
+        metavar="TIME",
+        help="Unpin what was published for a job this long after its end, e.g. 30d (default: keep it). Use it only "
+        "with stores that no other role shares.",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def _ignore(text: str) -> None:
+    """A warning that nobody reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContentOptions:
+    """Content stores, and the service that keeps what is published."""
+
+    store: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TIEBREAK_STORE",
+            metavar="PLACE,...",
+            help="Content stores, by commas: folders, Kubo's RPC (http://127.0.0.1:5001), gateways to read from "
+            "(gateway+https://...). Reads ask them in this order, writes go to all (default: a folder of yours).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    pin_service: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TIEBREAK_PIN_SERVICE",
+            metavar="URL",
+            help="Pinning service (IPFS Pinning Service API) that keeps what is published.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    pin_token: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TIEBREAK_PIN_TOKEN_FILE",
+            metavar="FILE",
+            help="Its access token, in a file of mode 0600. Without it the token is in TIEBREAK_PIN_TOKEN.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def open_content(
+        self,
+        *,
+        stop: threading.Event | None = None,
+        warn: Callable[[str], None] = _ignore,
+        on_transfer: OnTransfer | None = None,
+    ) -> ContentStore:
+        """The content stores as one. Raises StoreError."""
+        from tiebreak.store import open_stores
+        from tiebreak.store.location import locations
+        from tiebreak.store.transfers import untold
+
+        if self.store is None:
+            from platformdirs import user_data_path
+
+            places: list[str | Path] = [user_data_path("tiebreak") / "store"]
+        else:
+            places = [*locations(self.store)]
+        return open_stores(
+            places, services=self._services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
+        )
+
+    def check_content(self) -> None:
+        """Checks what is wrong for good: a place that cannot be meant, a token that is missing. Raises StoreError."""
+        from tiebreak.store.location import locations
+
+        if self.store is not None:
+            locations(self.store)
+        self._services(None)
+
+    def _services(self, stop: threading.Event | None) -> list[PinningService]:
+        if self.pin_service is None:
+            return []
+        from tiebreak.store.pinning import PinningService, read_token
+
+        return [PinningService(self.pin_service, read_token(self.pin_token), stop=stop)]

@@ -1,0 +1,175 @@
+"""Requests to HTTP servers that are not trusted: Kubo's RPC, gateways, pinning services.
+
+An answer is bounded in bytes and in time while it comes, is never unpacked, never followed to another place, and never
+sent credentials of another place (nothing is read from ``.netrc``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import urllib3
+
+from tiebreak.deadlines import TooLate, pause
+from tiebreak.deadlines import within as in_time
+from tiebreak.store.errors import CorruptBlock, short
+
+T = TypeVar("T")
+
+_PIECE = 1 << 16
+_CONNECTIONS = 8
+_MOST_WAIT = 30.0
+"""Longest pause in seconds that a server's Retry-After can ask for."""
+
+
+class NoAnswer(Exception):
+    """A server has not answered, or not with a whole answer. `wait`: seconds after which it asks to be tried again."""
+
+    def __init__(self, why: str, wait: float = 0.0) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of a server. `more`: whether the body was longer than the caller has asked for, and was cut."""
+
+    status: int
+    body: bytes
+    more: bool
+    retry_after: float
+
+    def json(self) -> Any:
+        """The body as JSON. Raises ValueError for anything else."""
+        try:
+            return json.loads(self.body)
+        except RecursionError as error:
+            raise ValueError("nests too deep") from error
+
+
+class Server:
+    """An HTTP server. `base`: its URL, to which paths are appended. `headers`: sent with every request."""
+
+    def __init__(self, base: str, headers: Mapping[str, str] | None = None) -> None:
+        self.base = base
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": "tiebreak", **(headers or {})}
+        self._pool = urllib3.PoolManager(maxsize=_CONNECTIONS, retries=False)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        file: bytes | None = None,
+        seconds: float,
+        most: int,
+    ) -> Answer:
+        """The answer to one request. `file`: content of a form with one file. `seconds`: for all of it. `most`: bytes
+        of the body that are read. Raises NoAnswer."""
+        ends = time.monotonic() + seconds
+        query = "?" + urllib.parse.urlencode(params) if params else ""
+        content: dict[str, Any] = {"body": body}
+        if file is not None:
+            content = {"fields": {"file": ("block", file, "application/octet-stream")}}
+        try:
+            answer = self._pool.request(
+                method,
+                f"{self.base}{path}{query}",
+                headers={**self._headers, **(headers or {})},
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+                timeout=urllib3.Timeout(total=seconds),
+                **content,
+            )
+            try:
+                return self._read(answer, 0 if method == "HEAD" else most, ends)
+            finally:
+                answer.close()  # gives nothing back to the pool that still has bytes on the way
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise NoAnswer(_plainly(error)) from error
+
+    def _read(self, answer: urllib3.BaseHTTPResponse, most: int, ends: float) -> Answer:
+        read = bytearray()
+        # In pieces, so that a dripping server is noticed, and a thread that nobody waits for any more ends.
+        while len(read) <= most and (piece := answer.read1(_PIECE, decode_content=False)):
+            read += piece
+            if time.monotonic() > ends:
+                raise NoAnswer("a slow answer")
+        if len(read) <= most:
+            answer.release_conn()
+        expected = answer.headers.get("Content-Length", "")
+        if re.fullmatch("[0-9]{1,19}", expected) and len(read) < min(int(expected), most):
+            raise NoAnswer("an answer that was cut off")
+        return Answer(answer.status, bytes(read[:most]), len(read) > most, _seconds(answer.headers.get("Retry-After")))
+
+
+def patiently(
+    request: Callable[[float], T], *, attempts: int, each: float, seconds: float | None, stop: threading.Event | None
+) -> T:
+    """What `request` returns, tried up to `attempts` times with growing pauses while it raises NoAnswer, CorruptBlock
+    or takes too long.
+
+    `request` gets the seconds that it has. `each`: seconds of one attempt; `seconds`: of all together (None: as they
+    come). Raises the last error, TooLate, and Halted when `stop` is set."""
+    ends = None if seconds is None else time.monotonic() + seconds
+    for attempt in itertools.count(1):
+        left = each if ends is None else min(each, ends - time.monotonic())
+        if left <= 0:
+            raise TooLate
+        asked = 0.0
+        try:
+            return in_time(left, stop, lambda left=left: request(left))  # type: ignore[misc]
+        except (NoAnswer, CorruptBlock, TooLate) as error:
+            if attempt >= attempts:
+                raise
+            asked = error.wait if isinstance(error, NoAnswer) else 0.0
+        rest = max(asked, min(5.0, 0.1 * 2 ** (attempt - 1)) * (1 + random.random()))
+        if ends is not None and time.monotonic() + rest >= ends:
+            raise TooLate
+        pause(rest, stop)
+    raise AssertionError("an endless loop has ended")
+
+
+def base_url(text: str, *, path: bool) -> str:
+    """The URL of a server without a slash at its end. `path`: whether it may have a path. Raises ValueError, also for a
+    URL with a user name, a query or a fragment."""
+    url = urllib.parse.urlsplit(text)
+    if (
+        url.scheme not in ("http", "https")
+        or not url.hostname
+        or "@" in url.netloc
+        or url.query
+        or url.fragment
+        or (url.path not in ("", "/") and not path)
+        or not re.fullmatch(r"[!-~]+", text)
+    ):
+        raise ValueError(text)
+    url.port  # noqa: B018 (raises ValueError for a port that is none)
+    return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
+
+
+def _seconds(header: str | None) -> float:
+    """Seconds of a Retry-After, bounded; a date counts as none."""
+    if header is None or not re.fullmatch(r"[0-9]{1,9}", header.strip()):
+        return 0.0
+    return min(_MOST_WAIT, float(header))
+
+
+def _plainly(error: Exception) -> str:
+    """A network error in a few words, without the library's names of objects."""
+    reason = getattr(error, "reason", None)
+    return short(str(reason) if isinstance(reason, Exception) else str(error)) or type(error).__name__

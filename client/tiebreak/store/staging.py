@@ -1,0 +1,116 @@
+"""The place beside a destination where fetched content is put together, and left for the next attempt if it does not
+come whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from tiebreak.store.cid import Cid
+from tiebreak.store.errors import (
+    ContentMissing,
+    CorruptBlock,
+    DestinationExists,
+    FetchTooSlow,
+    StoreUnavailable,
+    unusable,
+)
+
+_MAY_PASS = (StoreUnavailable, FetchTooSlow, ContentMissing, CorruptBlock)
+"""Errors after which the next attempt may find what is missing, and so what has come is left for it."""
+
+
+class Staged:
+    """A path beside `dest` for the content `cid`, which becomes `dest` when the `with` block ends well.
+
+    When it ends by an error that may pass, or the process is killed, what is there stays for the next attempt, which
+    must check it: it may have been cut off or damaged. Another error removes it. Of two processes that fetch the same
+    to the same place, one begins anew. Raises DestinationExists, StoreUnavailable.
+    """
+
+    def __init__(self, dest: Path, cid: Cid) -> None:
+        self._dest, self._cid = dest, cid
+        self._lock: int | None = None
+
+    def __enter__(self) -> Staged:
+        if os.path.lexists(self._dest):
+            raise DestinationExists(f"{self._dest} exists already: choose another place or remove it.")
+        try:
+            self._dest.parent.mkdir(parents=True, exist_ok=True)
+            room = self._dest.with_name(f".{self._dest.name[:40]}.{self._cid.digest.hex()[:16]}.partial")
+            if not self._claim(room):
+                room = Path(tempfile.mkdtemp(prefix=f"{room.name}-", dir=room.parent))
+        except OSError as error:
+            raise unusable(f"nothing can be written to {self._dest.parent}", error) from error
+        self._room = room
+        self.path = room / "content"
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        may_pass = isinstance(error, _MAY_PASS) or (error is not None and not isinstance(error, Exception))
+        try:
+            if kind is None:
+                self._publish()
+        finally:
+            if not (may_pass and self._lock is not None and _has_bytes(self.path)):
+                shutil.rmtree(self._room, ignore_errors=True)
+            if self._lock is not None:
+                os.close(self._lock)
+        if isinstance(error, OSError):
+            raise unusable(f"the content cannot be written beside {self._dest}", error) from error
+
+    def _claim(self, room: Path) -> bool:
+        """Whether `room` is ours alone from now on. A directory that somebody else could have made or filled is not
+        taken: its name can be foretold."""
+        for _ in range(3):
+            try:
+                room.mkdir(mode=0o700)
+            except FileExistsError:
+                found = room.lstat()
+                if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                    return False
+            try:
+                lock = os.open(room / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue  # another process has just ended with it
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(lock), (room / "lock").lstat()):
+                    self._lock = lock
+                    return True
+            except BlockingIOError:
+                os.close(lock)
+                return False
+            except FileNotFoundError:
+                pass
+            os.close(lock)
+        return False
+
+    def _publish(self) -> None:
+        try:
+            if self.path.is_dir():
+                self.path.rename(self._dest)  # fails on a directory that is not empty, as it should
+            else:
+                self._dest.hardlink_to(self.path)  # unlike rename, this never replaces a file
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
+                raise unusable(f"the fetched content cannot be put at {self._dest}", error) from error
+            raise DestinationExists(
+                f"{self._dest} cannot take the fetched content ({error.strerror}): choose another place."
+            ) from error
+
+
+def _has_bytes(path: Path) -> bool:
+    """Whether there is anything worth keeping."""
+    rooms = [str(path.parent)] if path.is_file() else [room for room, _, _ in os.walk(path)]
+    return any(
+        entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_size > 0
+        for room in rooms
+        for entry in os.scandir(room)
+    )

@@ -1,0 +1,129 @@
+"""The base of stores: files and directories on top of blocks.
+
+A store brings `block`, and `adding` if it can be written to; files and directories are the same in all of them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from tiebreak.store.builder import Sink, build_directory, build_file, open_regular
+from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Link
+from tiebreak.store.reader import Fetch, limited, read_file, verified, write_directory, write_file
+from tiebreak.store.transfers import Meter, OnTransfer, untold
+
+
+class Addition(Protocol):
+    """Blocks on their way into a store."""
+
+    def put(self, cid: Cid, block: bytes) -> None:
+        """Takes one block."""
+
+    def finish(self, root: Cid) -> None:
+        """Pins the root, once all blocks that were taken are stored."""
+
+
+class Store(ABC):
+    """A `ContentStore` of blocks. `name`: what it is called in messages. `stop`: ends every fetch at once.
+    `on_transfer`: is told of transfers that take long."""
+
+    writable = True
+    """Whether content can be added and pinned."""
+    width = 1
+    """Blocks that are fetched at a time: more where the way to the store is long."""
+
+    def __init__(self, name: str, stop: threading.Event | None, on_transfer: OnTransfer = untold) -> None:
+        self.name, self.stop, self._on_transfer = name, stop, on_transfer
+
+    @abstractmethod
+    def block(self, cid: Cid, seconds: float | None = None) -> bytes:
+        """The bytes of one block, whose hash was checked. `seconds`: most that it should take (None: what this store
+        takes by itself). Raises ContentMissing, CorruptBlock, StoreUnavailable."""
+
+    @abstractmethod
+    def adding(self) -> AbstractContextManager[Addition]:
+        """A place for the blocks of one addition. Raises StoreUnavailable where nothing can be added."""
+
+    @abstractmethod
+    def pin(self, cid: str) -> None:
+        """Protects content from garbage collection; as in `ContentStore`."""
+
+    @abstractmethod
+    def unpin(self, cid: str) -> None:
+        """Withdraws the protection; as in `ContentStore`."""
+
+    @abstractmethod
+    def has(self, cid: str) -> bool:
+        """Whether the root block is in this store; as in `ContentStore`."""
+
+    def add_bytes(self, data: bytes) -> str:
+        return self._add(lambda sink: build_file(io.BytesIO(data), sink), "bytes", len(data))
+
+    def add_file(self, path: Path) -> str:
+        with open_regular(path) as stream:
+            return self._add(lambda sink: build_file(stream, sink), path.name, os.fstat(stream.fileno()).st_size)
+
+    def add_directory(self, path: Path) -> str:
+        return self._add(lambda sink: build_directory(path, sink), path.name, _size(path))
+
+    def address_of_file(self, path: Path) -> str:
+        with open_regular(path) as stream:
+            return str(build_file(stream, _discard).cid)
+
+    def address_of_directory(self, path: Path) -> str:
+        return str(build_directory(path, _discard).cid)
+
+    def mend(self, held: frozenset[str] = frozenset()) -> None:  # noqa: B027 (most stores have nothing to do)
+        """Does nothing: there is only one place."""
+
+    def tidy(self) -> None:  # noqa: B027 (most stores have nothing to do)
+        """Does nothing: most stores free space by themselves."""
+
+    def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
+        fetch, root = self._fetching(cid, within), Cid.parse(cid)
+        return b"".join(read_file(fetch, root, max_bytes, width=self.width, on_transfer=self._on_transfer))
+
+    def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+        fetch, root = self._fetching(cid, within), Cid.parse(cid)
+        write_file(fetch, root, dest, max_bytes, width=self.width, on_transfer=self._on_transfer)
+
+    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+        fetch, root = self._fetching(cid, within), Cid.parse(cid)
+        write_directory(fetch, root, dest, max_bytes, width=self.width, on_transfer=self._on_transfer)
+
+    def checked(self, cid: Cid, block: bytes) -> bytes:
+        """The block, if it has the hash of `cid`. Raises CorruptBlock."""
+        return verified(cid, block, self.name)
+
+    def _add(self, build: Callable[[Sink], Link], what: str, size: int) -> str:
+        meter = Meter(self._on_transfer, "adding", what, size)
+        with self.adding() as addition:
+
+            def metered(cid: Cid, block: bytes) -> None:
+                addition.put(cid, block)
+                meter.add(len(block))
+
+            root = build(metered).cid
+            addition.finish(root)
+        meter.end()
+        return str(root)
+
+    def _fetching(self, cid: str, within: float | None) -> Fetch:
+        return limited(self.block, cid, within, self.stop)
+
+
+def _discard(cid: Cid, block: bytes) -> None:
+    """Sink of a build that only computes the CID."""
+
+
+def _size(path: Path) -> int:
+    """Bytes of the files below a directory, as far as they can be counted; only shown."""
+    return sum((Path(room) / name).lstat().st_size for room, _, names in os.walk(path) for name in names)

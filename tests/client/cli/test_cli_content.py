@@ -1,0 +1,95 @@
+"""Options about content: several stores, the pinning service's token, the retention, and how transfers are shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_world import Chain, Run, Trained, refused
+from http_stand_in import serving
+from pinning_stand_in import TOKEN, Service
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.cli import output
+from tiebreak.cli.notices import Teller
+from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
+from tiebreak.store import FolderStore, Transfer, open_store
+
+POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
+
+
+def test_a_job_is_kept_by_kubo_and_a_pinning_service_and_found_through_a_gateway(
+    run: Run, chain: Chain, trained: Trained, tmp_path: Path, kubo_url: str
+) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text(f"{TOKEN}\n")
+    service, where = Service("queued", "pinned"), ("--dir", tmp_path / "role", "--json")
+    with serving(service) as url:
+        kept = ("--pin-service", f"{url}/psa", "--pin-token", token)
+        words = ("job", "create", trained.job, *POST, "--store", kubo_url, *kept, *where)
+        result = run(*words, env=chain.environment(0))
+    assert result.exit_code == 0, result.stderr
+    cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
+    assert [(pin["cid"], pin["name"]) for pin in service.pins.values()] == [(cid, f"tiebreak {cid}")]
+    assert TOKEN not in result.output
+    found = open_store(f"gateway+{kubo_url}")
+    found.get_directory(cid, tmp_path / "found", max_bytes=1 << 30)
+    for path in trained.job.iterdir():
+        assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_job_is_published_in_every_store(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
+    environment = chain.environment(0) | {"TIEBREAK_STORE": f"{tmp_path / 'a'}, {tmp_path / 'b c'}"}
+    result = run("job", "create", trained.job, *POST, "--dir", tmp_path / "role", "--json", env=environment)
+    assert result.exit_code == 0, result.stderr
+    cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
+    assert FolderStore(tmp_path / "a").pins() == FolderStore(tmp_path / "b c").pins() == [cid]
+    assert cid.startswith("bafy")
+
+
+def test_one_place_that_is_wrong_is_named_before_any_is_made(run: Run, chain: Chain, tmp_path: Path) -> None:
+    for wrong in ("ipfs://x", "", "gateway+ftp://x"):
+        place = ("--store", f"{tmp_path / 'a'},{wrong}", "--dir", tmp_path / "role")
+        refused(run("trainer", "run", "--job", 1, *place, "--json", env=chain.environment(1)), "content store")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_pinning_service_without_its_token_is_refused_at_once(run: Run, chain: Chain, tmp_path: Path) -> None:
+    place = ("--store", tmp_path / "a", "--dir", tmp_path / "role", "--pin-service", "https://pins.example/psa")
+    words = ("trainer", "run", "--job", 1, *place)
+    refused(run(*words, env=chain.environment(1)), "TIEBREAK_PIN_TOKEN", "--pin-token")
+    token = tmp_path / "token"
+    token.write_text("a-secret-token")
+    token.chmod(0o644)
+    refused(run(*words, "--pin-token", token, env=chain.environment(1)), "chmod 600")
+    token.chmod(0o600)
+    text = refused(
+        run(*words[:-1], "http://pins.example", "--pin-token", token, env=chain.environment(1)), "https:// address"
+    )
+    assert "a-secret-token" not in text
+
+
+@pytest.mark.parametrize("text", ["30", "30 days", "-1d", "x"])
+def test_a_retention_needs_a_unit(run: Run, chain: Chain, text: str) -> None:
+    result = run("trainer", "run", "--job", 1, "--retention", text, env=chain.environment(1))
+    assert result.exit_code == 2
+
+
+def test_a_transfer_is_a_notice_for_programs_and_progress_for_people(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notices: list[Notice] = []
+    told = of_transfers("trainer", notices.append)
+    told(Transfer("adding", "model\x1b[2J", 5_000_000, 20_000_000))
+    of_warnings("trainer", notices.append)("something is not there yet")
+    assert [notice.what for notice in notices] == [What.TRANSFER, What.WARNING]
+    with Teller(as_json=True) as teller:
+        teller.tell(notices[0])
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["what"], shown["done"], shown["total"]) == ("transfer", 5_000_000, 20_000_000)
+    monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", 0.0)
+    with Teller(as_json=False) as teller:
+        teller.tell(notices[0])
+    printed = capsys.readouterr()
+    assert printed.out == "" and "5 of 20" in printed.err and "\x1b" not in printed.err

@@ -1,0 +1,51 @@
+"""An HTTP server of a test, for every method, whose answers the test makes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Request(BaseHTTPRequestHandler):
+    """One request: `command`, `path`, `headers`, and `body` once it is read."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    answer: Callable[[Request], None]
+    body = b""
+
+    def _any(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        with suppress(OSError):  # the client has gone
+            type(self).answer(self)
+
+    do_GET = do_HEAD = do_POST = do_DELETE = do_PUT = _any
+
+    def send(self, status: int, body: bytes = b"", **headers: str) -> None:
+        """Answers with a whole body."""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(answer: Callable[[Request], None]) -> Iterator[str]:
+    """The URL of a server that answers as told."""
+    kind = type("Answering", (Request,), {"answer": staticmethod(answer)})
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    httpd.daemon_threads = True
+    threading.Thread(target=lambda: httpd.serve_forever(poll_interval=0.01), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_address[1]}"
+    finally:
+        httpd.shutdown()
+        httpd.server_close()

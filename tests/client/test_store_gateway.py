@@ -1,0 +1,272 @@
+"""Reading through trustless gateways: a real Kubo's blocks, and gateways that are not what they seem."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from http_stand_in import Request, serving
+from tiebreak.store import FolderStore, open_store
+from tiebreak.store.ahead import WIDTH
+from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dagpb import MAX_BLOCK
+from tiebreak.store.errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreError, StoreUnavailable
+from tiebreak.store.gateway import GatewayStore
+from tiebreak.store.kubo import KuboStore
+
+X = str(Cid.of(b"x", RAW))
+
+
+def answering(folder: FolderStore, seen: list[Request] | None = None) -> Callable[[Request], None]:
+    """A gateway to the blocks of a folder."""
+
+    def answer(request: Request) -> None:
+        if seen is not None:
+            seen.append(request)
+        cid = Cid.parse(request.path.split("?")[0].removeprefix("/ipfs/"))
+        try:
+            request.send(200, folder.block(cid))
+        except ContentMissing:
+            request.send(412 if "only-if-cached" in request.headers.get("Cache-Control", "") else 404)
+
+    return answer
+
+
+def test_a_tree_comes_whole_through_a_gateway(tmp_path: Path) -> None:
+    folder, tree = FolderStore(tmp_path / "store"), tmp_path / "tree"
+    (tree / "sub").mkdir(parents=True)
+    (tree / "sub" / "big").write_bytes(random.Random(3).randbytes(700_000))
+    (tree / "a").write_bytes(b"x")
+    cid, seen = folder.add_directory(tree), list[Request]()
+    with serving(answering(folder, seen)) as url:
+        store = open_store(f"gateway+{url}")
+        store.get_directory(cid, tmp_path / "back", max_bytes=10**6)
+        assert store.has(cid) and not store.has(str(Cid.of(b"absent", RAW)))
+        with pytest.raises(ContentMissing, match="status 404"):
+            store.read(str(Cid.of(b"absent", RAW)), max_bytes=10)
+    assert (tmp_path / "back/sub/big").read_bytes() == (tree / "sub/big").read_bytes()
+    assert (tmp_path / "back/a").read_bytes() == b"x"
+    for request in seen:
+        assert request.path.endswith("?format=raw") and request.headers["Accept"] == "application/vnd.ipld.raw"
+        assert request.headers["Accept-Encoding"] == "identity" and "Authorization" not in request.headers
+
+
+def test_the_blocks_of_a_real_kubo_come_through_a_gateway(kubo_url: str) -> None:
+    data = random.Random(4).randbytes(600_000)
+    cid = KuboStore(kubo_url).add_bytes(data)
+    store = GatewayStore(kubo_url)
+    assert store.read(cid, max_bytes=len(data)) == data and store.has(cid)
+    with pytest.raises(ContentMissing):
+        store.read(str(Cid.of(b"no such block", RAW)), max_bytes=10)
+
+
+def test_other_bytes_are_refused() -> None:
+    calls = []
+
+    def lie(request: Request) -> None:
+        calls.append(1)
+        request.send(200, b"y")
+
+    with serving(lie) as url, pytest.raises(CorruptBlock, match="do not have its hash"):
+        GatewayStore(url, attempts=2).read(X, max_bytes=10)
+    assert len(calls) == 2
+
+
+def test_a_body_without_end_is_cut_off() -> None:
+    sent = [0]
+
+    def endless(request: Request) -> None:
+        request.send_response(200)
+        request.send_header("Connection", "close")
+        request.end_headers()
+        while sent[0] < 1 << 30:
+            request.wfile.write(bytes(1 << 16))
+            sent[0] += 1 << 16
+
+    with serving(endless) as url, pytest.raises(CorruptBlock, match=f"more than {MAX_BLOCK}"):
+        GatewayStore(url, attempts=1).read(X, max_bytes=10)
+    assert sent[0] < 1 << 26
+
+
+def test_a_compressed_body_is_never_unpacked() -> None:
+    bomb = gzip.compress(bytes(100 << 20), 9)
+
+    def pack(request: Request) -> None:
+        request.send(200, bomb, Content_Encoding="gzip")
+
+    with serving(pack) as url, pytest.raises(CorruptBlock):
+        GatewayStore(url, attempts=1).read(X, max_bytes=10)
+
+
+@pytest.mark.parametrize("status", [404, 410, 451])
+def test_content_that_a_gateway_does_not_have_is_missing(status: int) -> None:
+    with serving(lambda request: request.send(status)) as url, pytest.raises(ContentMissing, match=str(status)):
+        GatewayStore(url).read(X, max_bytes=10)
+
+
+@pytest.mark.parametrize("place", ["file:///etc/passwd", "http://127.0.0.1:1/", "//evil.example/x", "/ipfs/other"])
+def test_a_redirect_is_never_followed(place: str) -> None:
+    calls = []
+
+    def away(request: Request) -> None:
+        calls.append(request.path)
+        request.send(302, Location=place)
+
+    with serving(away) as url, pytest.raises(StoreUnavailable, match="redirects to another place"):
+        GatewayStore(url).read(X, max_bytes=10)
+    assert len(calls) == 1
+
+
+def test_a_gateway_that_asks_for_patience_is_asked_again() -> None:
+    calls = []
+
+    def busy(request: Request) -> None:
+        calls.append(time.monotonic())
+        if len(calls) == 1:
+            request.send(429, Retry_After="1")
+        else:
+            request.send(200, b"x")
+
+    with serving(busy) as url:
+        assert GatewayStore(url).read(X, max_bytes=10) == b"x"
+    assert calls[1] - calls[0] >= 1.0
+
+
+@pytest.mark.parametrize("header", ["999999999", "-1", "1e9", "Wed, 21 Oct 2099 07:28:00 GMT", "9" * 500])
+def test_a_gateway_cannot_make_us_wait_longer_than_we_have(header: str) -> None:
+    with serving(lambda request: request.send(503, Retry_After=header)) as url:
+        started = time.monotonic()
+        with pytest.raises(StoreError):
+            GatewayStore(url).read(X, max_bytes=10, within=0.3)
+        assert time.monotonic() - started < 1.0
+
+
+def test_a_dripping_gateway_has_one_deadline() -> None:
+    over = threading.Event()
+
+    def drip(request: Request) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000")
+        request.end_headers()
+        while not over.wait(0.02):
+            request.wfile.write(b" ")
+
+    with serving(drip) as url:
+        started = time.monotonic()
+        with pytest.raises(FetchTooSlow):
+            GatewayStore(url).read(X, max_bytes=10, within=0.3)
+        with pytest.raises(StoreUnavailable, match="try again later"):
+            GatewayStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10)
+        assert time.monotonic() - started < 2.0
+        over.set()
+
+
+def test_a_fetch_through_a_gateway_ends_at_once_when_told_to_stop() -> None:
+    stop, over = threading.Event(), threading.Event()
+    with serving(lambda request: (over.wait(5), None)[1]) as url:
+        threading.Timer(0.1, stop.set).start()
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="stopped"):
+            GatewayStore(url, stop=stop).read(X, max_bytes=10)
+        assert time.monotonic() - started < 1.0
+        over.set()
+
+
+@pytest.mark.parametrize("status", [400, 403, 406])
+def test_a_server_that_serves_no_blocks_is_one_clear_error(status: int) -> None:
+    with (
+        serving(lambda request: request.send(status, b"\x1b[2Jevil")) as url,
+        pytest.raises(StoreUnavailable, match="use a trustless gateway") as caught,
+    ):
+        GatewayStore(url).read(X, max_bytes=10)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["ftp://x", "http://", "http://a:b@x", "https://x?y", "https://x#y", "http://x:99999", "http://x y"]
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"gateway\+https://"):
+        GatewayStore(address)
+
+
+def test_nothing_is_added_to_a_gateway(tmp_path: Path) -> None:
+    store = GatewayStore("http://127.0.0.1:1")
+    for action in (lambda: store.add_bytes(b"x"), lambda: store.pin(X), lambda: store.unpin(X)):
+        with pytest.raises(StoreUnavailable, match="can only be read from"):
+            action()
+
+
+def test_blocks_are_asked_for_some_at_a_time_and_come_in_their_order(tmp_path: Path) -> None:
+    folder, together, most = FolderStore(tmp_path), [0], [0]
+    lock, all_here = threading.Lock(), threading.Event()
+    data = random.Random(5).randbytes(40 * 262_144)
+    cid = folder.add_bytes(data)
+
+    def count(request: Request) -> None:
+        with lock:
+            together[0] += 1
+            most[0] = max(most[0], together[0])
+            if together[0] == WIDTH:
+                all_here.set()
+        if not request.path.startswith(f"/ipfs/{cid}"):
+            all_here.wait(10)
+        with lock:
+            together[0] -= 1
+        answering(folder)(request)
+
+    with serving(count) as url:
+        assert GatewayStore(url).read(cid, max_bytes=len(data)) == data
+    assert most[0] == WIDTH
+
+
+def test_an_error_is_that_of_the_first_block_that_fails(tmp_path: Path) -> None:
+    folder = FolderStore(tmp_path)
+    data = random.Random(6).randbytes(20 * 262_144)
+    cid = folder.add_bytes(data)
+    third = Cid.of(data[2 * 262_144 : 3 * 262_144], RAW)
+
+    def fail(request: Request) -> None:
+        asked = Cid.parse(request.path.split("?")[0].removeprefix("/ipfs/"))
+        if asked == third:
+            time.sleep(0.1)
+            request.send(410)
+        elif asked.codec == RAW and data.find(folder.block(asked)) > 5 * 262_144:
+            request.send(404)
+        else:
+            answering(folder)(request)
+
+    with serving(fail) as url, pytest.raises(ContentMissing, match=f"{third}.*410"):
+        GatewayStore(url).read(cid, max_bytes=len(data))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x1b[2Jnot HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * (1 << 20) + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\ny",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\ny",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 70_000,
+        b"HTTP/1.1 99999999 \x1b[31mred\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 1000,
+        b"",
+    ],
+)
+def test_what_is_no_http_is_one_clear_error(answer: bytes) -> None:
+    def say(request: Request) -> None:
+        request.connection.sendall(answer)
+        request.connection.shutdown(socket.SHUT_RDWR)
+
+    with serving(say) as url, pytest.raises(StoreError) as caught:
+        GatewayStore(url, attempts=1, timeout=2.0).read(X, max_bytes=10)
+    assert len(str(caught.value)) < 600 and str(caught.value).isprintable()

@@ -1,0 +1,244 @@
+"""Fetches that are interrupted: what has come stays, is checked, and only the rest is fetched."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiebreak.store import FolderStore, Transfer
+from tiebreak.store.builder import CHUNK
+from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
+from tiebreak.store.errors import ContentTooLarge, MalformedContent, StoreUnavailable
+from tiebreak.store.transfers import Meter
+
+DATA = random.Random(11).randbytes(10 * CHUNK + 5)
+
+
+class Counting(FolderStore):
+    """A store that counts the blocks that are read, and fails as told."""
+
+    fails_after: int | None = None
+    error: Callable[[], BaseException] = staticmethod(lambda: StoreUnavailable("the line is cut."))
+
+    def __init__(self, root: Path, **options: object) -> None:
+        super().__init__(root, **options)  # type: ignore[arg-type]
+        self.read_blocks = 0
+
+    def block(self, cid: Cid, seconds: float | None = None) -> bytes:
+        if self.fails_after is not None and self.read_blocks >= self.fails_after:
+            raise self.error()
+        self.read_blocks += 1
+        return super().block(cid, seconds)
+
+    def cut(self, after: int | None) -> None:
+        self.fails_after, self.read_blocks = after, 0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Counting:
+    return Counting(tmp_path / "store")
+
+
+def left_over(tmp_path: Path) -> list[Path]:
+    return sorted(path for path in tmp_path.iterdir() if path.name.endswith(".partial") or ".partial-" in path.name)
+
+
+def interrupt(store: Counting, cid: str, dest: Path, after: int = 6) -> Path:
+    """A fetch that is cut off; returns what it has left."""
+    store.cut(after)
+    with pytest.raises(StoreUnavailable, match="line is cut"):
+        store.get_file(cid, dest, max_bytes=len(DATA))
+    store.cut(None)
+    (left,) = left_over(dest.parent)
+    assert not dest.exists() and (left / "content").stat().st_size == (after - 1) * CHUNK
+    return left
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_file_carries_on_where_it_was_cut_off(store: Counting, tmp_path: Path, older: bool) -> None:
+    cid = with_older_leaves(store) if older else store.add_bytes(DATA)
+    interrupt(store, cid, tmp_path / "out")
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert (tmp_path / "out").read_bytes() == DATA
+    assert store.read_blocks == 1 + 11 - 5
+    assert left_over(tmp_path) == []
+
+
+def with_older_leaves(store: Counting) -> str:
+    """The file as Kubo adds it without raw leaves."""
+    with store.adding() as addition:
+        links, sizes = [], []
+        for at in range(0, len(DATA), CHUNK):
+            block = encode(UnixFsNode(FILE, DATA[at : at + CHUNK], len(DATA[at : at + CHUNK])))
+            cid = Cid(Cid.of(block).codec, Cid.of(block).digest, 0)
+            addition.put(cid, block)
+            links.append(Link(cid, "", len(block)))
+            sizes.append(len(DATA[at : at + CHUNK]))
+        root = encode(UnixFsNode(FILE, None, len(DATA), tuple(sizes), tuple(links)))
+        addition.put(Cid.of(root), root)
+        addition.finish(Cid.of(root))
+    return str(Cid.of(root))
+
+
+def test_a_directory_carries_on_where_it_was_cut_off(store: Counting, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for name in ("a", "sub/b", "sub/c", "d"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(random.Random(name).randbytes(3 * CHUNK))
+    cid = store.add_directory(tree)
+    for after in (4, 8, 10):
+        store.cut(after)
+        with pytest.raises(StoreUnavailable):
+            store.get_directory(cid, tmp_path / "out", max_bytes=10**8)
+    store.cut(None)
+    store.get_directory(cid, tmp_path / "out", max_bytes=10**8)
+    for path in tree.rglob("*"):
+        if path.is_file():
+            assert (tmp_path / "out" / path.relative_to(tree)).read_bytes() == path.read_bytes()
+    # Two directories, four nodes of files, and the leaves that had not come.
+    assert 6 <= store.read_blocks < 6 + 12
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: CHUNK + 7],
+        lambda data: data[:100] + b"?" + data[101:],
+        lambda data: bytes(len(data)),
+        lambda data: b"",
+        lambda data: data + bytes(20 * CHUNK),
+    ],
+)
+def test_what_was_damaged_meanwhile_is_fetched_again(
+    store: Counting, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    cid = store.add_bytes(DATA)
+    left = interrupt(store, cid, tmp_path / "out")
+    (left / "content").write_bytes(damage((left / "content").read_bytes()))
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert (tmp_path / "out").read_bytes() == DATA
+
+
+def test_a_killed_process_leaves_its_part(store: Counting, tmp_path: Path) -> None:
+    cid = store.add_bytes(DATA)
+    store.error = KeyboardInterrupt  # type: ignore[assignment]
+    store.cut(6)
+    with pytest.raises(KeyboardInterrupt):
+        store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    store.cut(None)
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert store.read_blocks == 1 + 11 - 5
+
+
+def test_content_that_is_refused_leaves_nothing(store: Counting, tmp_path: Path) -> None:
+    with store.adding() as addition:
+        good, bad = b"x" * 1000, encode(UnixFsNode(FILE, b"1234", 5))
+        leaf, lie = Cid.of(good, 0x55), Cid.of(bad)
+        links = (Link(leaf, "a", 1), Link(lie, "b", 1))
+        root = encode(UnixFsNode(DIRECTORY, None, None, (), links))
+        for cid, block in ((leaf, good), (lie, bad), (Cid.of(root), root)):
+            addition.put(cid, block)
+        addition.finish(Cid.of(root))
+    with pytest.raises(MalformedContent):
+        store.get_directory(str(Cid.of(root)), tmp_path / "out", max_bytes=10**6)
+    with pytest.raises(ContentTooLarge):
+        store.get_file(store.add_bytes(DATA), tmp_path / "out", max_bytes=10)
+    assert left_over(tmp_path) == []
+
+
+def test_a_part_that_another_process_works_on_is_left_to_it(store: Counting, tmp_path: Path) -> None:
+    cid = store.add_bytes(DATA)
+    left = interrupt(store, cid, tmp_path / "out")
+    with (left / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert store.read_blocks == 12 and (tmp_path / "out").read_bytes() == DATA
+    assert left_over(tmp_path) == [left]
+
+
+def test_a_part_that_others_could_have_made_is_not_used(store: Counting, tmp_path: Path) -> None:
+    cid = store.add_bytes(DATA)
+    left = interrupt(store, cid, tmp_path / "out")
+    left.chmod(0o777)
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert store.read_blocks == 12
+    (tmp_path / "out").unlink()
+    elsewhere = left.rename(tmp_path / "elsewhere")
+    elsewhere.chmod(0o700)
+    left.symlink_to(elsewhere)
+    store.cut(None)
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert store.read_blocks == 12 and (tmp_path / "out").read_bytes() == DATA
+
+
+def test_a_link_in_the_part_is_not_followed(store: Counting, tmp_path: Path) -> None:
+    cid = store.add_bytes(DATA)
+    left = interrupt(store, cid, tmp_path / "out")
+    (tmp_path / "victim").write_bytes(b"mine")
+    (left / "content").unlink()
+    (left / "content").symlink_to(tmp_path / "victim")
+    with pytest.raises(StoreUnavailable):
+        store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert (tmp_path / "victim").read_bytes() == b"mine"
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert (tmp_path / "out").read_bytes() == DATA and not (tmp_path / "out").is_symlink()
+
+
+def test_two_names_that_are_one_on_this_file_system_are_refused(
+    store: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tree").mkdir()
+    for name in ("A", "a"):
+        (tmp_path / "tree" / name).write_bytes(name.encode())
+    cid = store.add_directory(tmp_path / "tree")
+    opened = os.open
+
+    def folding(path: os.PathLike[str] | str, *rest: int) -> int:
+        return opened(Path(path).with_name("a") if Path(path).name == "A" else path, *rest)
+
+    monkeypatch.setattr(os, "open", folding)
+    with pytest.raises(Exception, match="two entries"):
+        store.get_directory(cid, tmp_path / "out", max_bytes=10)
+
+
+def test_transfers_that_take_long_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Transfer] = []
+    monkeypatch.setattr("tiebreak.store.transfers.EVERY", 0.0)
+    store = FolderStore(tmp_path / "store", on_transfer=told.append)
+    cid = store.add_bytes(DATA)
+    assert told[-1] == Transfer("adding", "bytes", told[-1].done, told[-1].done) and told[-1].done >= len(DATA)
+    told.clear()
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert told[-1] == Transfer("fetching", cid, len(DATA), len(DATA))
+    assert [one.done for one in told] == sorted(one.done for one in told) and len(told) > 10
+
+
+def test_a_short_transfer_is_not_reported() -> None:
+    told: list[Transfer] = []
+    now = [0.0]
+    meter = Meter(told.append, "adding", "x", 100, clock=lambda: now[0])
+    meter.add(60)
+    meter.end()
+    assert told == []
+    now[0] = 0.6
+    meter.add(20)
+    meter.add(20)
+    meter.end()
+    assert [one.done for one in told] == [80, 100]
+
+
+def test_a_part_that_was_published_already_is_not_written_through(store: Counting, tmp_path: Path) -> None:
+    cid = store.add_bytes(DATA)
+    left = interrupt(store, cid, tmp_path / "out")
+    # As if the process had been killed right after the file got its name, and its user had changed it since.
+    (left / "content").write_bytes(b"changed by its user")
+    (tmp_path / "mine").hardlink_to(left / "content")
+    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
+    assert (tmp_path / "out").read_bytes() == DATA
+    assert (tmp_path / "mine").read_bytes() == b"changed by its user"
