@@ -59,6 +59,13 @@ class FolderStore:
             batch = _Batch(self._blocks)
             return self._finish(batch, build_directory(path, batch.put))
 
+    def address_of_file(self, path: Path) -> str:
+        with open_regular(path) as stream:
+            return str(build_file(stream, lambda cid, block: None).cid)
+
+    def address_of_directory(self, path: Path) -> str:
+        return str(build_directory(path, lambda cid, block: None).cid)
+
     def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
         return b"".join(read_file(self._fetching(cid, within), Cid.parse(cid), max_bytes))
 

@@ -99,6 +99,13 @@ class KuboStore:
         root = build_directory(path, _discard)
         return self._added(root.cid, lambda: self._add(path), root.total_size)
 
+    def address_of_file(self, path: Path) -> str:
+        with open_regular(path) as stream:
+            return str(build_file(stream, _discard).cid)
+
+    def address_of_directory(self, path: Path) -> str:
+        return str(build_directory(path, _discard).cid)
+
     def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
         return b"".join(read_file(self._fetching(cid, within), Cid.parse(cid), max_bytes))
 

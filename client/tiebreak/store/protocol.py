@@ -28,6 +28,12 @@ class ContentStore(Protocol):
         directory than fit a block).
         """
 
+    def address_of_file(self, path: Path) -> str:
+        """The CID that `add_file` would return; nothing is published. Raises UnsupportedFile."""
+
+    def address_of_directory(self, path: Path) -> str:
+        """The CID that `add_directory` would return; nothing is published. Raises as `add_directory`."""
+
     def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
         """Returns the content of a file of at most `max_bytes` bytes."""
 
