@@ -98,6 +98,35 @@ def test_a_model_that_its_trainer_withholds_is_delivered_by_the_auditor(world: W
     assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()
 
 
+def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world: World) -> None:
+    world.post(terms=OPEN)
+    honest = world.context("trainer")
+
+    class Elsewhere:
+        def __getattr__(self, name: str) -> object:
+            return getattr(honest.store, name)
+
+        def add_file(self, path: Path) -> str:
+            honest.store.add_file(path)
+            return CID
+
+    trainer = TrainerRole(replace(honest, store=Elsewhere()), world.job)  # type: ignore[arg-type]
+    world.run(trainer)
+    (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
+    by(world, "second").attest(
+        world.job,
+        spec_hash=posted(world).spec_hash,
+        checkpoint_root=posted(world).claim.checkpoint_root,
+        log_cid=posted(world).claim.log_cid,
+        model_cid=world.store.address_of_file(model),
+        bond=OPEN.attestation_bond,
+    )
+    world.pass_challenge_window()
+    world.run(trainer, world.customer())
+    assert world.status is JobStatus.FINAL and posted(world).claim.model_cid == CID
+    assert (world.root / "model.safetensors").read_bytes() == model.read_bytes()
+
+
 def test_a_log_that_cannot_be_had_gets_no_attestation_until_it_can(world: World) -> None:
     world.post(terms=OPEN)
     honest = world.context("trainer")

@@ -35,6 +35,7 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.policy import Policy
+from tiebreak.roles.sealing import Sealing
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.store import FolderStore, StoreError
 from world import World, ended
@@ -218,6 +219,32 @@ def test_the_salt_is_on_disk_for_the_owners_eyes_before_the_seal_is_sent(world: 
     world.run(auditor)
     assert seen == [0o600] and posted(world).audits.count == 1
     assert stat.S_IMODE((room(world, "trainer") / "sealed-claim.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"checkpoint_root": 1}', b"[" * 9000, b"\xff" * 70_000])
+def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World, content: bytes) -> None:
+    world.post(terms=BLIND)
+    role = AuditorRole(world.context("auditor"), world.job)
+    sealing = Sealing(role, "audit")
+    secret = sealing.of_audit(posted(world), bytes(32))
+    assert sealing.kept(posted(world)) is None and sealing.keep(posted(world), secret) == secret
+    assert sealing.kept(posted(world)) == secret
+    (room(world, "auditor") / "sealed-audit.json").write_bytes(content)
+    assert sealing.kept(posted(world)) is None
+    assert len(world.said("sealed-audit.json is damaged")) == 1
+    assert sealing.keep(posted(world), secret) == secret and sealing.kept(posted(world)) == secret
+
+
+def test_a_salt_belongs_to_its_account_job_and_kind(world: World) -> None:
+    def salt(name: str, kind: str, job: int) -> bytes:
+        role = AuditorRole(world.context(name), job)
+        return Sealing(role, kind).of_audit(posted(world), bytes(32)).salt
+
+    world.post(terms=BLIND)
+    salts = [salt(*of) for of in (("auditor", "audit", 1), ("second", "audit", 1), ("auditor", "claim", 1))]
+    salts.append(salt("auditor", "audit", 2))
+    assert len(set(salts)) == 4 and all(len(one) == 32 for one in salts)
+    assert salt("auditor", "audit", 1) == salts[0]
 
 
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "half of the seal", "everything"])

@@ -85,6 +85,7 @@ class Attesting:
 
     def await_end(self, posted: JobView) -> Progress:
         """Waits for the end of a claim that this account has attested to, and ends what holds it up."""
+        self._role.forget("serving")  # it holds the audit
         start_waiting(self._role, posted)
         if games := posted.live_games + posted.queued_games:
             end_overdue(self._role, self._role.games(lambda game: game.phase is not Phase.OVER))

@@ -57,6 +57,11 @@ class Auditing:
         """Whether an audit runs, or waits for its turn."""
         return self._role.is_begun(_AUDIT) and not self._role.is_done(_AUDIT)
 
+    def rest(self) -> None:
+        """Frees the memory of an audit that nothing needs at present; it is on disk."""
+        for what in (_AUDIT, "recalling", "stop"):
+            self._role.forget(what)
+
     def evidence(self, posted: JobView, duty: Duty, root: bytes) -> Evidence | None:
         """The evidence that games are played with; None until it is ready. An audit of a former process that came to
         the checkpoint root `root` is read; otherwise the job is audited again."""

@@ -135,7 +135,8 @@ class AuditorRole(JobRole):
             return self.leave("the game is over and the claim stands")
         now = self.context.now()
         if audit is not None and audit.status is AuditStatus.ATTESTED:
-            self._blind.finish_publishing(posted)
+            if not posted.terms.opening_window or self._blind.is_published(posted):
+                self._auditing.rest()
             return self._attesting.await_end(posted)
         if audit is not None and audit.status is AuditStatus.SEALED:
             if now <= posted.audits.audit_opening_deadline:

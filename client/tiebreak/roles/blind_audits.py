@@ -28,6 +28,7 @@ class BlindAudits:
         """Repeats the run and seals its root, of a job in status SEALED; then waits for the claim."""
         deadline = posted.audits.audit_deadline
         if audit is not None or self._role.context.now() > posted.audits.opening_deadline:
+            self._auditing.rest()
             return end_unopened(self._role, posted)
         if self._role.context.now() > deadline:
             return Progress(state="waits for the claim to be opened", until=posted.audits.opening_deadline + 1)
@@ -91,12 +92,14 @@ class BlindAudits:
         self._role.order(text, "openAudit", job, root, served.log_cid, served.model_cid, secret.salt, job=job)
         return Progress(state="opens its audit", deadline=deadline)
 
-    def finish_publishing(self, posted: JobView) -> None:
-        """Publishes log and model of an attestation, if this process has not done so."""
-        if posted.terms.opening_window and not self._publishing.is_done:
+    def is_published(self, posted: JobView) -> bool:
+        """Whether log and model of an attestation are published by this process; has it done if not. The audit may have
+        been opened at the last moment without a store, or by a process that was killed."""
+        if not self._publishing.is_done:
             duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.attestation_bond, bonded=True)
             if self._auditing.evidence(posted, duty, posted.claim.checkpoint_root) is not None:
                 self._publishing.published(posted, duty)
+        return self._publishing.is_done
 
     def _secret(self, posted: JobView, audit: AuditView, duty: Duty) -> Secret | None:
         """The content of the seal that the chain shows: from disk, or computed again. None until it is there; if it

@@ -256,7 +256,7 @@ class JobRole(Role):
                     return [found]
             return []
 
-        return self.work(Lane.GAMES, "recalling", recall, duty, doing)
+        return self.work(Lane.GAMES, "recalling", recall, duty, doing, about=root)
 
     def on_step(
         self, errand: Errand[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
