@@ -332,7 +332,7 @@ def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back
     world.pass_time(posted(world).audits.opening_deadline + 100)
     world.run(auditor)
     assert world.status is JobStatus.EXPIRED
-    assert ended(auditor).finished and "auditor" not in world.gains()
+    assert "has not opened its claim on job 1 in time" in ended(auditor).state and "auditor" not in world.gains()
     assert ended(world.customer()).finished
     assert world.gains()["customer"] == BLIND.trainer_bond - BLIND.trainer_bond // 2
 

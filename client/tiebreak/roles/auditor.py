@@ -105,7 +105,9 @@ class AuditorRole(JobRole):
         if attested and posted.audits.lost:
             return self.leave(f"job {self.job} is REJECTED, and the verdict has taken the bond of the attestation")
         if posted.status is JobStatus.EXPIRED:
-            return self.leave(f"nobody has committed to job {self.job} in time")
+            was_sealed = posted.audits.opening_deadline
+            late = "the trainer has not opened its claim on" if was_sealed else "nobody has committed to"
+            return self.leave(f"{late} job {self.job} in time")
         return self.leave(f"job {self.job} is {posted.status.name}")
 
     def _during_appeals(self, posted: JobView, mine: dict[int, GameView]) -> Progress:

@@ -9,7 +9,7 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.publishing import Publishing
+from tiebreak.roles.publishing import Addresses, Publishing
 from tiebreak.roles.sealing import Sealing, Secret
 
 
@@ -69,11 +69,15 @@ class SealedClaim:
             evidence = self._evidence(posted, duty)
             if evidence is None:
                 return Progress(working=True, state="gets its run ready to open", stake=stake, deadline=deadline)
-            if self._publishing.published(posted, duty) is None and not late:
+            published = self._publishing.published(posted, duty)
+            if published is None and not late:
                 return Progress(working=True, state="publishes log and model", stake=stake, deadline=deadline)
             secret = secret or self._again(posted, evidence, duty)
             if secret is None:
                 return Progress(working=True, state="computes its seal again", stake=stake, deadline=deadline)
+            if published is not None and published != Addresses(secret.log_cid, secret.model_cid):
+                why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
+                self._role.notify_job(What.WARNING, f"{why}: publish them with the release that sealed them")
         root, final = secret.checkpoint_root, secret.final_state_root
         self._role.order(
             f"open the claim of checkpoint root 0x{root.hex()}",
