@@ -11,6 +11,7 @@ from market import CID, FEE, OPEN, attest, audit, by, context, pass_appeals, pos
 from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.adversary.stores import withholding
+from tiebreak.chain.funds import Funds
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.roles.auditor import AuditorRole
@@ -212,20 +213,41 @@ def test_an_attestation_that_is_neither_needed_nor_paid_is_not_given(world: Worl
     assert "it has the 1 that it needs, and pays nothing for another" in last.state
 
 
-def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(world: World) -> None:
+def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.post(terms=OPEN)
     world.run(TrainerRole(world.context("trainer"), world.job))
     auditor = AuditorRole(world.context("auditor"), world.job)
-    asked: list[int] = []
+    enough = auditor.context.desk.funds
 
-    def missing(bond: int) -> str | None:
-        asked.append(bond)
-        return "send it more" if bond > OPEN.challenger_bond else None
+    def poor(bond: int, clock: float) -> Funds:
+        """An account with a bond and the gas of a dispute, and a wei less than the other bond."""
+        found = enough(bond, clock)
+        first = replace(found, bond=OPEN.challenger_bond).needed
+        return replace(found, balance=first + OPEN.attestation_bond - 1)
 
-    auditor.missing_funds = missing  # type: ignore[method-assign]
+    monkeypatch.setattr(auditor.context.desk, "funds", poor)
     progress = [auditor.step() for _ in range(5)][-1]
-    assert progress.state == "send it more" and not progress.finished and posted(world).attestations == 0
-    assert asked[-1] == OPEN.attestation_bond + OPEN.challenger_bond
+    assert "send it 1 wei more" in progress.state and not progress.finished
+    assert posted(world).attestations == 0 and len(world.said("send it 1 wei more")) == 1
+    monkeypatch.undo()
+    world.run(auditor)
+    assert posted(world).attestations == 1
+
+
+def test_an_appeal_waits_for_the_money_that_it_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    auditor, _ = lost_by_silence(world)
+    enough = auditor.context.desk.funds
+    monkeypatch.setattr(
+        auditor.context.desk, "funds", lambda bond, clock: replace(enough(bond, clock), balance=OPEN.challenger_bond)
+    )
+    progress = [auditor.step() for _ in range(3)][-1]
+    assert "and needs" in progress.state and progress.deadline == posted(world).audits.appeal_deadline
+    assert posted(world).game_count == 1
+    monkeypatch.undo()
+    world.run(auditor)
+    assert posted(world).game_count == 2
 
 
 def test_a_lapsed_claim_refunds_everybody(world: World) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tiebreak.chain.errors import NotConfirmed
 from tiebreak.chain.records import AuditView, GameView, JobView, Phase, Side
 from tiebreak.roles.agenda import Duty
+from tiebreak.roles.attesting import lacks
 from tiebreak.roles.auditing import Auditing
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
@@ -45,7 +46,7 @@ class Appealing:
         root = posted.claim.checkpoint_root
         if (why := role.context.policy.objection(posted, bond)) is not None:
             return self._gives_up(why, deadline)
-        if (missing := role.missing_funds(bond)) is not None:
+        if (missing := lacks(role, bond)) is not None:
             return Progress(state=missing, deadline=deadline)
         duty = Duty(deadline=deadline, stake=posted.terms.attestation_bond + bond, bonded=True)
         evidence = self._auditing.evidence(posted, duty, root)

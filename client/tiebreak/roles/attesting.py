@@ -36,6 +36,15 @@ def bond_in(posted: JobView, audit: AuditView | None, now: int) -> int:
     return 0 if too_late or posted.audits.lost else posted.terms.attestation_bond
 
 
+def lacks(role: JobRole, wei: int) -> str | None:
+    """What the account lacks of an amount and the gas of a whole dispute, in one sentence; None if it lacks nothing."""
+    found = role.context.desk.funds(wei, role.context.clock())
+    if not found.missing:
+        return None
+    role.notify_job(What.WARNING, found.sentence)
+    return found.sentence
+
+
 class Attesting:
     """The attestation of an auditor to one claim."""
 
@@ -46,15 +55,19 @@ class Attesting:
     def objection(self, posted: JobView) -> str | None:
         """The objection, in one clause, to a bond for an attestation or its seal now; None if there is none. It needs
         the bond, and the bond of an appeal in reserve: without an appeal a trainer that loses on purpose takes it."""
-        why = self._role.context.policy.attesting_objection(posted)
-        return why or self._role.missing_funds(posted.terms.attestation_bond + posted.terms.challenger_bond)
+        return self._role.context.policy.attesting_objection(posted) or self._missing(posted)
+
+    def _missing(self, posted: JobView) -> str | None:
+        """What forbids to pay the bond now, in one sentence; None if nothing does."""
+        bond = posted.terms.attestation_bond
+        return self._role.missing_funds(bond) or lacks(self._role, bond + posted.terms.challenger_bond)
 
     def attest(self, posted: JobView, evidence: Evidence, duty: Duty) -> Progress:
         """Attests to a right claim with open audits, within the time for challenges."""
         role, terms = self._role, posted.terms
         if (why := role.context.policy.attesting_objection(posted)) is not None:
             return role.leave(f"the claim on job {role.job} is right, and gets no attestation from here: {why}")
-        if (missing := role.missing_funds(terms.attestation_bond + terms.challenger_bond)) is not None:
+        if (missing := self._missing(posted)) is not None:
             return Progress(state=missing)
         try:
             served = self._served(posted, evidence, duty)
