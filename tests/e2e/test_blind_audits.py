@@ -337,6 +337,17 @@ def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back
     assert world.gains()["customer"] == BLIND.trainer_bond - BLIND.trainer_bond // 2
 
 
+def test_an_auditor_without_a_seal_leaves_a_claim_that_is_never_opened(world: World) -> None:
+    world.post(terms=BLIND)
+    seal_by_hand(world)
+    pass_audits(world)
+    (late,) = auditors(world, "auditor")
+    assert "waits for the claim to be opened" in late.step().state
+    world.pass_time(posted(world).audits.opening_deadline + 100)
+    assert "has not opened its claim on job 1 in time" in ended(late).state
+    assert world.status is JobStatus.SEALED
+
+
 def test_a_trainer_that_sleeps_through_its_window_says_what_it_has_lost(world: World) -> None:
     world.post(terms=BLIND)
     trainer = sealed(world)

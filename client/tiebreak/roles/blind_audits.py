@@ -27,9 +27,11 @@ class BlindAudits:
     def before_opening(self, posted: JobView, audit: AuditView | None) -> Progress:
         """Repeats the run and seals its root, of a job in status SEALED; then waits for the claim."""
         deadline = posted.audits.audit_deadline
-        if audit is not None or self._role.context.now() > posted.audits.opening_deadline:
+        if audit is not None:
             self._auditing.rest()
             return end_unopened(self._role, posted)
+        if self._role.context.now() > posted.audits.opening_deadline:
+            return self._role.leave(f"the trainer has not opened its claim on job {self._role.job} in time")
         if self._role.context.now() > deadline:
             return Progress(state="waits for the claim to be opened", until=posted.audits.opening_deadline + 1)
         if (why := self._attesting.objection(posted)) is not None:
