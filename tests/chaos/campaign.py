@@ -128,7 +128,8 @@ def _work(options: argparse.Namespace) -> int:
             directory.mkdir()
             result = play(planned, directory, options.jobs, right_roots, pause=options.pause, mounts=mounts)
             trainer = planned.trainer or "honest"
-            story = f"{trainer} trainer, {planned.auditors} auditors, {len(planned.challengers)} liars"
+            audits = f"{planned.auditors} auditors ({planned.audits})"
+            story = f"{trainer} trainer, {audits}, {len(planned.challengers)} liars"
             told = {"seed": seed, "story": story, "ended": result.ended, "seconds": result.seconds}
             print(json.dumps(told | {"violations": result.violations, "counts": result.counts}), flush=True)
             if result.violations and options.keep is not None:

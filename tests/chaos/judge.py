@@ -6,9 +6,12 @@ from collections import Counter
 
 from stage import ETHER, Stage
 from tiebreak.chain.events import Challenged, JobPosted
-from tiebreak.chain.records import JobStatus, Outcome, Phase
+from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase
 from tiebreak.chain.transport import HttpTransport
 from tiebreak.demo.ledger import transactions
+
+UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
+"""Statuses of a job that is not over."""
 
 
 def judge(stage: Stage, job: int, right_root: bytes) -> list[str]:
@@ -21,7 +24,7 @@ def judge(stage: Stage, job: int, right_root: bytes) -> list[str]:
 
 def _verdict(stage: Stage, job: int, right_root: bytes) -> list[str]:
     posted = stage.contract.job(job)
-    if posted.status in (JobStatus.OPEN, JobStatus.CLAIMED):
+    if posted.status in UNDECIDED:
         return []  # the round has not ended, which was reported
     if posted.status is JobStatus.EXPIRED:
         return ["wrong verdict: the job expired"] if stage.plan.trainer is None else []
@@ -60,12 +63,15 @@ def _money(stage: Stage, job: int) -> list[str]:
         gain = stage.node.balance(address) + fees[str(address)] + credit - stage.before[name]
         least = 0
         if name == "customer" and posted.status is JobStatus.FINAL:
-            least = -posted.terms.reward
+            least = -posted.terms.reward - posted.terms.audit_fee
         if name == "trainer" and posted.status is JobStatus.FINAL:
             least = posted.terms.reward
-        if posted.status not in (JobStatus.OPEN, JobStatus.CLAIMED) and gain < least:
+        if posted.status not in UNDECIDED and gain < least:
             found.append(f"honest loss: {name} has {(gain - least) / ETHER:g} ether less than it should")
     honest = {str(stage.accounts[name].address): name for name in stage.plan.honest}
+    for audit in stage.contract.audits_of(job) if posted.status not in UNDECIDED else []:
+        if (name := honest.get(str(audit.auditor))) and audit.status in (AuditStatus.SEALED, AuditStatus.ATTESTED):
+            found.append(f"left behind: the bond of {name}'s audit ({audit.status.name}, the job {posted.status.name})")
     for number in stage.contract.games_of(job):
         game = stage.contract.game(number)
         if game.phase is not Phase.OVER:

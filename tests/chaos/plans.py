@@ -26,6 +26,16 @@ class Trouble(StrEnum):
     MISSING_BLOCK = "missing store block"
 
 
+class Audits(StrEnum):
+    """The kinds of audits that a job asks for."""
+
+    FREE = "free"
+    OPEN = "open"
+    """With a bond, and paid."""
+    BLIND = "blind"
+    """The same, sealed before the claim is known."""
+
+
 _WEIGHTS = {
     Trouble.KILL: 6,
     Trouble.STOP: 1,
@@ -58,7 +68,8 @@ class Plan:
 
     trainer: None for an honest one. challengers: dishonest ones. auditors: honest ones. twin: the honest party of which
     a second process runs with the same key. following: who looks for jobs by itself instead of being told one. rival:
-    whether another customer's job has the same number at first, until a reorganisation gives it to this one."""
+    whether another customer's job has the same number at first, until a reorganisation gives it to this one. audits:
+    what the job asks for."""
 
     seed: int
     job: int
@@ -74,6 +85,7 @@ class Plan:
     rates: dict[str, float]
     log_range: int | None
     events: tuple[Event, ...]
+    audits: Audits
 
     @property
     def honest(self) -> list[str]:
@@ -119,4 +131,5 @@ def plan(seed: int) -> Plan:
         log_range=draw.choice((None, 100, 10)),
         events=tuple(sorted(events, key=lambda event: event.at)),
         rival=draw.random() < 0.3,
+        audits=draw.choice((Audits.FREE, Audits.FREE, Audits.OPEN, Audits.BLIND)),
     )

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from anvil import NodeError
 from faulty_node import Weather
-from judge import judge
+from judge import UNDECIDED, judge
 from parties import Party, slowness
 from plans import Event, Plan, Trouble
 from stage import Stage
-from tiebreak.chain.records import GameView, JobStatus, Phase, Side
+from tiebreak.chain.records import AuditStatus, AuditView, GameView, JobStatus, Phase, Side
 
 _LOOK = 0.1
 _MOST_SECONDS = 150.0
@@ -161,7 +161,7 @@ class Round:
 
     def _is_over(self, job: int) -> bool:
         """True if the job is over, and every honest party that ends by itself has ended."""
-        if self.stage.contract.job(job).status in (JobStatus.OPEN, JobStatus.CLAIMED):
+        if self.stage.contract.job(job).status in UNDECIDED:
             return False
         return all(p.ended_well for p in self._honest() if not p.lasting)
 
@@ -178,13 +178,20 @@ class Round:
     def _owed(self) -> bool:
         names = [name for name in self.plan.honest if name != "referee"]
         credit = any(self.stage.contract.credit_of(self.stage.accounts[name].address) for name in names)
-        return credit or any(game.bond_held and game.phase is Phase.OVER for game in self._games(1))
+        held = any(game.bond_held and game.phase is Phase.OVER for game in self._games(1))
+        return credit or held or any(one.status is AuditStatus.ATTESTED for one in self._audits(1).values())
 
     def _honest(self) -> list[Party]:
         return [p for p in self.stage.parties.values() if p.honest and p.name != "posting"]
 
     def _games(self, job: int) -> list[GameView]:
         return [self.stage.contract.game(number) for number in self.stage.contract.games_of(job)]
+
+    def _audits(self, job: int) -> dict[str, AuditView]:
+        """The audits with a bond of honest auditors, by name."""
+        found = {str(audit.auditor): audit for audit in self.stage.contract.audits_of(job)}
+        names = {f"auditor-{i}": str(self.stage.accounts[f"auditor-{i}"].address) for i in range(self.plan.auditors)}
+        return {name: found[address] for name, address in names.items() if address in found}
 
     # What goes wrong.
 
@@ -227,6 +234,9 @@ class Round:
         now = self.stage.chain.now
         left = [job.commit_deadline - now] if job.status is JobStatus.OPEN else []
         left += [job.claim.challenge_deadline - now] if job.status is JobStatus.CLAIMED else []
+        audits = job.audits
+        windows = (audits.audit_deadline, audits.opening_deadline, audits.audit_opening_deadline)
+        left += [deadline - now for deadline in windows if deadline > now]
         left += [d - now for game in self._games(1) for d in game.deadlines if d]
         self.stage.chain.jump(max(1, min([int(event.size * _LARGEST_JUMP / 3), *(one // 6 for one in left)])))
 
@@ -261,9 +271,14 @@ class Round:
         calm = time.monotonic() - calm_since if calm_since else 0.0
         if posted.status is JobStatus.OPEN and self.plan.trainer is None and calm > 2 * _IDLE_SECONDS * slowness():
             self._accuse("trainer", "the trainer has not committed")
+        chain, now = self.stage.chain, time.monotonic()
+        if posted.status is JobStatus.SEALED and chain.now <= posted.audits.audit_deadline:
+            self._claimed_at = self._claimed_at or now
+            if self._have_sealed(job, calm_since):
+                chain.jump(posted.audits.audit_deadline - chain.now + 1)
+                self._claimed_at = 0.0
         if posted.status is not JobStatus.CLAIMED:
             return
-        chain, now = self.stage.chain, time.monotonic()
         self._claimed_at = self._claimed_at or now
         live = [(number, game) for number, game in live if game.phase is not Phase.OVER]
         silent, awaited = 0, False
@@ -285,8 +300,20 @@ class Round:
         if silent and not awaited:
             # Never while anybody honest has to move in another game.
             chain.jump(silent - chain.now + 1)
+        if live and chain.now <= posted.audits.audit_opening_deadline and self._have_judged(job, calm_since):
+            chain.jump(posted.audits.audit_opening_deadline - chain.now + 1)
         if not live and chain.now <= posted.claim.challenge_deadline and self._have_judged(job, calm_since):
             chain.jump(posted.claim.challenge_deadline - chain.now + 1)
+
+    def _have_sealed(self, job: int, calm_since: float) -> bool:
+        """True if every honest auditor has sealed; what they need is time in calm weather."""
+        missing = {f"auditor-{i}" for i in range(self.plan.auditors)} - set(self._audits(job))
+        if not missing or not calm_since:
+            return not missing
+        if time.monotonic() - max(calm_since, self._claimed_at) < 2 * _IDLE_SECONDS * slowness():
+            return False
+        self._accuse("seals", f"{min(missing)} has not sealed an audit")
+        return True
 
     def _have_judged(self, job: int, calm_since: float) -> bool:
         """True if every honest auditor has attested or challenged; what they need is time in calm weather."""

@@ -11,7 +11,7 @@ from eth_account.signers.local import LocalAccount
 from faulty_node import FaultyNode, Weather
 from jobs import KINDS
 from parties import Party
-from plans import Plan
+from plans import Audits, Plan
 from tiebreak.chain.accounts import KEY_VARIABLE, devnet_account
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
@@ -33,6 +33,16 @@ _TERMS = (
     *("--reward", "1ether", "--trainer-bond", "1ether", "--challenger-bond", "1ether"),
     *("--commit-window", "7d", "--challenge-window", f"{WINDOW}s", "--clock", f"{CLOCK}s", "--referee-clock", "2h"),
 )
+
+FEE = ETHER // 10
+_AUDITS = {
+    Audits.FREE: (),
+    Audits.OPEN: ("--attestations", "1", "--audit-fee", f"{FEE}wei"),
+    Audits.BLIND: (
+        *("--attestations", "1", "--audit-fee", f"{FEE}wei"),
+        *("--audit-window", f"{WINDOW}s", "--opening-window", f"{2 * WINDOW // 3}s"),
+    ),
+}
 
 _LARGE = "--allow-large-rows"
 
@@ -87,7 +97,8 @@ class Stage:
     def posting(self) -> Party:
         """The customer that posts the job."""
         referee = self.address("referee")
-        words = ["job", "create", str(self._jobs / f"job-{self.plan.job}"), *_TERMS, _LARGE, "--referee", referee]
+        terms = (*_TERMS, *_AUDITS[self.plan.audits], _LARGE, "--referee", referee)
+        words = ["job", "create", str(self._jobs / f"job-{self.plan.job}"), *terms]
         return self.add("posting", words, account="customer")
 
     def add_followers(self) -> None:

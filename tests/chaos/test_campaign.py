@@ -16,7 +16,7 @@ import requests
 from anvil import Chain
 from disks import Disk, obey
 from faulty_node import FaultyNode, Weather, _drawn
-from plans import Trouble, plan
+from plans import Audits, Trouble, plan
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import find_anvil
 
@@ -67,6 +67,7 @@ def test_a_seed_decides_a_round() -> None:
     assert troubles == set(Trouble)
     assert all(event.size <= plan(seed).confirmations for seed in range(300) for event in plan(seed).events
                if event.trouble is Trouble.REORGANISATION)  # fmt: skip
+    assert {plan(seed).audits for seed in range(300)} == set(Audits)
     assert {plan(seed).twin for seed in range(300)} >= {None, "trainer", "auditor-0"}
 
 

@@ -1,33 +1,21 @@
-"""Roles in jobs that need attestations: a winner defends its verdict, waiting games are started, what cannot be done by
-itself is left alone in one sentence."""
+"""Roles in jobs with open audits that are paid: attestations with a bond, what they promise to serve, and what is
+collected in the end."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from roundlog.training.job import Job
-from roundlog.training.trainer import Trainer
-from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain.game import VerificationGame
+from market import CID, FEE, OPEN, attest, audit, by, context, posted
+from tiebreak.adversary.stores import withholding
+from tiebreak.chain.funds import Funds
 from tiebreak.chain.node import connect
-from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase, Side
-from tiebreak.chain.seals import claim_seal, new_salt
-from tiebreak.game import Leaves
+from tiebreak.chain.records import AuditStatus, JobStatus
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, ended, with_terms
-
-FEE = 10**14 + 1
-OPEN = with_terms(attestations_needed=1, audit_fee=FEE, attestation_bond=10**15)
-BLIND = with_terms(
-    attestations_needed=1,
-    audit_fee=FEE,
-    attestation_bond=TERMS.challenger_bond,
-    audit_window=3600,
-    opening_window=3600,
-)
-CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+from world import World, ended
 
 
 @pytest.fixture
@@ -35,144 +23,205 @@ def world(tmp_path: Path) -> World:
     return World(connect("embedded"), tmp_path)
 
 
-def by(world: World, name: str) -> VerificationGame:
-    return world.contract.by(world.senders[name])
-
-
-def attest(world: World, name: str) -> None:
-    posted = world.contract.job(world.job)
-    by(world, name).attest(
-        world.job,
-        spec_hash=posted.spec_hash,
-        checkpoint_root=posted.claim.checkpoint_root,
-        log_cid=CID,
-        model_cid=CID,
-        bond=posted.terms.attestation_bond,
-    )
-
-
-def seal_and_open(world: World) -> None:
-    """The trainer's right claim, sealed and opened by hand."""
-    job = Job.read(world.root / "files")
-    result = Trainer(job, world.root / "by hand").run()
-    tree = Leaves(list(result.state_roots))
-    salt, contract = new_salt(), by(world, "trainer")
-    facts = {"checkpoint_root": tree.root, "final_state_root": tree.payloads[-1], "log_cid": CID, "model_cid": CID}
-    seal = claim_seal(
-        world.node.chain_id, contract.address, world.job, world.senders["trainer"].address, **facts, salt=salt
-    )
-    posted = world.contract.job(world.job)
-    contract.seal_claim(world.job, spec_hash=posted.spec_hash, seal=seal, bond=posted.terms.trainer_bond)
-    world.pass_time(world.contract.job(world.job).audits.audit_deadline)
-    contract.open_claim(world.job, **facts, proof=tree.as_next_root().last_leaf_proof, salt=salt)
-
-
-def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: World) -> None:
+def test_an_honest_auditor_attests_serves_the_model_and_is_paid(world: World) -> None:
     world.post(terms=OPEN)
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    world.run(trainer)
-    attest(world, "second")
-    auditor, customer = AuditorRole(world.context("auditor"), world.job), world.customer()
-    world.run(trainer, auditor, customer)
-    assert (world.game(1).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
-
-    posted = world.contract.job(world.job)
-    by(world, "second").appeal(world.job, spec_hash=posted.spec_hash, bond=posted.terms.challenger_bond)
-    world.run(auditor, customer)
-    appeal = world.game(2)
-    assert appeal.is_appeal and appeal.deadlines[Side.TRAINER] and not appeal.deadlines[Side.CHALLENGER]
-    world.pass_time(appeal.deadlines[Side.TRAINER])
-    world.run(auditor, customer)
-    assert (world.game(2).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
-    world.pass_time(posted.audits.appeal_deadline)
-    world.run(auditor, customer)
-    assert world.status is JobStatus.REJECTED and world.contract.job(world.job).audits.lost
-
-    gains = world.gains()
-    fine = OPEN.trainer_bond + OPEN.attestation_bond
-    gas = min(world.game(1).spent[Side.CHALLENGER], fine // 4)
-    appealed = min(world.game(2).spent[Side.CHALLENGER], OPEN.challenger_bond // 4)
-    won = gas + (fine - gas) // 2 + appealed + (OPEN.challenger_bond - appealed) // 2
-    assert gains["auditor"] == won
-    assert gains["second"] == -OPEN.attestation_bond - OPEN.challenger_bond
-    assert gains["trainer"] == -OPEN.trainer_bond
+    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    world.run(trainer, customer, auditor)
+    mine, claim = audit(world, "auditor"), posted(world).claim
+    assert (mine.status, mine.log_cid, mine.model_cid) == (AuditStatus.ATTESTED, claim.log_cid, claim.model_cid)
+    progress = auditor.step()
+    assert progress.stake == OPEN.attestation_bond and progress.until is not None and not progress.finished
+    world.pass_challenge_window()
+    world.run(trainer, customer, auditor)
+    assert world.status is JobStatus.FINAL and audit(world, "auditor").status is AuditStatus.CLOSED
+    assert world.gains() == {"customer": -OPEN.reward - FEE, "trainer": OPEN.reward, "auditor": FEE}
     assert world.contract_balance() == 0
 
 
-def test_a_right_claim_that_needs_attestations_is_audited_and_not_attested_for_nothing(world: World) -> None:
+def test_nobody_else_has_to_finalize_for_an_attestation_to_be_paid(world: World) -> None:
     world.post(terms=OPEN)
-    trainer = TrainerRole(world.context("trainer"), world.job)
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    world.run(auditor)
+    world.pass_challenge_window()
+    assert not auditor.step().finished and world.status is JobStatus.CLAIMED  # trainer and customer come first
+    world.pass_time(posted(world).claim.challenge_deadline + 100)
+    world.run(auditor)
+    assert world.status is JobStatus.FINAL and world.gains()["auditor"] == FEE
+
+
+def test_a_model_that_its_trainer_withholds_is_delivered_by_the_auditor(world: World) -> None:
+    world.post(terms=OPEN)
+    honest = world.context("trainer")
+    trainer = TrainerRole(replace(honest, store=withholding(honest.store, log=False)), world.job)
     world.run(trainer)
-    last = ended(AuditorRole(world.context("auditor"), world.job))
-    assert "is right; it asks for attestations with a bond of 1000000000000000 wei" in last.state
-    assert world.contract.job(world.job).attestations == 0
-    attest(world, "second")
+    assert not world.store.has(posted(world).claim.model_cid)
+    auditor, customer = AuditorRole(world.context("auditor"), world.job), world.customer()
+    world.run(auditor)
+    assert audit(world, "auditor").model_cid == posted(world).claim.model_cid
+    world.pass_challenge_window()
+    world.run(trainer, auditor, customer)
+    assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()
+
+
+def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world: World) -> None:
+    world.post(terms=OPEN)
+    honest = world.context("trainer")
+
+    class Elsewhere:
+        def __getattr__(self, name: str) -> object:
+            return getattr(honest.store, name)
+
+        def add_file(self, path: Path) -> str:
+            honest.store.add_file(path)
+            return CID
+
+    trainer = TrainerRole(replace(honest, store=Elsewhere()), world.job)  # type: ignore[arg-type]
+    world.run(trainer)
+    (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
+    by(world, "second").attest(
+        world.job,
+        spec_hash=posted(world).spec_hash,
+        checkpoint_root=posted(world).claim.checkpoint_root,
+        log_cid=posted(world).claim.log_cid,
+        model_cid=world.store.address_of_file(model),
+        bond=OPEN.attestation_bond,
+    )
     world.pass_challenge_window()
     world.run(trainer, world.customer())
-    assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()
-    by(world, "second").collect(world.job, world.senders["second"].address)
-    by(world, "second").withdraw()
-    assert world.gains() == {
-        "customer": -OPEN.reward - FEE,
-        "trainer": OPEN.reward,
-        "second": FEE,
-    }
+    assert world.status is JobStatus.FINAL and posted(world).claim.model_cid == CID
+    assert (world.root / "model.safetensors").read_bytes() == model.read_bytes()
 
 
-def test_a_lapsed_claim_refunds_the_customer(world: World) -> None:
+def test_a_log_that_cannot_be_had_gets_no_attestation_until_it_can(world: World) -> None:
     world.post(terms=OPEN)
-    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
-    world.run(trainer, customer)
+    honest = world.context("trainer")
+    trainer = TrainerRole(replace(honest, store=withholding(honest.store)), world.job)
+    auditor, customer = AuditorRole(context(world, "auditor"), world.job), world.customer()
+    world.run(trainer)
+    for _ in range(30):
+        assert not auditor.step().finished
+    log_cid = posted(world).claim.log_cid
+    told = world.said(f"the log at {log_cid} cannot be had")
+    assert len(told) == 1 and "did not succeed" in told[0].text
+    assert posted(world).attestations == 0
+
+    (run,) = (world.root / "trainer").glob("job-*/run/log")
+    assert world.store.add_directory(run) == log_cid
+    for _ in range(10):
+        auditor.step()
+    assert audit(world, "auditor").log_cid == log_cid
     world.pass_challenge_window()
+    world.run(trainer, auditor, customer)
+    assert world.status is JobStatus.FINAL
+
+
+def test_without_an_attestation_a_trainer_that_withholds_is_not_paid(world: World) -> None:
+    world.post(terms=OPEN)
+    honest = world.context("trainer")
+    trainer = TrainerRole(replace(honest, store=withholding(honest.store)), world.job)
+    auditor, customer = AuditorRole(context(world, "auditor"), world.job), world.customer()
     world.run(trainer, customer)
+    for _ in range(20):
+        auditor.step()
+    world.pass_challenge_window()
+    assert "the window for challenges" in ended(auditor).state
+    world.run(trainer, customer)
+    assert world.status is JobStatus.LAPSED and world.gains() == {} and world.contract_balance() == 0
+
+
+def test_an_address_with_other_bytes_than_the_model_gets_no_attestation(world: World) -> None:
+    world.post(terms=OPEN)
+    junk = world.store.add_bytes(b"not a model")
+    honest = world.context("trainer")
+
+    class Lying:
+        def __getattr__(self, name: str) -> object:
+            return getattr(honest.store, name)
+
+        def add_file(self, path: Path) -> str:
+            return junk
+
+    world.run(TrainerRole(replace(honest, store=Lying()), world.job))  # type: ignore[arg-type]
+    last = ended(AuditorRole(world.context("auditor"), world.job))
+    assert f"gets no attestation from here: the file at {junk} is not a state of this job" in last.state
+    assert posted(world).attestations == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "attested", "why"),
+    [
+        (Policy(least_fee=FEE + 1), 0, "a share of its audit fee is 0.000100000000000001 ether, less than"),
+        (Policy(least_fee=FEE // 2 + 1), 1, "a share of its audit fee is 0.00005 ether, less than"),
+        (Policy(most_bond=OPEN.challenger_bond - 1), 0, "its bond of 0.002000000000000001 ether is more than"),
+    ],
+)
+def test_an_attestation_that_the_policy_does_not_allow_is_not_given(
+    world: World, policy: Policy, attested: int, why: str
+) -> None:
+    world.post(terms=OPEN)
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    if attested:
+        attest(world, "second")
+    last = ended(AuditorRole(replace(world.context("auditor"), policy=policy), world.job))
+    assert "is right, and gets no attestation from here" in last.state and why in last.state
+    assert posted(world).attestations == attested
+
+
+def test_an_attestation_that_is_neither_needed_nor_paid_is_not_given(world: World) -> None:
+    world.post(terms=replace(OPEN, audit_fee=0))
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    first = AuditorRole(world.context("second"), world.job)
+    world.run(first)
+    assert posted(world).attestations == 1
+    last = ended(AuditorRole(world.context("auditor"), world.job))
+    assert "it has the 1 that it needs, and pays nothing for another" in last.state
+
+
+def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.post(terms=OPEN)
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    enough = auditor.context.desk.funds
+
+    def poor(bond: int, clock: float) -> Funds:
+        """An account with a bond and the gas of a dispute, and a wei less than the other bond."""
+        found = enough(bond, clock)
+        first = replace(found, bond=OPEN.challenger_bond).needed
+        return replace(found, balance=first + OPEN.attestation_bond - 1)
+
+    monkeypatch.setattr(auditor.context.desk, "funds", poor)
+    progress = [auditor.step() for _ in range(5)][-1]
+    assert "send it 1 wei more" in progress.state and not progress.finished
+    assert posted(world).attestations == 0 and len(world.said("send it 1 wei more")) == 1
+    monkeypatch.undo()
+    world.run(auditor)
+    assert posted(world).attestations == 1
+
+
+def test_a_lapsed_claim_refunds_everybody(world: World) -> None:
+    world.post(terms=replace(OPEN, attestations_needed=2))
+    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    world.run(trainer, customer, auditor)
+    assert posted(world).attestations == 1
+    world.pass_challenge_window()
+    world.run(trainer, customer, auditor)
     assert world.status is JobStatus.LAPSED
     assert world.gains() == {}
     assert world.contract_balance() == 0
 
 
-def test_a_blind_job_is_left_alone_by_a_trainer_that_seals_nothing(world: World) -> None:
-    world.post(terms=BLIND)
-    last = ended(TrainerRole(world.context("trainer"), world.job))
-    assert "its audits are blind" in last.state
-
-
-def test_waiting_games_of_a_blind_job_are_started_by_whoever_they_hold_up(world: World) -> None:
-    world.post(terms=BLIND)
-    seal_and_open(world)
-    liar = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
-    world.run(liar)
-    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
-    world.run(trainer, customer)
-    assert world.game(1).phase is Phase.QUEUED
-    world.pass_time(world.contract.job(world.job).audits.audit_opening_deadline)
-    world.run(trainer, customer, liar)
-    assert world.game(1).phase not in (Phase.NONE, Phase.QUEUED)
-    if world.game(1).phase is not Phase.OVER:
-        world.pass_time(max(world.game(1).deadlines))
-        world.run(trainer, customer)
-    assert world.game(1).outcome is Outcome.TRAINER_WON
+def test_a_claim_by_hand_whose_addresses_nobody_serves_is_final_all_the_same(world: World) -> None:
+    """The contract cannot know what is served: k bonds stand for it, and nothing else."""
+    world.post(terms=OPEN)
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    world.run(trainer)
+    attest(world, "second")
+    assert audit(world, "second").model_cid == CID
     world.pass_challenge_window()
-    world.run(trainer, customer)
-    assert world.status is JobStatus.LAPSED
-
-
-def test_a_seal_that_is_never_opened_returns_the_reward(world: World) -> None:
-    world.post(terms=BLIND)
-    posted = world.contract.job(world.job)
-    by(world, "trainer").seal_claim(
-        world.job, spec_hash=posted.spec_hash, seal=bytes(32), bond=posted.terms.trainer_bond
-    )
-    by(world, "second").seal_audit(
-        world.job, spec_hash=posted.spec_hash, seal=bytes(32), bond=posted.terms.attestation_bond
-    )
-    customer = world.customer()
-    world.run(customer)
-    assert world.status is JobStatus.SEALED
-    world.pass_time(world.contract.job(world.job).audits.opening_deadline)
-    world.run(customer)
-    assert world.status is JobStatus.EXPIRED
-    assert world.contract.audits_of(world.job)[0].status is AuditStatus.SEALED
-    by(world, "customer").collect(world.job, world.senders["second"].address)
-    by(world, "second").withdraw()
-    burnt = BLIND.trainer_bond // 2
-    assert world.gains() == {"customer": BLIND.trainer_bond - burnt, "trainer": -BLIND.trainer_bond}
+    world.run(trainer, world.customer())
+    assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()

@@ -66,6 +66,18 @@ def test_the_demo_ends_as_it_should(tmp_path: Path) -> None:
     _check(report, shown, 20)
 
 
+def test_the_market_pays_each_auditor_what_it_deserves(tmp_path: Path) -> None:
+    report, shown = _play(tmp_path, "--story", "market", "--steps", "20")
+    right, wrong = report["stories"]
+    assert report["ok"] is True and [right["verdict"], wrong["verdict"]] == ["FINAL", "REJECTED"]
+    gains = [{one["name"]: int(one["moved_wei"]) for one in story["accounts"]} for story in (right, wrong)]
+    assert gains[0]["auditor"] == gains[0]["lazy auditor"] == 75 * ETHER // 1000
+    assert [one["lying auditor"] for one in gains] == [-ETHER // 2, -ETHER // 2]
+    assert gains[1]["lazy auditor"] == -ETHER // 2 and gains[1]["auditor"] >= 5 * ETHER // 4
+    assert all(check["ok"] for story in report["stories"] for check in story["checks"])
+    assert "a right claim pays audits" in shown and "a copied root costs a bond" in shown
+
+
 @pytest.mark.long
 def test_the_whole_demo_ends_as_it_should(tmp_path: Path) -> None:
     report, shown = _play(tmp_path)
@@ -156,6 +168,7 @@ def test_one_unmet_expectation_fails_the_demo(monkeypatch: pytest.MonkeyPatch, t
     [
         ([], USUAL),
         (["--story", "operator"], (StoryName.OPERATOR,)),
+        (["--story", "market"], (StoryName.MARKET,)),
         (["--story", "alarms", "--story", "honest", "--story", "alarms"], (StoryName.ALARMS, StoryName.HONEST)),
     ],
 )

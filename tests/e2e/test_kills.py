@@ -12,12 +12,13 @@ from threading import Timer
 from typing import NoReturn
 
 import pytest
+from market import BLIND
 from roundlog.training.job import Job
 from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.chain.records import JobStatus, JobView, Outcome, Phase, Reason, Side
 from tiebreak.chain.sender import Sender
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
@@ -170,6 +171,36 @@ def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world
     assert world.contract.job(world.job).game_count == 1
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.node.balance(world.senders["auditor"].address) > world.before["auditor"]
+
+
+def test_seals_are_opened_by_whoever_was_killed_at_any_instant_before(world: World) -> None:
+    """Trainer and auditor die at every transaction and between them; each bond is paid once, and both are opened."""
+    world.post(terms=BLIND)
+    contexts = {name: world.context(name) for name in ("trainer", "auditor")}
+
+    def lives(name: str, doom: Callable[[RoleContext], RoleContext]) -> None:
+        kind = TrainerRole if name == "trainer" else AuditorRole
+        lives_until(lambda context: kind(context, world.job), contexts[name], doom)
+
+    def job() -> JobView:
+        return world.contract.job(world.job)
+
+    for doom in (at_step(7), at_notice("trained to checkpoint root"), at_sending(1)):
+        lives("trainer", doom)
+    for doom in (at_step(7), at_notice("audited to checkpoint root"), at_sending(1)):
+        lives("auditor", doom)
+    assert world.status is JobStatus.SEALED and job().audits.count == 1
+    world.pass_time(job().audits.audit_deadline)
+    for doom in (at_notice("published the log"), at_sending(1)):
+        lives("trainer", doom)
+    for doom in (at_notice("published the log"), at_sending(1)):
+        lives("auditor", doom)
+    assert world.status is JobStatus.CLAIMED and (job().attestations, job().audits.count) == (1, 1)
+    world.pass_challenge_window()
+    lives("trainer", at_sending(1))
+    lives("auditor", at_sending(1))
+    world.run(*(AuditorRole(contexts["auditor"], world.job), TrainerRole(contexts["trainer"], world.job)))
+    assert world.status is JobStatus.FINAL and world.contract_balance() == 0
 
 
 def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World) -> None:

@@ -35,6 +35,13 @@ class SilentDesk(Desk):
         return super().put(order)
 
 
+class ResigningDesk(Desk):
+    """A desk that makes no appeals."""
+
+    def put(self, order: Order) -> bool:
+        return order.call.function != "appeal" and super().put(order)
+
+
 class CheatingDesk(Desk):
     """A desk that sends bisection moves with the halves swapped, which no hash supports."""
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from roundlog.commitments import MerkleTree
 from roundlog.execution import Batches, BatchSource, Executor, StepExecutor
+from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.job import Job
-from roundlog.training.options import Execution
+from roundlog.training.options import Execution, StepEvent
+from roundlog.training.run import Run
+from roundlog.training.trainer import TrainingResult
 
 from tiebreak.adversary.cunning import cunning
 from tiebreak.chain.records import Side
@@ -49,6 +54,24 @@ class CunningEngine(Engine):
 
     def evidence(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> Evidence:
         return cunning(super().evidence(job, run_dir, state_roots), self.side)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyingEngine(Engine):
+    """An engine that repeats nothing: it copies the run of an accomplice, which is in the directory `whispered`."""
+
+    whispered: Path
+
+    def train(self, job: Job, run_dir: Path, on_step: Callable[[StepEvent], None]) -> TrainingResult:
+        shutil.copytree(self.whispered, run_dir, dirs_exist_ok=True)
+        roots, log_dir = Run(job, run_dir).recorded_roots(), run_dir / "log"
+        return TrainingResult(
+            checkpoint_root=MerkleTree(roots).root,
+            state_roots=roots,
+            final_state=checkpoint_path(run_dir, job.spec.steps),
+            log_dir=log_dir,
+            log_bytes=sum(path.stat().st_size for path in log_dir.iterdir()),
+        )
 
 
 def lying(context: RoleContext, execution: MakeExecution, side: Side | None = None) -> RoleContext:

@@ -30,13 +30,19 @@ class _SpoilingStore:
         return getattr(self._store, name)
 
     def add_directory(self, path: Path) -> str:
+        return self._store.add_directory(self._spoiled(path))
+
+    def address_of_directory(self, path: Path) -> str:
+        return self._store.address_of_directory(self._spoiled(path))
+
+    def _spoiled(self, path: Path) -> Path:
         if path.name == "log":
             copy = path.with_name("spoiled-log")
             if not copy.exists():
                 shutil.copytree(path, copy)
                 self._spoil(copy)
             path = copy
-        return self._store.add_directory(path)
+        return path
 
 
 def forge(log_dir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from roundlog.execution import Batches, StepExecutor
@@ -11,8 +12,8 @@ from roundlog.execution.batches import CPU
 from roundlog.program import first_store
 from roundlog.training.job import Job
 
-from tiebreak.adversary.desks import FabricatingDesk
-from tiebreak.adversary.engines import execution_of, lying
+from tiebreak.adversary.desks import FabricatingDesk, ResigningDesk
+from tiebreak.adversary.engines import CopyingEngine, execution_of, lying
 from tiebreak.adversary.logs import forge, spoiling
 from tiebreak.adversary.tampering import Lie, hiding, tampered
 from tiebreak.chain.records import Side
@@ -73,6 +74,13 @@ def lying_auditor(context: RoleContext, job: int, *, first_wrong_step: int) -> A
         return _with([lie])(posted)
 
     return AuditorRole(lying(context, execution_of(executor), Side.CHALLENGER), job, use_log=False)
+
+
+def lazy_auditor(context: RoleContext, job: int, *, whispered: Path) -> AuditorRole:
+    """An auditor in a job with blind audits that repeats nothing: it seals and opens what the trainer has whispered to
+    it. It does not appeal either, since that would be work. whispered: directory of the trainer's run."""
+    engine = CopyingEngine(options=context.engine.options, cache_bytes=context.engine.cache_bytes, whispered=whispered)
+    return AuditorRole(replace(context, engine=engine, make_desk=ResigningDesk), job)
 
 
 def _with(lies: Sequence[Lie]) -> Callable[[Job], StepExecutor]:

@@ -116,10 +116,10 @@ class VerificationGame:
             games += page
         return games
 
-    def audits_of(self, job: int) -> list[AuditView]:
-        """The audits with a bond of a job, in the order in which they came."""
+    def audits_of(self, job: int, *, block: int | None = None) -> list[AuditView]:
+        """The audits with a bond of a job now, or as of block number `block`, in the order in which they came."""
         audits: list[AuditView] = []
-        while page := self._view("auditsOf", job, len(audits), _PAGE):
+        while page := self._view("auditsOf", job, len(audits), _PAGE, block=block):
             audits += page
         return audits
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
@@ -44,6 +45,12 @@ class Signer:
     def address(self) -> ChecksumAddress:
         address: ChecksumAddress = self._account.address
         return address
+
+    def secret(self, name: bytes) -> bytes | None:
+        """32 bytes that follow from the key and a name, and that nobody can compute without the key (HMAC-SHA256,
+        RFC 2104). None where the key is not at hand, as behind a remote signer."""
+        key = getattr(self._account, "key", None)
+        return None if key is None else hmac.digest(bytes(key), b"tiebreak secret\x00" + name, "sha256")
 
     def _gas(self, to: ChecksumAddress | None, data: bytes, value: int) -> int:
         try:

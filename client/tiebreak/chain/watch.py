@@ -21,7 +21,7 @@ from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION, Block
 from tiebreak.chain.pace import BlockPace
 from tiebreak.chain.posted import find_chunk
-from tiebreak.chain.records import GameView, JobView, Side
+from tiebreak.chain.records import AuditView, GameView, JobView, Side
 
 PAGE = 100
 """Views of one request: a node gives a call some 50 million gas, and a game takes up to 0.2 million to show."""
@@ -65,6 +65,7 @@ class ContractWatch:
         self._jobs: dict[int, JobView] = {}
         self._games: dict[int, GameView] = {}
         self._games_of: dict[int, list[int]] = {}
+        self._audits_of: dict[int, list[AuditView]] = {}
         self._chunks: dict[int, tuple[bytes, ...]] = {}
         self._confirmed: dict[int, tuple[int, JobView]] = {}
         self._stale_jobs: set[int] = set()
@@ -91,6 +92,7 @@ class ContractWatch:
                 self._chunks.pop(game, None)
                 self._stale_games.discard(game)
             self._jobs.pop(job, None)
+            self._audits_of.pop(job, None)
             self._confirmed.pop(job, None)
 
     # Looking.
@@ -107,6 +109,7 @@ class ContractWatch:
                     self._all_read_at = head.number
                     self._stale_jobs |= self._followed
                     self._stale_games |= set(self._games)
+                    self._audits_of.clear()
             self._read_stale()
             news, self._untold = self._untold, None
             return news
@@ -142,6 +145,20 @@ class ContractWatch:
                 known = self.contract.games_of(job)
                 if job in self._followed:
                     self._games_of[job] = known
+            return list(known)
+
+    def audits_of(self, job: int) -> list[AuditView]:
+        """A job's audits with a bond, in the order in which they came. Nothing is asked while there are none, or while
+        no event of the job has come."""
+        with self._lock:
+            if not self.job(job).audits.count:
+                return []
+            known = self._audits_of.get(job)
+            if known is None:
+                # As of the block that was seen, as everything else.
+                known = self.contract.audits_of(job, block=None if self._head is None else self._head.number)
+                if job in self._followed:
+                    self._audits_of[job] = known
             return list(known)
 
     def game(self, game: int) -> GameView:
@@ -274,11 +291,13 @@ class ContractWatch:
         job, game = getattr(event, "job", None), getattr(event, "game", None)
         if job in self._followed:
             self._stale_jobs.add(job)
+            self._audits_of.pop(job, None)
             if game is not None:
                 self._games_of.pop(job, None)
         if game is not None and game in self._games:
             self._stale_games.add(game)
             self._stale_jobs.add(self._games[game].job)
+            self._audits_of.pop(self._games[game].job, None)
         if isinstance(event, ClaimRejected | VerdictOverturned):
             # All other games of the job, or all other appeals, are void now, without an event of their own.
             self._stale_games |= {number for number, shown in self._games.items() if shown.job == event.job}

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 def demo(
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was found as JSON, too.")] = None,
     steps: Annotated[
-        int, typer.Option(min=10, help="Training steps of the first three stories, a multiple of 5.")
+        int, typer.Option(min=10, help="Training steps of all stories but `operator`, a multiple of 5.")
     ] = 60,
     story: Annotated[
         list[StoryName] | None,
-        typer.Option(metavar="NAME", help="Play only this one: honest, poisoned, alarms or operator. Repeatable."),
+        typer.Option(
+            metavar="NAME", help="Play only this one: honest, poisoned, alarms, market or operator. Repeatable."
+        ),
     ] = None,
     dashboard: Annotated[
         bool,
@@ -48,6 +50,9 @@ def demo(
 
     A fourth one, `--story operator`, takes minutes: everything that can be lied about in one step of a GPT and of a
     convolutional net, by a trainer and by a challenger, down to the one element that the contract computes.
+
+    A fifth one, `--story market`, is about audits that are paid: what an honest, a lazy and a lying auditor gain where
+    a claim is right, and where it is wrong.
 
     Needs no node, no network and no settings. Exit code 3 if a story does not end as it should.
     """

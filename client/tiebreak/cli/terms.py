@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _POSTED = "Posting it on the chain"
 _ACCEPTED = "Jobs to put a bond on"
 DEFAULT_FLOOR: Any = "0.001ether"
+NO_FLOOR: Any = "0ether"
 _WEEK: Any = "7d"
 _DAY: Any = "1d"
 """Defaults as a user would write them, which typer parses as it does what a user writes."""
@@ -186,6 +187,9 @@ class AcceptedTerms:
             _ACCEPTED,
         ),
     ] = DEFAULT_FLOOR
+    least_fee: Annotated[
+        int, _amount("Give no attestation with a bond for a smaller share of the audit fee, e.g. 0.01ether.", _ACCEPTED)
+    ] = NO_FLOOR
     allow_large_rows: Annotated[
         bool,
         typer.Option(
@@ -207,5 +211,6 @@ class AcceptedTerms:
             most_bond=self.most_bond,
             least_reward=self.least_reward,
             least_bond=self.least_bond,
+            least_fee=self.least_fee,
             large_rows=self.allow_large_rows,
         )

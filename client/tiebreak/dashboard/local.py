@@ -37,8 +37,8 @@ _WAITING = 32
 _MOST_RECORD = 4096
 _MOST_ENTRIES = 10_000
 
-RUNS = ("run", "alone")
-"""Names of the runs in a role's room of one job: a trainer's, and an auditor's."""
+RUNS = ("run", "alone", "blind")
+"""Names of the runs in a role's room of one job: a trainer's, and an auditor's of open and of blind audits."""
 
 
 class Errands:

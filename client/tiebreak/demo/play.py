@@ -51,6 +51,9 @@ def play(
         if StoryName.OPERATOR in asked:
             scenes.close()
             _play_disputes(directory / "operator", screen, report, scenes, pace, page)
+        if StoryName.MARKET in asked:
+            scenes.close()
+            _play_market(directory / "market", screen, report, scenes, pace, page)
         report.seconds = time.monotonic() - started
         screen.table(report)
         if page is not None:
@@ -100,7 +103,7 @@ def _play_stories(scene: Scene, screen: Screen, report: Report, job_dir: Path) -
                 stories.honest(stage, job_dir)
             right_root = story.root
             continue
-        if name is StoryName.OPERATOR:
+        if name not in USUAL:
             continue
         right_root = right_root or _right_root(scene, screen, job_dir)
         if name is StoryName.POISONED:
@@ -134,6 +137,24 @@ def _play_disputes(
     if page is not None:
         page.show(scene, scenes, files=[], follow=[bench / "audited" for bench in disputes.benches(directory)])
     disputes.play(scene, screen, report)
+
+
+def _play_market(
+    directory: Path, screen: Screen, report: Report, scenes: ExitStack, pace: float | None, page: Page | None
+) -> None:
+    """The story about paid audits, whose parties are roles in this process."""
+    from tiebreak.demo import market
+
+    screen.heading("Audits that pay")
+    scene = _scene(directory, "embedded", scenes, pace)
+    if page is not None:
+        rooms = [scene.room(party) for party in (scene.trainer, scene.auditor, scene.lazy, scene.liar)]
+        page.show(scene, scenes, files=rooms, follow=[scene.room(scene.auditor)])
+    with screen.bars():
+        screen.waiting("customer", "capturing the job")
+        job_dir = _make_job(directory / "job", report.steps)
+        screen.end_bars("customer")
+    market.play(scene, screen, report, job_dir)
 
 
 def _open(screen: Screen, report: Report, name: StoryName, title: str) -> Story:

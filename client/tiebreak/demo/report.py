@@ -15,6 +15,8 @@ class StoryName(StrEnum):
     ALARMS = "alarms"
     OPERATOR = "operator"
     """Longer than the others: it has to be asked for."""
+    MARKET = "market"
+    """About paid audits; it has to be asked for as well."""
 
 
 USUAL = (StoryName.HONEST, StoryName.POISONED, StoryName.ALARMS)

@@ -58,6 +58,7 @@ class Scene:
         self.referee = Party("referee", devnet_account(3), A)
         self.liar = Party("lying auditor", devnet_account(4), B)
         self.silent = Party("silent auditor", devnet_account(5), B)
+        self.lazy = Party("lazy auditor", devnet_account(6), B)
 
     def environment(self, party: Party) -> dict[str, str]:
         """The environment of a party's process: its machine's profile, its key, and where everything is."""

@@ -46,10 +46,10 @@ class Stage:
         self._children = ChildProcesses(scene.directory)
         self._started = time.monotonic()
 
-    def post(self, job_dir: Any) -> None:
+    def post(self, job_dir: Any, terms: Terms = TERMS) -> None:
         """The customer, played in this process, posts the job."""
         context = self.context(self.scene.customer)
-        self.job = post_job(context, job_dir, TERMS, self.scene.referee.address)
+        self.job = post_job(context, job_dir, terms, self.scene.referee.address)
 
     def collect(self) -> str:
         """The customer fetches the model, or the refund; returns how it ended."""

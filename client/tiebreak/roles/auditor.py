@@ -1,18 +1,19 @@
-"""The auditor: repeats a claimed training, and attests to the claim, or challenges it and plays."""
+"""The auditor: repeats a claimed training, and attests to the claim, or challenges it and plays.
+
+Its parts are rooms of their own: the audit (`auditing`), attestations with a bond (`attesting`), audits that are sealed
+before the claim is known (`blind_audits`), and the defence of an attestation (`appealing`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
-from roundlog.training import job as engine
-from roundlog.training.options import StepEvent
-
-from tiebreak.chain.records import GameView, JobStatus, JobView, Outcome, Phase, Side
+from tiebreak.chain.records import AuditStatus, AuditView, GameView, JobStatus, JobView, Outcome, Phase, Side
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
+from tiebreak.roles.appealing import Appealing
+from tiebreak.roles.attesting import Attesting, audit_of, bond_in
+from tiebreak.roles.auditing import Auditing
+from tiebreak.roles.blind_audits import BlindAudits
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
@@ -20,21 +21,6 @@ from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
-from tiebreak.roles.stops import confirm_stop
-from tiebreak.roles.workshop import Errand, Lane
-
-_FINDINGS_TOLD = 5
-"""Findings that are told one by one. The log of a wrong training has hundreds of thousands, since almost all entries
-after its first wrong step are wrong."""
-
-_LOG_SHARE = 8
-"""Part of the remaining time that fetching the log may take: 1 / `_LOG_SHARE`. After that the audit goes without the
-log."""
-_MOST_LOG_SECONDS = 3600.0
-
-
-class _LogArrived(Exception):
-    """The log has arrived while the audit without it is still in its first interval."""
 
 
 class AuditorRole(JobRole):
@@ -55,10 +41,12 @@ class AuditorRole(JobRole):
         decision without the trainer's log. only_with_bond: whether to leave a job unaudited if the policy allows no
         bond on it, so that the machine is free for other jobs."""
         super().__init__(context, job)
-        self._verify_log = verify_log
-        self._use_log = use_log
         self._only_with_bond = only_with_bond
         self._games = Games(self, Side.CHALLENGER)
+        self._auditing = Auditing(self, verify_log=verify_log, use_log=use_log)
+        self._attesting = Attesting(self)
+        self._blind = BlindAudits(self, self._auditing, self._attesting)
+        self._appealing = Appealing(self, self._auditing)
         self._told_stakes = False
 
     # The work.
@@ -67,33 +55,60 @@ class AuditorRole(JobRole):
         return f"job {self.job} cannot be audited: {why}"
 
     def bond_held(self, posted: JobView) -> int:
-        mine = self.games(lambda game: game.challenger == self.context.address)
-        # The bond of an appeal is the appellant's.
-        own = [game for game in mine.values() if not game.is_appeal]
-        return sum(game.challenger_bond for game in own if game.phase is not Phase.OVER or game.bond_held)
+        begun = self._challenges() | self._appealing.games()
+        # A challenger's bond in an appeal is that of the game which it has won.
+        own = [game for game in begun.values() if self._began(game)]
+        bonds = sum(game.challenger_bond for game in own if game.phase is not Phase.OVER or game.bond_held)
+        return bonds + bond_in(posted, audit_of(self), self.context.now())
+
+    def _challenges(self) -> dict[int, GameView]:
+        """Games in which this account is the challenger; also of appeals against a game that it has won."""
+        return self.games(lambda game: game.challenger == self.context.address)
+
+    def _began(self, game: GameView) -> bool:
+        """Whether the bond of a game's beginning is this account's."""
+        return self.context.address == (game.trainer if game.is_appeal else game.challenger)
 
     def consider(self, posted: JobView) -> Progress:
-        if posted.status is JobStatus.EXPIRED:
-            return self.leave(f"nobody has committed to job {self.job} in time")
-        if posted.status in (JobStatus.OPEN, JobStatus.SEALED):
+        if posted.status is JobStatus.OPEN:
             return Progress(state="waits for a claim")
-        mine = self.games(lambda game: game.challenger == self.context.address)
+        mine, audit = self._challenges(), audit_of(self)
         self._games.tell_ended(mine)
         held = self.bond_held(posted)
         void = [
             number
-            for number, game in mine.items()
-            if game.outcome is Outcome.VOID and game.bond_held and not game.is_appeal
+            for number, game in (mine | self._appealing.games()).items()
+            if game.outcome is Outcome.VOID and game.bond_held and self._began(game)
         ]
         for number in void:
             self.order("fetch the bond of a void game back", "releaseBond", number, job=self.job, game=number)
         if void:
             return Progress(state="fetches its bond back", stake=held)
-        if posted.status is JobStatus.APPEALABLE and held:
-            return replace(self._during_appeals(posted, mine), stake=held)
-        if posted.status is not JobStatus.CLAIMED:
-            return self.leave(f"job {self.job} is {posted.status.name}")
-        return replace(self._during_claim(posted, mine), stake=held)
+        return replace(self._consider(posted, mine, audit, held), stake=held)
+
+    def _consider(self, posted: JobView, mine: dict[int, GameView], audit: AuditView | None, held: int) -> Progress:
+        """What is due for a job on which there is or was a claim. mine: challenges; held: wei of bonds."""
+        attested = audit is not None and audit.status is AuditStatus.ATTESTED
+        match posted.status:
+            case JobStatus.SEALED:
+                if not posted.terms.opening_window:
+                    return Progress(state="waits for a claim")
+                return self._during_seals(posted, audit)
+            case JobStatus.CLAIMED:
+                return self._during_claim(posted, mine, audit)
+            case JobStatus.APPEALABLE if audit is not None and attested:
+                return self._appealing.consider(posted, audit)
+            case JobStatus.APPEALABLE if held:
+                return self._during_appeals(posted, mine)
+        if (collecting := self._attesting.collect(posted, audit)) is not None:
+            return collecting
+        if attested and posted.audits.lost:
+            return self.leave(f"job {self.job} is REJECTED, and the verdict has taken the bond of the attestation")
+        if posted.status is JobStatus.EXPIRED:
+            was_sealed = posted.audits.opening_deadline
+            late = "the trainer has not opened its claim on" if was_sealed else "nobody has committed to"
+            return self.leave(f"{late} job {self.job} in time")
+        return self.leave(f"job {self.job} is {posted.status.name}")
 
     def _during_appeals(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         """After a game that this auditor has won: plays it again with each auditor that appeals, since its bond and its
@@ -103,25 +118,43 @@ class AuditorRole(JobRole):
             return self._play(posted, live)
         return end_appeals(self, posted)
 
-    def _during_claim(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
+    def _during_seals(self, posted: JobView, audit: AuditView | None) -> Progress:
+        """While claim and audits are sealed."""
+        if (why := self._unwanted(posted)) is not None and audit is None:
+            return self.leave(f"job {self.job} is left alone: {why}")
+        return self._blind.before_opening(posted, audit)
+
+    def _unwanted(self, posted: JobView) -> str | None:
+        """The objection, in one clause, to an audit of this job; None if there is none."""
+        policy, bond = self.context.policy, posted.terms.challenger_bond
+        return policy.objection(posted, bond) if self._only_with_bond else policy.not_worth_it(posted)
+
+    def _during_claim(self, posted: JobView, mine: dict[int, GameView], audit: AuditView | None) -> Progress:
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
         if mine:
             return self.leave("the game is over and the claim stands")
-        contract, now = self.context.contract, self.context.now()
+        now = self.context.now()
+        if audit is not None and audit.status is AuditStatus.ATTESTED:
+            if not posted.terms.opening_window or self._blind.is_published(posted):
+                self._auditing.rest()
+            return self._attesting.await_end(posted)
+        if audit is not None and audit.status is AuditStatus.SEALED:
+            if now <= posted.audits.audit_opening_deadline:
+                return self._blind.open(posted, audit)
+            self.notify_job(What.WARNING, "its sealed audit was not opened in time, so its bond is lost")
         # Attestations are read before the audit and after it, not while it runs.
-        asks = "audit" not in self._errands or self._is_audited()
-        if asks and contract.has_attested(self.job, self.context.address):
+        asks = not posted.terms.attestations_needed and not self._auditing.is_under_way
+        if asks and self.context.contract.has_attested(self.job, self.context.address):
             return self.leave(f"the claim on job {self.job} is right, and this account has said so")
         if now > posted.claim.challenge_deadline and not posted.live_games:
             return self.leave(f"the window for challenges to job {self.job} is closed")
-        policy, bond = self.context.policy, posted.terms.challenger_bond
-        if (why := policy.objection(posted, bond) if self._only_with_bond else policy.not_worth_it(posted)) is not None:
+        if (why := self._unwanted(posted)) is not None:
             return self.leave(f"job {self.job} is left alone: {why}")
         if (missing := self.missing_funds(posted.terms.challenger_bond)) is not None:
             return Progress(state=missing)
-        evidence = self._audited(posted, self._duty(posted))
+        evidence = self._auditing.audited(posted, self._duty(posted))
         if evidence is None:
             return Progress(working=True, state="audits", until=posted.claim.challenge_deadline)
         return self._conclude(posted, evidence)
@@ -139,29 +172,21 @@ class AuditorRole(JobRole):
             )
         if root != claimed:
             return self._challenge(posted, evidence)
+        if posted.terms.opening_window:
+            return self.leave(f"the claim on job {self.job} is right, and attestations had to be sealed before it")
         if posted.terms.attestations_needed:
-            return self.leave(
-                f"the claim on job {self.job} is right; it asks for attestations with a bond of "
-                f"{posted.terms.attestation_bond} wei, which this auditor does not give by itself"
-            )
+            return self._attesting.attest(posted, evidence, self._duty(posted))
         self.order("attest", "attest", self.job, posted.spec_hash, root, "", "", job=self.job)
         return Progress(state="attests")
 
     def _challenge(self, posted: JobView, evidence: Evidence) -> Progress:
         root, bond = evidence.claim.root, posted.terms.challenger_bond
-        objection = self.context.policy.objection(posted, bond) or self._too_large(evidence.job)
+        objection = self.context.policy.objection(posted, bond)
         if objection is None:
-            confirmed = self.work(
-                Lane.GAMES,
-                "stop",
-                lambda errand: [confirm_stop(evidence)],
-                self._duty(posted),
-                "asking for a second opinion on a stop",
-                about=root,
-            )
-            if confirmed is None:
+            doubts = self._auditing.doubts(posted, evidence, self._duty(posted))
+            if doubts is None:
                 return Progress(working=True, state="asks for a second opinion on a stop")
-            objection = confirmed[0]
+            objection = doubts[0]
         if objection is not None:
             wrong = f"the claim on job {self.job} is wrong (root 0x{root.hex()})"
             return self.leave(f"{wrong}, but not challenged: {objection}")
@@ -182,14 +207,6 @@ class AuditorRole(JobRole):
         )
         return Progress(state="challenges")
 
-    def _too_large(self, job: engine.Job) -> str | None:
-        """The reason why a disputed step could not be executed here; None if it could. Audits cut batches, but a
-        disputed step is executed whole."""
-        need, most = engine.run_bytes(job.program, job.spec), self.context.limits.memory_bytes
-        if need <= most:
-            return None
-        return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
-
     def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
         start_waiting(self, posted)
@@ -202,7 +219,7 @@ class AuditorRole(JobRole):
             bonded=True,
         )
         challenged = next(iter(mine.values())).levels[0].roots[Side.CHALLENGER]
-        evidence = self._evidence(posted, duty, challenged)
+        evidence = self._auditing.evidence(posted, duty, challenged)
         if evidence is None:
             return Progress(working=True, state="gets its audit ready for a game", deadline=due)
         if not running:
@@ -226,111 +243,3 @@ class AuditorRole(JobRole):
     def _live(self) -> dict[int, GameView]:
         """Games of the job that are not over, including queued ones."""
         return self.games(lambda game: game.phase is not Phase.OVER)
-
-    # The audit.
-
-    def _evidence(self, posted: JobView, duty: Duty, challenged: bytes) -> Evidence | None:
-        """The evidence that games are played with; None until it is ready."""
-        if not self.files_are_here(posted, duty):
-            return None
-        if not self._is_audited():
-            recalled = self.recalled(posted, duty, "alone", "reading the audit again", root=challenged)
-            if recalled is None:
-                return None
-            if recalled:
-                return recalled[0]
-        return self._audited(posted, duty)
-
-    def _is_audited(self) -> bool:
-        known = self._errands.get("audit")
-        return known is not None and known.done and known.error is None
-
-    def _audited(self, posted: JobView, duty: Duty) -> Evidence | None:
-        """The audit, resumed or read from its directory; None until it is done."""
-        if not duty.bonded:
-            require_decidable(self.context, posted)
-        if not self.files_are_here(posted, duty):
-            return None
-        log = self._log(posted, duty) if self._use_log else None
-        bonded = duty.bonded
-        return self.work(
-            Lane.RUNS,
-            "audit",
-            lambda errand: self._audit(posted, log, errand, bonded),
-            duty,
-            "the audit",
-            about=posted.claim.checkpoint_root,
-        )
-
-    def _log(self, posted: JobView, duty: Duty) -> Errand[list[Path]]:
-        """The errand that fetches the log. The audit does not wait for it; its result is an empty list if the log
-        cannot be had."""
-        left = max(0.0, posted.claim.challenge_deadline - self.context.now())
-        within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
-        room = self.context.room(self.job, posted)
-
-        def fetch(errand: Errand[list[Path]]) -> list[Path]:
-            found = fetch_log(self.context, posted, room, within=within)
-            return [] if found is None else [found]
-
-        return self.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
-
-    def _audit(
-        self, posted: JobView, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool
-    ) -> Evidence:
-        """The audit that all statements and bonds rest on. The log is a hint: if it comes late it is left out."""
-        job = self.read_job(posted)
-        if not bonded:
-            require_small_rows(self.context, job)
-
-        def arrived() -> list[Path]:
-            return log.result() if log is not None and log.done and log.error is None else []
-
-        def look_for_log(event: StepEvent) -> None:
-            if event.step < job.spec.interval and arrived():
-                raise _LogArrived
-
-        if not arrived():
-            if log is not None and log.done:
-                text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
-                self.notify_job(What.WARNING, text)
-            with suppress(_LogArrived):
-                return self._execute(posted, job, None, errand, look_for_log, bonded)
-        return self._execute(posted, job, arrived()[0], errand, lambda event: None, bonded)
-
-    def _execute(
-        self,
-        posted: JobView,
-        job: engine.Job,
-        log_dir: Path | None,
-        errand: Errand[Evidence],
-        also: Callable[[StepEvent], None],
-        bonded: bool,
-    ) -> Evidence:
-        on_step = self.on_step(errand, posted, job, "auditing", bonded=bonded)
-
-        def told(event: StepEvent) -> None:
-            also(event)
-            on_step(event)
-
-        verdict = self.context.engine.audit(
-            job,
-            self.context.room(self.job, posted) / "alone",
-            told,
-            claim=posted.claim.checkpoint_root,
-            log_dir=log_dir,
-            verify_log=self._verify_log,
-            on_distrust=lambda why: self.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
-        )
-        for finding in verdict.findings[:_FINDINGS_TOLD]:
-            where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
-            self.notify_job(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
-        if (more := len(verdict.findings) - _FINDINGS_TOLD) > 0:
-            self.notify_job(What.COMPUTED, f"the log has {more} more wrong entries")
-        for unreadable in verdict.unreadable:
-            self.notify_job(What.WARNING, f"goes on without the log: {unreadable}")
-        if verdict.stopped is not None:
-            self.notify_job(What.COMPUTED, f"the run has no end: {verdict.stopped}")
-        evidence = self.context.engine.evidence(job, verdict.run_dir, verdict.state_roots)
-        self.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{evidence.claim.root.hex()}")
-        return evidence

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 from roundlog.commitments import CommitmentError, state_root
+from roundlog.log import LogError, summarise
 from roundlog.program import Program
 from roundlog.spec import SpecError
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training import job as engine
+from roundlog.training.trainer import log_header, log_path
 
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import JobView
@@ -103,6 +105,29 @@ def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: floa
         context.store.get_directory(posted.claim.log_cid, directory, max_bytes=context.limits.log_bytes, within=within)
     except (StoreError, OSError):
         return None
+    return directory
+
+
+def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, room: Path) -> Path:
+    """The directory of the trainer's logs, with a readable log of every interval of this job in it; whether their
+    decisions are right is another question.
+
+    Raises Refused if they are not readable, StoreError if they cannot be had at present."""
+    directory, cid = room / "log", posted.claim.log_cid
+    if not directory.exists():
+        try:
+            context.store.get_directory(cid, directory, max_bytes=context.limits.log_bytes)
+        except _NEVER_BETTER as error:
+            raise Refused(f"the log at {cid} is not acceptable: {error}") from error
+        except StoreError as error:
+            raise StoreError(f"the log at {cid} cannot be had at present: {error}") from error
+    for interval in range(job.spec.intervals):
+        try:
+            found = summarise(log_path(directory, interval)).header
+        except (LogError, OSError) as error:
+            raise Refused(f"the log at {cid} cannot be read: {error}") from error
+        if found != log_header(job, interval):
+            raise Refused(f"the log at {cid} is of another run in interval {interval}")
     return directory
 
 

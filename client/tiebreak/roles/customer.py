@@ -12,10 +12,10 @@ from roundlog.training import job as engine
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.known_broken import why_broken
-from tiebreak.chain.records import JobStatus, JobView, Terms
+from tiebreak.chain.records import AuditStatus, JobStatus, JobView, Terms
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import fetch_state
+from tiebreak.roles.contents import Refused, fetch_state
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
@@ -23,6 +23,10 @@ from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Lane
+from tiebreak.store import StoreError
+
+COLLECT_GAS = 70_000
+"""Gas of `collect`, rounded up from what was measured (docs/protocol.md)."""
 
 
 def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: ChecksumAddress) -> int:
@@ -137,6 +141,7 @@ class CustomerRole(JobRole):
 
     def _watch(self, posted: JobView) -> Progress:
         start_waiting(self, posted)
+        self._collect_forfeits(posted)
         if games := posted.live_games + posted.queued_games:
             end_overdue(self, self.context.desk.games_of(self.job))
             return Progress(state=f"waits for {games} games")
@@ -145,6 +150,20 @@ class CustomerRole(JobRole):
             return Progress(state="waits for the challenge window to close", until=deadline + 1)
         self.order("finalize", "finalize", self.job, job=self.job)
         return Progress(state="finalizes")
+
+    def _collect_forfeits(self, posted: JobView) -> None:
+        """Takes the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas."""
+        deadline = posted.audits.audit_opening_deadline
+        if not deadline or self.context.now() <= deadline:
+            return
+        audits = self.context.desk.watch.audits_of(self.job)
+        unopened = [audit.auditor for audit in audits if audit.status is AuditStatus.SEALED]
+        if not unopened:
+            return
+        gas = COLLECT_GAS * self.context.desk.funds(0, self.context.clock()).price
+        for auditor in unopened if posted.terms.attestation_bond // 2 > gas else ():
+            text = f"take the bond of {auditor}, whose sealed audit was not opened"
+            self.order(text, "collect", self.job, auditor, job=self.job)
 
     def _await_opening(self, posted: JobView) -> Progress:
         deadline = posted.audits.opening_deadline
@@ -170,8 +189,7 @@ class CustomerRole(JobRole):
         def fetch(errand: Errand[Path]) -> Path:
             self._model.parent.mkdir(parents=True, exist_ok=True)
             part = self._model.with_name(f".{self._model.name}.partial")
-            claim, job = posted.claim, self.read_job(posted)
-            fetch_state(self.context, claim.model_cid, job.program, claim.final_state_root, part)
+            self._fetch_model(posted, part)
             part.replace(self._model)
             self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
             return self._model
@@ -179,3 +197,19 @@ class CustomerRole(JobRole):
         if self.work(Lane.FILES, "model", fetch, duty, "fetching the model") is None:
             return Progress(working=True, state="fetches the model")
         return self.leave(f"the model is in {self._model}")
+
+    def _fetch_model(self, posted: JobView, path: Path) -> None:
+        """Fetches the model from the claim's address, or else from one by which an auditor has promised to serve it.
+        Raises Refused or StoreError if none has it."""
+        job = self.read_job(posted)
+        audits = self.context.desk.watch.audits_of(self.job)
+        served = [audit.model_cid for audit in audits if audit.model_cid]
+        errors: list[Refused | StoreError] = []
+        for cid in dict.fromkeys([posted.claim.model_cid, *served]):
+            try:
+                fetch_state(self.context, cid, job.program, posted.claim.final_state_root, path)
+                return
+            except (Refused, StoreError) as error:
+                errors.append(error)
+        # An outage may end, so it counts more than an address that has something else.
+        raise next((error for error in errors if isinstance(error, StoreError)), errors[0])

@@ -36,12 +36,13 @@ class Engine:
         run_dir: Path,
         on_step: Callable[[StepEvent], None],
         *,
-        claim: bytes,
+        claim: bytes | None,
         log_dir: Path | None,
         verify_log: float,
         on_distrust: Callable[[str], None],
     ) -> Verdict:
-        """Audits a claimed checkpoint root, and continues after a stop. Raises as `audit`."""
+        """Audits a claimed checkpoint root (None: one that is not known yet), and continues after a stop. Raises as
+        `audit`."""
         return audit(
             job,
             run_dir,

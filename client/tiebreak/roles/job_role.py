@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 from roundlog.arithmetic import MachineError
@@ -201,6 +201,15 @@ class JobRole(Role):
         if errand is not None:
             self.context.workshop.forget(errand.key)
 
+    def is_begun(self, what: str) -> bool:
+        """Whether a piece of work was asked for."""
+        return what in self._errands
+
+    def is_done(self, what: str) -> bool:
+        """Whether a piece of work has a result."""
+        errand = self._errands.get(what)
+        return errand is not None and errand.done and errand.error is None
+
     def drop_work(self) -> None:
         """Drops all work for the job."""
         for what in list(self._errands):
@@ -233,17 +242,21 @@ class JobRole(Role):
         return fetch_job(self.context, posted, self.context.room(self.job, posted))
 
     def recalled(
-        self, posted: JobView, duty: Duty, run: str, doing: str, *, root: bytes | None = None
+        self, posted: JobView, duty: Duty, runs: Sequence[str], doing: str, *, root: bytes | None = None
     ) -> list[Evidence] | None:
         """The evidence of a finished run, read without executing anything, as a list of one. The list is empty if there
-        is no such run, or it came to another checkpoint root than `root`; None until that is known. run: the run's
-        directory in the job's room."""
+        is no such run, or it came to another checkpoint root than `root`; None until that is known. runs: directories
+        in the job's room, in the order in which they are tried."""
 
         def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
-            found = self.context.engine.recall(self.read_job(posted), self.context.room(self.job, posted) / run)
-            return [found] if found is not None and root in (None, found.claim.root) else []
+            job, room = self.read_job(posted), self.context.room(self.job, posted)
+            for run in runs:
+                found = self.context.engine.recall(job, room / run) if (room / run).is_dir() else None
+                if found is not None and root in (None, found.claim.root):
+                    return [found]
+            return []
 
-        return self.work(Lane.GAMES, "recalling", recall, duty, doing)
+        return self.work(Lane.GAMES, "recalling", recall, duty, doing, about=root)
 
     def on_step(
         self, errand: Errand[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool

@@ -33,6 +33,31 @@ def end_appeals(role: JobRole, posted: JobView) -> Progress:
     return Progress(state="finalizes")
 
 
+def end_claim(role: JobRole, posted: JobView) -> Progress:
+    """Finalizes a claim that this account has attested to, once its window is closed and no game is left; after a head
+    start for trainer and customer, who mostly do it."""
+    ready = posted.claim.challenge_deadline + _head_start(role)
+    if role.context.now() <= ready:
+        return Progress(state="waits for the end of the claim", until=ready + 1)
+    role.order("finalize", "finalize", role.job, job=role.job)
+    return Progress(state="finalizes")
+
+
+def end_unopened(role: JobRole, posted: JobView) -> Progress:
+    """Ends a job whose sealed claim was not opened in time, so that sealed audits get their bonds back; after a head
+    start for the customer."""
+    ready = posted.audits.opening_deadline + _head_start(role)
+    if role.context.now() <= ready:
+        return Progress(state="waits until the claim is opened", until=ready + 1)
+    role.order("end the job, whose claim was not opened", "reclaim", role.job, job=role.job)
+    return Progress(state="ends a job whose claim was not opened")
+
+
+def _head_start(role: JobRole) -> int:
+    """Seconds of `HEAD_START`."""
+    return math.ceil(HEAD_START * role.context.desk.block_seconds())
+
+
 def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
     """Ends games in which every running clock, or the referee's, is out; games of others after a head start.
 
@@ -42,7 +67,7 @@ def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
     for number, game in games.items():
         side = next((side for side in Side if game.party(side) == role.context.address), None)
         if side is None:
-            late = math.ceil(HEAD_START * role.context.desk.block_seconds())
+            late = _head_start(role)
             text = "end a game of others whose clock ran out"
         elif game.deadlines[side]:
             continue  # a party does not profit from the end of a game that it has lost

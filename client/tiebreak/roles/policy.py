@@ -29,6 +29,8 @@ class Policy:
     """Least reward in wei. Work for less is not begun, so that worthless jobs cannot keep the machine busy."""
     least_bond: int = 0
     """Least bond of the trainer in wei. An auditor that catches a fraud gets a part of it."""
+    least_fee: int = 0
+    """Least share of the audit fee, in wei, that an attestation with a bond is given for."""
 
     def objection(self, posted: JobView, bond: int) -> str | None:
         """The objection, in one clause, to a bond of `bond` wei on this job; None if there is none."""
@@ -48,6 +50,21 @@ class Policy:
         if posted.terms.trainer_bond < self.least_bond:
             bond = in_ether(posted.terms.trainer_bond)
             return f"its trainer's bond of {bond} is less than the {in_ether(self.least_bond)} asked"
+        return None
+
+    def attesting_objection(self, posted: JobView) -> str | None:
+        """The objection, in one clause, to a bonded attestation to the claim on this job, or to the seal of one; None
+        if there is none. It may take a challenger's bond besides, for an appeal.
+
+        The share of the fee is what it would be if nobody came after this account."""
+        terms, others = posted.terms, posted.audits.count
+        if (why := self.objection(posted, max(terms.attestation_bond, terms.challenger_bond))) is not None:
+            return why
+        share = terms.audit_fee // max(terms.attestations_needed, others + 1)
+        if share < self.least_fee:
+            return f"a share of its audit fee is {in_ether(share)}, less than the {in_ether(self.least_fee)} asked"
+        if share == 0 and others >= terms.attestations_needed:
+            return f"it has the {terms.attestations_needed} that it needs, and pays nothing for another"
         return None
 
     def clock_objection(self, posted: JobView, needed: int) -> str | None:

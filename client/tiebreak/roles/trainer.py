@@ -1,8 +1,9 @@
-"""The trainer: trains, publishes log and model, claims the result, and defends the claim until it is paid."""
+"""The trainer: trains, publishes log and model, claims the result, and defends the claim until it is paid. Where audits
+are blind it seals its claim first, and publishes when it opens it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from roundlog.execution import StoppedError
 
@@ -17,16 +18,15 @@ from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_overdue, start_waiting
 from tiebreak.roles.player import Games
 from tiebreak.roles.policy import stakes
+from tiebreak.roles.publishing import Addresses, Publishing
+from tiebreak.roles.sealed_claim import SealedClaim
 from tiebreak.roles.workshop import Errand, Lane
 
+_HELD = (JobStatus.SEALED, JobStatus.CLAIMED)
+"""Statuses in which a job holds its trainer's bond and the trainer can still do something for it."""
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A finished training, published and ready to be claimed."""
-
-    evidence: Evidence
-    log_cid: str
-    model_cid: str
+_RUN = "run"
+"""Name of the training's directory in the job's room."""
 
 
 class TrainerRole(JobRole):
@@ -37,6 +37,8 @@ class TrainerRole(JobRole):
     def __init__(self, context: RoleContext, job: int) -> None:
         super().__init__(context, job)
         self._games = Games(self, Side.TRAINER)
+        self._publishing = Publishing(self, _RUN)
+        self._sealed = SealedClaim(self, self._publishing, self._evidence)
         self._told_stakes = False
 
     # The work.
@@ -45,7 +47,7 @@ class TrainerRole(JobRole):
         return f"job {self.job} cannot be trained: {why}"
 
     def bond_held(self, posted: JobView) -> int:
-        mine = posted.status is JobStatus.CLAIMED and posted.claim.trainer == self.context.address
+        mine = posted.status in _HELD and posted.claim.trainer == self.context.address
         return posted.terms.trainer_bond if mine else 0
 
     def consider(self, posted: JobView) -> Progress:
@@ -53,8 +55,6 @@ class TrainerRole(JobRole):
             return self._after_commit(posted)
         if posted.terms.trainer not in (ANYONE, self.context.address):
             return self.leave(f"job {self.job} is reserved for {posted.terms.trainer}")
-        if posted.terms.opening_window:
-            return self.leave(f"job {self.job} is left alone: its audits are blind, and this trainer seals no claims")
         if (objection := self.context.policy.objection(posted, posted.terms.trainer_bond)) is not None:
             return self.leave(f"job {self.job} is left alone: {objection}")
         if self.context.now() > posted.commit_deadline:
@@ -69,52 +69,53 @@ class TrainerRole(JobRole):
         duty = Duty(deadline=posted.commit_deadline, stake=posted.terms.reward)
         if not self.files_are_here(posted, duty):
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
-        done = self._trained(posted, duty)
-        if done is None:
+        evidence = self._trained(posted, duty)
+        if evidence is None:
             return Progress(working=True, state="trains", until=posted.commit_deadline)
-        return self._commit(posted, done)
+        if posted.terms.opening_window:
+            return self._sealed.seal(posted, evidence, duty)
+        addresses = self._publishing.published(posted, duty)
+        if addresses is None:
+            return Progress(working=True, state="publishes log and model", until=posted.commit_deadline)
+        return self._commit(posted, evidence, addresses)
 
     def _after_commit(self, posted: JobView) -> Progress:
         if posted.claim.trainer != self.context.address:
             return self.leave(f"job {self.job} was not claimed by this trainer")
+        if posted.status is JobStatus.SEALED:
+            return self._sealed.open(posted)
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
         return self._defend(posted)
 
-    def _trained(self, posted: JobView, duty: Duty) -> Claimed | None:
-        """The finished training; None until it is done."""
+    def _trained(self, posted: JobView, duty: Duty) -> Evidence | None:
+        """The evidence of the finished training; None until it is done."""
         return self.work(Lane.RUNS, "training", lambda errand: self._train(posted, errand), duty, "the training")
 
-    def _train(self, posted: JobView, errand: Errand[Claimed]) -> Claimed:
-        """Trains and publishes. Raises Refused for a run that stops, or for clocks that are too short for this
-        machine."""
+    def _train(self, posted: JobView, errand: Errand[Evidence]) -> Evidence:
+        """Trains. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
         room, job = self.context.room(self.job, posted), self.read_job(posted)
         bonded = posted.status is not JobStatus.OPEN
         if not bonded:
             require_small_rows(self.context, job)
         on_step = self.on_step(errand, posted, job, "training", bonded=bonded)
         try:
-            result = self.context.engine.train(job, room / "run", on_step)
+            result = self.context.engine.train(job, room / _RUN, on_step)
         except StoppedError as error:
             raise Refused(str(error)) from error
         self.notify_job(What.COMPUTED, f"trained to checkpoint root 0x{result.checkpoint_root.hex()}")
-        evidence = self.context.engine.evidence(job, room / "run", result.state_roots)
-        store = self.context.store
-        log_cid = store.add_directory(result.log_dir)
-        model_cid = store.add_file(result.final_state)
-        self.notify_job(What.PUBLISHED, f"published the log ({result.log_bytes} bytes) as {log_cid}")
-        self.notify_job(What.PUBLISHED, f"published the final state as {model_cid}")
-        return Claimed(evidence, log_cid, model_cid)
+        return self.context.engine.evidence(job, room / _RUN, result.state_roots)
 
-    def _commit(self, posted: JobView, done: Claimed) -> Progress:
+    def _commit(self, posted: JobView, evidence: Evidence, addresses: Addresses) -> Progress:
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
-        claim = done.evidence.claim
+        claim = evidence.claim
         proof = claim.as_next_root().last_leaf_proof
         self.order(
             f"commit to checkpoint root 0x{claim.root.hex()}",
             "commit",
-            *(self.job, posted.spec_hash, claim.root, claim.payloads[-1], proof, done.log_cid, done.model_cid),
+            *(self.job, posted.spec_hash, claim.root, claim.payloads[-1], proof),
+            *(addresses.log_cid, addresses.model_cid),
             value=posted.terms.trainer_bond,
             purpose=f"commit to {self.intention(posted)}",
             job=self.job,
@@ -128,9 +129,12 @@ class TrainerRole(JobRole):
         start_waiting(self, posted)
         if posted.live_games or posted.queued_games:
             return self._play(posted, stake)
-        # Evidence for games is on disk; a role with many claims keeps none in memory.
-        self.forget("training")
-        self.forget("recalling")
+        if posted.terms.opening_window and not self._publishing.is_done:
+            self._sealed.finish_publishing(posted)
+        else:
+            # Evidence for games is on disk; a role with many claims keeps none in memory.
+            self.forget("training")
+            self.forget("recalling")
         if self.context.now() <= posted.claim.challenge_deadline:
             return Progress(
                 state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
@@ -156,12 +160,11 @@ class TrainerRole(JobRole):
         """The evidence that games are played with; None until it is ready."""
         if not self.files_are_here(posted, duty):
             return None
-        recalled = self.recalled(posted, duty, "run", "reading the run again")
+        recalled = self.recalled(posted, duty, (_RUN,), "reading the run again")
         if recalled is None:
             return None
         if recalled:
             self.forget("training")
             return recalled[0]
         # The run directory is lost, but training gives the same bits again.
-        done = self._trained(posted, duty)
-        return done.evidence if done is not None else None
+        return self._trained(posted, duty)

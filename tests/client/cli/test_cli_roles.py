@@ -33,8 +33,9 @@ def post(run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], refe
 
 def test_what_is_accepted_by_default_is_what_the_roles_accept() -> None:
     floor = quantities.wei(terms.DEFAULT_FLOOR)
-    asked = terms.AcceptedTerms(least_reward=floor, least_bond=floor)
-    assert asked.policy() == Policy(least_reward=floor, least_bond=floor)
+    none = quantities.wei(terms.NO_FLOOR)
+    asked = terms.AcceptedTerms(least_reward=floor, least_bond=floor, least_fee=none)
+    assert asked.policy() == Policy(least_reward=floor, least_bond=floor, least_fee=0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""Appealing: the defence of an attestation where the claim was lost by its trainer. An auditor plays the lost game
+again, on the trainer's side, before the verdict takes its bond."""
+
+from __future__ import annotations
+
+from tiebreak.chain.errors import NotConfirmed
+from tiebreak.chain.records import AuditView, GameView, JobView, Phase, Side
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.attesting import lacks
+from tiebreak.roles.auditing import Auditing
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import Progress, What
+from tiebreak.roles.overdue import end_appeals, end_overdue
+from tiebreak.roles.player import Games
+from tiebreak.roles.policy import stakes
+
+
+class Appealing:
+    """The appeal of an auditor in one job."""
+
+    def __init__(self, role: JobRole, auditing: Auditing) -> None:
+        self._role = role
+        self._auditing = auditing
+        self._games = Games(role, Side.TRAINER)
+        self._told_stakes = False
+
+    def games(self) -> dict[int, GameView]:
+        """The appeals that this account has made."""
+        return self._role.games(lambda game: game.is_appeal and game.trainer == self._role.context.address)
+
+    def consider(self, posted: JobView, audit: AuditView) -> Progress:
+        """What is due for an attestation to a claim in status APPEALABLE."""
+        mine = self.games()
+        self._games.tell_ended(mine)
+        if live := {number: game for number, game in mine.items() if game.phase is not Phase.OVER}:
+            return self._play(posted, live)
+        if not audit.appeal and self._role.context.now() <= posted.audits.appeal_deadline:
+            return self._appeal(posted)
+        if appeals := posted.live_games + posted.queued_games:
+            end_overdue(self._role, self._live())
+            return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
+        return end_appeals(self._role, posted)
+
+    def _appeal(self, posted: JobView) -> Progress:
+        role, bond, deadline = self._role, posted.terms.challenger_bond, posted.audits.appeal_deadline
+        root = posted.claim.checkpoint_root
+        if (why := role.context.policy.objection(posted, bond)) is not None:
+            return self._gives_up(why, deadline)
+        if (missing := lacks(role, bond)) is not None:
+            return Progress(state=missing, deadline=deadline)
+        duty = Duty(deadline=deadline, stake=posted.terms.attestation_bond + bond, bonded=True)
+        evidence = self._auditing.evidence(posted, duty, root)
+        if evidence is None:
+            return Progress(working=True, state="gets its audit ready for an appeal", deadline=deadline)
+        if evidence.claim.root != root:
+            return self._gives_up(f"its own replay comes to 0x{evidence.claim.root.hex()} now", deadline)
+        if not self._is_confirmed(posted):
+            return Progress(working=True, state="waits until the verdict lies deep enough", deadline=deadline)
+        if not self._told_stakes:
+            self._told_stakes = True
+            lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
+            role.notify_job(What.STAKED, f"{lost}: {stakes(posted, bond)}")
+        role.order(
+            "appeal against the verdict",
+            "appeal",
+            *(role.job, posted.spec_hash),
+            value=bond,
+            purpose=f"appeal against game {posted.audits.verdict} in {role.intention(posted)}",
+            job=role.job,
+        )
+        return Progress(state="appeals", deadline=deadline)
+
+    def _gives_up(self, why: str, deadline: int) -> Progress:
+        text = f"does not appeal against the verdict on job {self._role.job}, which takes its bond: {why}"
+        self._role.notify_job(What.WARNING, text)
+        return Progress(state=text, until=deadline + 1)
+
+    def _play(self, posted: JobView, live: dict[int, GameView]) -> Progress:
+        running = {number: game for number, game in live.items() if game.phase is not Phase.QUEUED}
+        # While the own appeal is queued, appeals of others whose clocks ran out hold it up.
+        end_overdue(self._role, running or self._live())
+        due = min((game.deadlines[Side.TRAINER] for game in running.values()), default=0) or None
+        duty = Duty(
+            deadline=due or self._role.context.now() + posted.terms.clock_allowance,
+            stake=posted.terms.attestation_bond + posted.terms.challenger_bond,
+            bonded=True,
+        )
+        evidence = self._auditing.evidence(posted, duty, posted.claim.checkpoint_root)
+        if evidence is None:
+            return Progress(working=True, state="gets its audit ready for its appeal", deadline=due)
+        if not running:
+            return Progress(state="waits until its appeal begins")
+        return self._games.play(running, evidence)
+
+    def _live(self) -> dict[int, GameView]:
+        return self._role.games(lambda game: game.phase is not Phase.OVER)
+
+    def _is_confirmed(self, posted: JobView) -> bool:
+        """Whether the verdict lies deep enough. Only then is a bond put on an appeal."""
+        try:
+            deep = self._role.context.desk.watch.confirmed_job(self._role.job)
+        except NotConfirmed:
+            return False
+        return deep.status is posted.status and deep.audits.verdict == posted.audits.verdict

@@ -1,0 +1,218 @@
+"""Auditing: the repetition of a job that all statements and bonds of an auditor rest on.
+
+An open audit is told what was claimed, and uses the trainer's log as a hint. A blind one needs nothing from the
+trainer: it records a log of its own, so that the auditor can serve log and model by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from roundlog.execution import StoppedError
+from roundlog.training import job as engine
+from roundlog.training.options import StepEvent
+from roundlog.training.verdict import Verdict
+
+from tiebreak.chain.records import JobView
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
+from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import What
+from tiebreak.roles.stops import confirm_stop
+from tiebreak.roles.workshop import Errand, Lane
+
+ALONE, BLIND = "alone", "blind"
+"""Names of an audit's directories in the job's room: of an open audit, and of one that records a log of its own."""
+
+_AUDIT = "audit"
+
+_FINDINGS_TOLD = 5
+"""Findings that are told one by one. The log of a wrong training has hundreds of thousands, since almost all entries
+after its first wrong step are wrong."""
+
+_LOG_SHARE = 8
+"""Part of the remaining time that fetching the log may take: 1 / `_LOG_SHARE`. After that the audit goes without the
+log."""
+_MOST_LOG_SECONDS = 3600.0
+
+
+class _LogArrived(Exception):
+    """The log has arrived while the audit without it is still in its first interval."""
+
+
+class Auditing:
+    """The audit of an auditor in one job."""
+
+    def __init__(self, role: JobRole, *, verify_log: float, use_log: bool) -> None:
+        """verify_log, use_log: as of `AuditorRole`."""
+        self._role = role
+        self._verify_log = verify_log
+        self._use_log = use_log
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an audit runs, or waits for its turn."""
+        return self._role.is_begun(_AUDIT) and not self._role.is_done(_AUDIT)
+
+    def rest(self) -> None:
+        """Frees the memory of an audit that nothing needs at present; it is on disk."""
+        for what in (_AUDIT, "recalling", "stop"):
+            self._role.forget(what)
+
+    def evidence(self, posted: JobView, duty: Duty, root: bytes) -> Evidence | None:
+        """The evidence that games are played with; None until it is ready. An audit of a former process that came to
+        the checkpoint root `root` is read; otherwise the job is audited again."""
+        if not self._role.files_are_here(posted, duty):
+            return None
+        if not self._role.is_done(_AUDIT):
+            recalled = self._role.recalled(posted, duty, (BLIND, ALONE), "reading the audit again", root=root)
+            if recalled is None:
+                return None
+            if recalled:
+                return recalled[0]
+        return self.audited(posted, duty)
+
+    def audited(self, posted: JobView, duty: Duty) -> Evidence | None:
+        """The audit, resumed or read from its directory; None until it is done."""
+        if not duty.bonded:
+            require_decidable(self._role.context, posted)
+        if not self._role.files_are_here(posted, duty):
+            return None
+        bonded, about = duty.bonded, posted.claim.checkpoint_root
+        if posted.terms.opening_window:
+            # One run, whether the claim is open already or not: it needs neither the claim nor a log.
+            return self._role.work(
+                Lane.RUNS, _AUDIT, lambda errand: self._repeat(posted, errand, bonded), duty, "the audit"
+            )
+        log = self._log(posted, duty) if self._use_log else None
+        return self._role.work(
+            Lane.RUNS, _AUDIT, lambda errand: self._audit(posted, log, errand, bonded), duty, "the audit", about=about
+        )
+
+    def doubts(self, posted: JobView, evidence: Evidence, duty: Duty) -> list[str | None] | None:
+        """The reason, in one clause, not to put a bond on a game with this evidence; None in the list if there is
+        none. No list until that is known."""
+        if (too_large := self._too_large(evidence.job)) is not None:
+            return [too_large]
+        return self._role.work(
+            Lane.GAMES,
+            "stop",
+            lambda errand: [confirm_stop(evidence)],
+            duty,
+            "asking for a second opinion on a stop",
+            about=evidence.claim.root,
+        )
+
+    def _too_large(self, job: engine.Job) -> str | None:
+        """The reason why a disputed step could not be executed here; None if it could. Audits cut batches, but a
+        disputed step is executed whole."""
+        need, most = engine.run_bytes(job.program, job.spec), self._role.context.limits.memory_bytes
+        if need <= most:
+            return None
+        return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
+
+    # Blind.
+
+    def _repeat(self, posted: JobView, errand: Errand[Evidence], bonded: bool) -> Evidence:
+        """Repeats the run without its log and its claim, and records a log."""
+        role = self._role
+        job, room = role.read_job(posted), role.context.room(role.job, posted)
+        if not bonded:
+            require_small_rows(role.context, job)
+        on_step = role.on_step(errand, posted, job, "auditing", bonded=bonded)
+        if self._too_large(job) is None:
+            # With a run that stops there is nothing to attest to, and the dispute about it needs fabricated values.
+            with suppress(StoppedError):
+                found = role.context.engine.train(job, room / BLIND, on_step)
+                return self._finished(role.context.engine.evidence(job, room / BLIND, found.state_roots))
+        return self._judged(posted, job, None, None, on_step)
+
+    # Open.
+
+    def _log(self, posted: JobView, duty: Duty) -> Errand[list[Path]]:
+        """The errand that fetches the log. The audit does not wait for it; its result is an empty list if the log
+        cannot be had."""
+        role = self._role
+        left = max(0.0, posted.claim.challenge_deadline - role.context.now())
+        within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
+        room = role.context.room(role.job, posted)
+
+        def fetch(errand: Errand[list[Path]]) -> list[Path]:
+            found = fetch_log(role.context, posted, room, within=within)
+            return [] if found is None else [found]
+
+        return role.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
+
+    def _audit(
+        self, posted: JobView, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool
+    ) -> Evidence:
+        """The audit of a claim. The log is a hint: if it comes late it is left out."""
+        role = self._role
+        job = role.read_job(posted)
+        if not bonded:
+            require_small_rows(role.context, job)
+
+        def arrived() -> list[Path]:
+            return log.result() if log is not None and log.done and log.error is None else []
+
+        def look_for_log(event: StepEvent) -> None:
+            if event.step < job.spec.interval and arrived():
+                raise _LogArrived
+
+        def told_by(also: Callable[[StepEvent], None]) -> Callable[[StepEvent], None]:
+            on_step = role.on_step(errand, posted, job, "auditing", bonded=bonded)
+
+            def told(event: StepEvent) -> None:
+                also(event)
+                on_step(event)
+
+            return told
+
+        claim = posted.claim.checkpoint_root
+        if not arrived():
+            if log is not None and log.done:
+                text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
+                role.notify_job(What.WARNING, text)
+            with suppress(_LogArrived):
+                return self._judged(posted, job, claim, None, told_by(look_for_log))
+        return self._judged(posted, job, claim, arrived()[0], told_by(lambda event: None))
+
+    def _judged(
+        self,
+        posted: JobView,
+        job: engine.Job,
+        claim: bytes | None,
+        log_dir: Path | None,
+        on_step: Callable[[StepEvent], None],
+    ) -> Evidence:
+        role = self._role
+        verdict = role.context.engine.audit(
+            job,
+            role.context.room(role.job, posted) / ALONE,
+            on_step,
+            claim=claim,
+            log_dir=log_dir,
+            verify_log=self._verify_log,
+            on_distrust=lambda why: role.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
+        )
+        self._tell(verdict)
+        return self._finished(role.context.engine.evidence(job, verdict.run_dir, verdict.state_roots))
+
+    def _tell(self, verdict: Verdict) -> None:
+        tell = self._role.notify_job
+        for finding in verdict.findings[:_FINDINGS_TOLD]:
+            where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
+            tell(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
+        if (more := len(verdict.findings) - _FINDINGS_TOLD) > 0:
+            tell(What.COMPUTED, f"the log has {more} more wrong entries")
+        for unreadable in verdict.unreadable:
+            tell(What.WARNING, f"goes on without the log: {unreadable}")
+        if verdict.stopped is not None:
+            tell(What.COMPUTED, f"the run has no end: {verdict.stopped}")
+
+    def _finished(self, evidence: Evidence) -> Evidence:
+        self._role.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{evidence.claim.root.hex()}")
+        return evidence

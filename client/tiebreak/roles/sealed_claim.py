@@ -1,0 +1,111 @@
+"""The trainer's sealed claim: sealed while nobody knows its root, opened once nobody can seal an audit any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tiebreak.chain.records import JobView
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import Progress, What
+from tiebreak.roles.publishing import Addresses, Publishing
+from tiebreak.roles.sealing import Sealing, Secret
+
+
+class SealedClaim:
+    """The claim of a trainer on a job with blind audits, until it is open.
+
+    Log and model are published when it is opened: whoever could read them earlier could seal an audit without work."""
+
+    def __init__(
+        self, role: JobRole, publishing: Publishing, evidence: Callable[[JobView, Duty], Evidence | None]
+    ) -> None:
+        """evidence: of the training, read again or made again; None until it is there."""
+        self._role = role
+        self._publishing = publishing
+        self._evidence = evidence
+        self._sealing = Sealing(role, "claim")
+
+    def seal(self, posted: JobView, evidence: Evidence, duty: Duty) -> Progress:
+        """Seals the claim, of a job in status OPEN."""
+        addresses = self._publishing.addresses(posted, duty)
+        if addresses is None:
+            return Progress(working=True, state="computes the addresses of log and model")
+        if not self._role.confirmed(posted):
+            return Progress(working=True, state="waits until the job lies deep enough")
+        secret = self._sealing.keep(posted, self._sealing.of_claim(posted, evidence.claim, addresses))
+        if secret.checkpoint_root != evidence.claim.root:
+            # Never on a sound machine: the same job always comes to the same root.
+            why = "this run came to another root than an earlier one, which may be sealed already: check this machine"
+            self._role.notify_job(What.WARNING, why)
+            return Progress(state=why)
+        self._role.order(
+            "seal the claim",
+            "sealClaim",
+            *(self._role.job, posted.spec_hash, self._sealing.seal(secret)),
+            value=posted.terms.trainer_bond,
+            purpose=f"seal a claim on {self._role.intention(posted)}",
+            job=self._role.job,
+        )
+        return Progress(state="seals its claim")
+
+    def open(self, posted: JobView) -> Progress:
+        """Opens the claim in its window, of a job in status SEALED; never earlier."""
+        audits, now, stake = posted.audits, self._role.context.now(), posted.terms.trainer_bond
+        if now <= audits.audit_deadline:
+            return Progress(state="waits for auditors to seal", until=audits.audit_deadline + 1, stake=stake)
+        if now > audits.opening_deadline:
+            return self._role.leave(f"the claim on job {self._role.job} was not opened in time, so its bond is lost")
+        # In the second half of the window nothing is waited for: the bond is lost at its end.
+        late = now > audits.audit_deadline + posted.terms.opening_window // 2
+        deadline = audits.opening_deadline
+        if not late and not self._is_deep(audits.audit_deadline):
+            state = "waits until the end of the time for audits lies deep enough"
+            return Progress(working=True, state=state, stake=stake, deadline=deadline)
+        duty = Duty(deadline=deadline, stake=stake, bonded=True)
+        secret = self._sealing.kept(posted)
+        if secret is None or not late:
+            evidence = self._evidence(posted, duty)
+            if evidence is None:
+                return Progress(working=True, state="gets its run ready to open", stake=stake, deadline=deadline)
+            published = self._publishing.published(posted, duty)
+            if published is None and not late:
+                return Progress(working=True, state="publishes log and model", stake=stake, deadline=deadline)
+            secret = secret or self._again(posted, evidence, duty)
+            if secret is None:
+                return Progress(working=True, state="computes its seal again", stake=stake, deadline=deadline)
+            if published is not None and published != Addresses(secret.log_cid, secret.model_cid):
+                why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
+                self._role.notify_job(What.WARNING, f"{why}: publish them with the release that sealed them")
+        root, final = secret.checkpoint_root, secret.final_state_root
+        self._role.order(
+            f"open the claim of checkpoint root 0x{root.hex()}",
+            "openClaim",
+            *(self._role.job, root, final, secret.proof, secret.log_cid, secret.model_cid, secret.salt),
+            job=self._role.job,
+        )
+        return Progress(state="opens its claim", stake=stake, deadline=deadline)
+
+    def finish_publishing(self, posted: JobView) -> None:
+        """Publishes log and model of an open claim, if this process has not done so: the claim may have been opened at
+        the last moment without a store, or by a process that was killed."""
+        duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond, bonded=True)
+        if self._evidence(posted, duty) is not None:
+            self._publishing.published(posted, duty)
+
+    def _again(self, posted: JobView, evidence: Evidence, duty: Duty) -> Secret | None:
+        """The content of the seal, computed again because its file is lost; None until that is done."""
+        addresses = self._publishing.addresses(posted, duty)
+        if addresses is None:
+            return None
+        return self._sealing.keep(posted, self._sealing.of_claim(posted, evidence.claim, addresses))
+
+    def _is_deep(self, instant: int) -> bool:
+        """Whether the newest block that lies deep enough is later than an instant, so that no reorganisation lets
+        anybody seal who has seen the claim."""
+        node = self._role.context.contract.node
+        if node.confirmations == 0:
+            return True
+        block = node.block(max(0, self._role.newest_block() - node.confirmations))
+        return block is not None and block.timestamp > instant

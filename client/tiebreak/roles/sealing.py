@@ -1,0 +1,131 @@
+"""Sealing: roots that a party keeps secret until it opens them, and the salts of their seals.
+
+A salt follows from the account's key where that is at hand. So a party that has lost its disk repeats its run, comes to
+the same root, and can still open the seal. A remote signer gives no such secret; there the salt is random. In either
+case everything that a seal hides is on disk, readable by this account's user only, before the seal is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundlog.storage import StorageError, read_record
+from roundlog.storage.atomic import replace_file
+
+from tiebreak.chain.records import JobView
+from tiebreak.chain.seals import SALT_BYTES, audit_seal, claim_seal, new_salt
+from tiebreak.game import Leaves
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import What
+from tiebreak.roles.publishing import Addresses
+
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """The content of a seal; of an audit's, the root and the salt alone. `proof`: of the final state in the claim."""
+
+    checkpoint_root: bytes
+    salt: bytes
+    final_state_root: bytes = b""
+    proof: tuple[bytes, ...] = ()
+    log_cid: str = ""
+    model_cid: str = ""
+
+
+class Sealing:
+    """The one seal of a role in a job: of a trainer's claim, or of an auditor's audit."""
+
+    def __init__(self, role: JobRole, kind: str) -> None:
+        """kind: "claim" or "audit"; part of the file's name and of the salt."""
+        self._role = role
+        self._kind = kind
+
+    def of_claim(self, posted: JobView, claim: Leaves, addresses: Addresses) -> Secret:
+        """The content of the seal of a claim."""
+        return Secret(
+            checkpoint_root=claim.root,
+            salt=self._salt(posted),
+            final_state_root=claim.payloads[-1],
+            proof=claim.as_next_root().last_leaf_proof,
+            log_cid=addresses.log_cid,
+            model_cid=addresses.model_cid,
+        )
+
+    def of_audit(self, posted: JobView, root: bytes) -> Secret:
+        """The content of the seal of an audit."""
+        return Secret(checkpoint_root=root, salt=self._salt(posted))
+
+    def seal(self, secret: Secret) -> bytes:
+        """The seal itself, 32 bytes."""
+        contract = self._role.context.contract
+        about = contract.node.chain_id, contract.address, self._role.job, self._role.context.address
+        if self._kind == "audit":
+            return audit_seal(*about, checkpoint_root=secret.checkpoint_root, salt=secret.salt)
+        return claim_seal(
+            *about,
+            checkpoint_root=secret.checkpoint_root,
+            final_state_root=secret.final_state_root,
+            log_cid=secret.log_cid,
+            model_cid=secret.model_cid,
+            salt=secret.salt,
+        )
+
+    def keep(self, posted: JobView, secret: Secret) -> Secret:
+        """Writes the content of a seal to disk, before the seal is sent. What is there already stays and is returned:
+        its seal may be on its way. Raises OSError."""
+        if (known := self.kept(posted)) is not None:
+            return known
+        record = {
+            "checkpoint_root": secret.checkpoint_root.hex(),
+            "salt": secret.salt.hex(),
+            "final_state_root": secret.final_state_root.hex(),
+            "proof": [item.hex() for item in secret.proof],
+            "log_cid": secret.log_cid,
+            "model_cid": secret.model_cid,
+        }
+        path = self._path(posted)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(path) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(json.dumps(record, indent=1).encode() + b"\n")
+        return secret
+
+    def kept(self, posted: JobView) -> Secret | None:
+        """The content of the seal as it is on disk; None if it is not there, or damaged, which is told."""
+        path = self._path(posted)
+        if not path.exists():
+            return None
+        try:
+            record = read_record(path, _MOST_BYTES)
+            return Secret(
+                checkpoint_root=_bytes(record["checkpoint_root"]),
+                salt=_bytes(record["salt"]),
+                final_state_root=bytes.fromhex(record["final_state_root"]),
+                proof=tuple(_bytes(item) for item in record["proof"]),
+                log_cid=str(record["log_cid"]),
+                model_cid=str(record["model_cid"]),
+            )
+        except (StorageError, KeyError, TypeError, ValueError) as error:
+            why = f"{path} is damaged ({error}): what it sealed is computed again"
+            self._role.notify_job(What.WARNING, why)
+            return None
+
+    def _salt(self, posted: JobView) -> bytes:
+        name = f"{self._kind}, {self._role.context.contract.node.chain_id}, {self._role.intention(posted)}"
+        return self._role.context.sender.secret(name.encode()) or new_salt()
+
+    def _path(self, posted: JobView) -> Path:
+        return self._role.context.room(self._role.job, posted) / f"sealed-{self._kind}.json"
+
+
+def _bytes(text: str) -> bytes:
+    """32 bytes in hex. Raises ValueError, TypeError."""
+    found = bytes.fromhex(text)
+    if len(found) != SALT_BYTES:
+        raise ValueError(f"{len(found)} bytes where 32 were due")
+    return found

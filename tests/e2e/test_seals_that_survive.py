@@ -1,0 +1,340 @@
+"""Seals of claims and audits survive kills, lost disks, stores and nodes that fail, and reorganisations."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from market import (
+    BLIND,
+    FEE,
+    audit,
+    context,
+    pass_audits,
+    pass_openings,
+    posted,
+    room,
+    statuses,
+)
+from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.parties import lying_auditor
+from tiebreak.chain.devnet import find_anvil, start_devnet
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import connect
+from tiebreak.chain.records import AuditStatus, JobStatus, Side
+from tiebreak.chain.sender import Sender
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.sealing import Sealing
+from tiebreak.roles.trainer import TrainerRole
+from tiebreak.store import FolderStore, StoreError
+from world import World
+
+BOND = BLIND.attestation_bond
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(connect("embedded"), tmp_path)
+
+
+def auditors(world: World, *names: str) -> list[AuditorRole]:
+    return [AuditorRole(world.context(name), world.job) for name in names]
+
+
+def sealed(world: World, *others: JobRole, trainer: TrainerRole | None = None) -> TrainerRole:
+    """A sealed claim, and sealed audits."""
+    trainer = trainer or TrainerRole(world.context("trainer"), world.job)
+    world.run(trainer, *others)
+    assert world.status is JobStatus.SEALED
+    return trainer
+
+
+# What is secret is on disk first, or follows from the key.
+
+
+def reborn(world: World, name: str) -> AuditorRole:
+    """A fresh process of an auditor."""
+    return AuditorRole(world.context(name), world.job)
+
+
+def test_the_salt_is_on_disk_for_the_owners_eyes_before_the_seal_is_sent(world: World) -> None:
+    world.post(terms=BLIND)
+    sealed(world)
+    (auditor,) = auditors(world, "auditor")
+    seen: list[int] = []
+    submit = auditor.context.sender.submit
+
+    def watched(*arguments: object, **options: object) -> object:
+        path = room(world, "auditor") / "sealed-audit.json"
+        seen.append(stat.S_IMODE(path.stat().st_mode))
+        return submit(*arguments, **options)  # type: ignore[arg-type]
+
+    auditor.context.sender.submit = watched  # type: ignore[method-assign,assignment]
+    world.run(auditor)
+    assert seen == [0o600] and posted(world).audits.count == 1
+    assert stat.S_IMODE((room(world, "trainer") / "sealed-claim.json").stat().st_mode) == 0o600
+
+
+def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None:
+    world.post(terms=BLIND)
+    sealing = Sealing(AuditorRole(world.context("auditor"), world.job), "audit")
+    secret = sealing.of_audit(posted(world), bytes(32))
+    assert sealing.kept(posted(world)) is None and sealing.keep(posted(world), secret) == secret
+    for content in (b"", b"[]", b"{}", b'{"checkpoint_root": 1}', b"[" * 9000, b"\xff" * 70_000):
+        (room(world, "auditor") / "sealed-audit.json").write_bytes(content)
+        world.notices.clear()
+        assert sealing.kept(posted(world)) is None
+        sealing = Sealing(AuditorRole(world.context("auditor"), world.job), "audit")  # a new one warns anew
+        assert sealing.keep(posted(world), secret) == secret and sealing.kept(posted(world)) == secret
+        assert "sealed-audit.json is damaged" in world.notices[0].text
+
+
+def test_a_salt_belongs_to_its_account_job_and_kind(world: World) -> None:
+    def salt(name: str, kind: str, job: int) -> bytes:
+        role = AuditorRole(world.context(name), job)
+        return Sealing(role, kind).of_audit(posted(world), bytes(32)).salt
+
+    world.post(terms=BLIND)
+    salts = [salt(*of) for of in (("auditor", "audit", 1), ("second", "audit", 1), ("auditor", "claim", 1))]
+    salts.append(salt("auditor", "audit", 2))
+    assert len(set(salts)) == 4 and all(len(one) == 32 for one in salts)
+    assert salt("auditor", "audit", 1) == salts[0]
+
+
+@pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "half of the seal", "everything"])
+def test_a_killed_auditor_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
+    world.post(terms=BLIND)
+    trainer = sealed(world, *auditors(world, "auditor"))
+    mine = room(world, "auditor")
+    seal = mine / "sealed-audit.json"
+    if loss == "the run":
+        shutil.rmtree(mine / "blind")
+    elif loss == "the seal":
+        seal.unlink()
+    elif loss == "half of the seal":
+        seal.write_bytes(seal.read_bytes()[: seal.stat().st_size // 2])
+    elif loss == "everything":
+        shutil.rmtree(mine)
+    pass_audits(world)
+    world.run(trainer, reborn(world, "auditor"))
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
+    world.pass_challenge_window()
+    world.run(trainer, reborn(world, "auditor"), world.customer())
+    assert world.gains()["auditor"] == FEE
+
+
+@pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "everything"])
+def test_a_killed_trainer_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
+    """Its log is part of the seal. The same machine writes the same one again."""
+    world.post(terms=BLIND)
+    sealed(world, *auditors(world, "auditor"))
+    mine = room(world, "trainer")
+    if loss == "the run":
+        shutil.rmtree(mine / "run")
+    elif loss == "the seal":
+        (mine / "sealed-claim.json").unlink()
+    elif loss == "everything":
+        shutil.rmtree(mine)
+    pass_audits(world)
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    world.run(trainer, reborn(world, "auditor"))
+    assert world.status is JobStatus.CLAIMED and world.store.has(posted(world).claim.log_cid)
+    world.pass_challenge_window()
+    world.run(trainer, reborn(world, "auditor"), world.customer())
+    assert world.status is JobStatus.FINAL
+
+
+def test_a_signer_without_a_secret_still_seals_and_opens_from_its_disk(world: World) -> None:
+    """As a remote one. Without its file it could not open, which is told."""
+    world.post(terms=BLIND)
+    trainer = sealed(world)
+    world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
+    world.run(reborn(world, "auditor"))
+    pass_audits(world)
+    world.run(trainer)
+    path = room(world, "auditor") / "sealed-audit.json"
+    kept = path.read_bytes()
+    path.unlink()
+    lost = reborn(world, "auditor")
+    for _ in range(5):
+        lost.step()
+    assert len(world.said("the sealed audit cannot be opened: its file is lost")) == 1
+    path.write_bytes(kept)
+    world.run(reborn(world, "auditor"))
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
+
+
+def test_two_processes_of_one_account_seal_once_and_either_opens(world: World) -> None:
+    world.post(terms=BLIND)
+    one = AuditorRole(world.context("auditor"), world.job)
+    other = AuditorRole(replace(world.context("auditor"), directory=world.root / "elsewhere"), world.job)
+    trainer = sealed(world, one, other)
+    assert posted(world).audits.count == 1
+    pass_audits(world)
+    world.run(trainer, other)
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
+
+
+# Stores and nodes that fail at the wrong moment.
+
+
+class BrokenStore:
+    """A store that takes nothing."""
+
+    def __init__(self, store: FolderStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def add_directory(self, path: Path) -> str:
+        raise StoreError("the store is full: make room.")
+
+    def add_file(self, path: Path) -> str:
+        raise StoreError("the store is full: make room.")
+
+
+def test_a_store_that_is_away_costs_no_bond(world: World) -> None:
+    """In the second half of the window both open without it, and publish when it is back."""
+    world.post(terms=BLIND)
+    broken = BrokenStore(world.store)
+    trainer, auditor = (
+        role(replace(context(world, name), store=broken), world.job)  # type: ignore[arg-type]
+        for role, name in ((TrainerRole, "trainer"), (AuditorRole, "auditor"))
+    )
+    sealed(world, auditor, trainer=trainer)
+    pass_audits(world)
+    steps(trainer, 10)
+    assert world.status is JobStatus.SEALED and len(world.said("publishing log and model did not succeed")) == 1
+    world.pass_time(posted(world).audits.opening_deadline - BLIND.opening_window // 2)
+    steps(trainer, 5)
+    assert world.status is JobStatus.CLAIMED
+    steps(auditor, 10)
+    assert statuses(world) == {"auditor": AuditStatus.SEALED}
+    world.pass_time(posted(world).audits.audit_opening_deadline - BLIND.opening_window // 2)
+    steps(auditor, 10)
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
+    addresses = {posted(world).claim.log_cid, audit(world, "auditor").log_cid, audit(world, "auditor").model_cid}
+    assert not any(world.store.has(cid) for cid in addresses)
+
+    broken.add_directory, broken.add_file = world.store.add_directory, world.store.add_file  # type: ignore[method-assign]
+    steps(trainer, 10)
+    steps(auditor, 10)
+    assert all(world.store.has(cid) for cid in addresses)
+
+
+def steps(role: JobRole, number: int) -> None:
+    for _ in range(number):
+        assert not role.step().finished
+
+
+def with_confirmations(world: World, name: str, depth: int) -> RoleContext:
+    """A party that waits for blocks."""
+    node = type(world.node)(world.node._transport, confirmations=depth)
+    sender = Sender(node, world.senders[name]._account)
+    contract = VerificationGame(node, world.contract.address, sender)
+    return replace(context(world, name), contract=contract, sender=sender)
+
+
+def blocks(world: World, role: JobRole, number: int, seconds: int = 12) -> None:
+    """Blocks as on a public chain, with a look of the role at each."""
+    for _ in range(number):
+        world.node.advance_time(seconds)
+        role.step()
+
+
+def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> None:
+    """Blocks of twelve seconds, twelve of which are waited for."""
+    world.post(terms=BLIND)
+    trainer = TrainerRole(with_confirmations(world, "trainer", 12), world.job)
+    blocks(world, trainer, 16)
+    assert world.status is JobStatus.SEALED
+    pass_audits(world)
+    blocks(world, trainer, 11)
+    assert world.status is JobStatus.SEALED and "lies deep enough" in trainer.step().state
+    blocks(world, trainer, 2)
+    assert world.status is JobStatus.CLAIMED
+
+
+def test_a_claim_is_opened_in_time_even_if_the_chain_stands_still(world: World) -> None:
+    world.post(terms=BLIND)
+    trainer = TrainerRole(with_confirmations(world, "trainer", 12), world.job)
+    blocks(world, trainer, 16)
+    pass_audits(world)
+    blocks(world, trainer, 1, seconds=BLIND.opening_window // 2 + 1)
+    assert world.status is JobStatus.CLAIMED
+
+
+def test_an_audit_is_sealed_and_an_appeal_made_only_upon_what_lies_deep_enough(world: World) -> None:
+    world.post(terms=BLIND)
+    deep = AuditorRole(with_confirmations(world, "auditor", 3), world.job)
+    trainer = TrainerRole(silenced(world.context("trainer")), world.job)
+    sealed(world, trainer=trainer)
+    deep.step()
+    assert posted(world).audits.count == 0
+    blocks(world, deep, 6)
+    assert posted(world).audits.count == 1
+    pass_audits(world)
+    world.run(trainer)
+    blocks(world, deep, 2)
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
+    puppet = lying_auditor(world.context("second"), world.job, first_wrong_step=4)
+    world.run(puppet)
+    pass_openings(world)
+    world.run(trainer, puppet)
+    world.pass_time(world.game(1).deadlines[Side.TRAINER])
+    world.run(puppet)
+    assert world.status is JobStatus.APPEALABLE
+    deep.step()
+    assert posted(world).game_count == 1
+    blocks(world, deep, 6)
+    assert posted(world).game_count == 2 and world.game(2).trainer == world.senders["auditor"].address
+
+
+def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows no seal where there is one."""
+    world.post(terms=BLIND)
+    trainer = sealed(world)
+    (auditor,) = auditors(world, "auditor")
+    world.run(auditor)
+    assert posted(world).audits.count == 1
+    before = replace(posted(world), audits=replace(posted(world).audits, count=0))
+    again = reborn(world, "auditor")
+    with monkeypatch.context() as lagging:
+        lagging.setattr(again, "posted", lambda: before)
+        lagging.setattr(again.context.desk.watch, "audits_of", lambda job: [])
+        for _ in range(5):
+            again.step()
+    assert posted(world).audits.count == 1
+    pass_audits(world)
+    world.run(trainer, again)
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
+
+
+def test_seals_that_a_reorganisation_has_removed_are_made_again(tmp_path: Path) -> None:
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    with start_devnet(kind="anvil") as devnet:
+        world = World(connect(devnet.url), tmp_path)
+        world.post(terms=BLIND)
+        snapshot = world.node._transport.request("evm_snapshot", [])
+        trainer = TrainerRole(context(world, "trainer"), world.job)
+        auditor = AuditorRole(context(world, "auditor"), world.job)
+        sealed(world, auditor, trainer=trainer)
+        world.node._transport.request("evm_revert", [snapshot])
+        assert world.status is JobStatus.OPEN
+        for _ in range(40):
+            world.node._transport.request("evm_mine", [])
+            trainer.step()
+            auditor.step()
+            if posted(world).audits.count:
+                break
+        assert posted(world).audits.count == 1
+        pass_audits(world)
+        world.run(trainer, auditor)
+        assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
