@@ -19,6 +19,14 @@ class ChainUnavailable(ChainError):
     """No node answers at the given address, or not in time."""
 
 
+class WrongChain(ChainError):
+    """A node is one of another chain than the nodes beside it."""
+
+
+class NodesDisagree(ChainError):
+    """The nodes of a chain contradict each other, and no majority decides: nothing new is begun."""
+
+
 class Stopped(ChainError):
     """The process was told to stop while it asked or waited."""
 

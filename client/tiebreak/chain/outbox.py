@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tiebreak.chain.blocks import Block
 from tiebreak.chain.errors import (
     REVERTED,
     ChainUnavailable,
@@ -26,7 +27,7 @@ from tiebreak.chain.errors import (
 )
 from tiebreak.chain.flight import Sent, Use, who_used
 from tiebreak.chain.journal import Entry, Journal
-from tiebreak.chain.node import MAX_REORGANISATION, Block, ChainNode
+from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
 from tiebreak.chain.pace import BlockPace
 from tiebreak.chain.signer import Signer
 
@@ -60,6 +61,7 @@ class Outbox(Signer):
         self._flights: dict[int, Sent] = {}
         self._next = 0
         self._pace = BlockPace(clock)
+        self._view = node.view
         self._head_at = 0.0
         self._gap: tuple[int, int, float] | None = None
         """A nonce below ours that no block takes, with the block and time since it was seen."""
@@ -144,6 +146,9 @@ class Outbox(Signer):
         return self._head
 
     def _see(self, head: Block) -> None:
+        if self._node.view != self._view:
+            # Another node is gone by now, and its newest block counts, higher or lower.
+            self._view, self._head, self._pace = self._node.view, None, BlockPace(self._clock)
         # A node that lags behind shows nothing new.
         if self._head is None or head.number >= self._head.number - MAX_REORGANISATION:
             self._head, self._head_at = head, self._clock()

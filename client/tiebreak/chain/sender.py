@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.chain.blocks import Block, Receipt
 from tiebreak.chain.errors import (
     ChainError,
     ChainUnavailable,
@@ -24,7 +25,7 @@ from tiebreak.chain.errors import (
 from tiebreak.chain.fees import MAX_FEE
 from tiebreak.chain.flight import Sent, purpose_of
 from tiebreak.chain.journal import Entry
-from tiebreak.chain.node import Block, ChainNode, Receipt
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.outbox import Outbox
 from tiebreak.deadlines import Halted, pause
 

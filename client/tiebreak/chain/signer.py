@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.chain.blocks import Block, Fees
 from tiebreak.chain.errors import ChainError, InsufficientFunds, InvalidAnswer, JournalError, RpcRefused
 from tiebreak.chain.fees import Offers
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.journal import Journal, Signed
-from tiebreak.chain.node import Block, ChainNode, Fees
+from tiebreak.chain.node import ChainNode
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount  # takes half a second to load

@@ -35,12 +35,11 @@ def deploy(
 ) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
     from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.node import connect
     from tiebreak.chain.sender import Sender
     from tiebreak.cli import output
 
     signer = network.account(keystore)
-    game = VerificationGame.deploy(Sender(connect(node.chain, confirmations=node.confirmations or 0), signer))
+    game = VerificationGame.deploy(Sender(node.connect(), signer))
     if json:
         output.show_json({"contract": game.address, "chain_id": game.node.chain_id})
     else:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from tiebreak.chain.game import VerificationGame
+    from tiebreak.chain.node import ChainNode
     from tiebreak.store import ContentStore
 
 DEFAULT_CONFIRMATIONS = 12
@@ -39,17 +40,19 @@ Keystore = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class ChainOptions:
-    """A node of the chain, and when its blocks count as final."""
+    """Nodes of the chain, and when their blocks count as final."""
 
     chain: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             envvar="TIEBREAK_CHAIN",
             metavar="URL|PATH",
-            help="JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket.",
+            help=f"JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). "
+            "Repeatable: several nodes are compared; in the variable blanks stand between them.",
             rich_help_panel=_PANEL,
+            show_default=False,
         ),
-    ] = DEFAULT_CHAIN
+    ] = None
     confirmations: Annotated[
         int | None,
         typer.Option(
@@ -61,6 +64,12 @@ class ChainOptions:
             rich_help_panel=_PANEL,
         ),
     ] = None
+
+    def connect(self, *, stop: threading.Event | None = None) -> ChainNode:
+        """The chain behind all nodes that are named. Raises ChainUnavailable, WrongChain."""
+        from tiebreak.chain.several import connect_all
+
+        return connect_all(self.chain or [DEFAULT_CHAIN], confirmations=self.confirmations or 0, stop=stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +97,10 @@ class ContractOptions(ChainOptions):
             )
         where = address(self.contract, "the contract")
         from tiebreak.chain.game import VerificationGame
-        from tiebreak.chain.node import DEVELOPMENT_CHAINS, connect
+        from tiebreak.chain.node import DEVELOPMENT_CHAINS
         from tiebreak.chain.sender import Sender
 
-        node = connect(self.chain, confirmations=self.confirmations or 0, stop=stop)
+        node = self.connect(stop=stop)
         if self.confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
             node.confirmations = DEFAULT_CONFIRMATIONS
         return VerificationGame.at(node, where, Sender(node, signer) if signer is not None else None)

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain.batch import MoveBatches, NamedCall
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.code import is_adjudicator
-from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
+from tiebreak.chain.errors import ChainError, ContractError, NodesDisagree, RpcRefused
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.flight import Sent, purpose_of
 from tiebreak.chain.funds import Funds, funds
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import DEVELOPMENT_CHAINS, Receipt
+from tiebreak.chain.node import DEVELOPMENT_CHAINS
 from tiebreak.chain.pace import block_time
 from tiebreak.chain.records import GameView, JobView
 from tiebreak.chain.sender import Sender
@@ -98,7 +99,7 @@ class Desk:
         """Number of jobs ever posted."""
         head = self.watch.head
         assert head is not None, "look first"
-        if self._jobs_asked_at is None or head.number >= self._jobs_asked_at + _ALL_JOBS_AFTER:
+        if self._jobs_asked_at is None or not 0 <= head.number - self._jobs_asked_at < _ALL_JOBS_AFTER:
             self._jobs, self._jobs_asked_at = self.contract.job_count(), head.number
         return self._jobs
 
@@ -148,7 +149,13 @@ class Desk:
     # Sending.
 
     def put(self, order: Order) -> bool:
-        """Takes an order for the next `flush`. False if an order with the same name is under way."""
+        """Takes an order for the next `flush`. False if an order with the same name is under way, or if it begins
+        something while the nodes contradict each other."""
+        try:
+            self.contract.node.accord.require(order.call.function)
+        except NodesDisagree as error:
+            order.failed(error)
+            return False
         name = order.purpose or purpose_of(self.contract.address, self.contract.encode(order.call), order.value)
         if name in self._orders or any(name in parcel.orders for parcel in self._under_way):
             return False

@@ -120,6 +120,9 @@ class JobRole(Role):
         """Ends the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
         is owed."""
         self._leaves = True
+        if self.context.contract.node.accord.undecided:
+            self._ending.clear()  # a node may have made the reason up
+            return Progress(working=True, state=f"{why}, if the chain's nodes agree")
         if self.context.desk.is_busy or self.withdraw():
             return Progress(working=True, state=why)
         if not self._ending.seen(why, self.newest_block()):

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from tiebreak.amounts import in_ether, in_time
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.errors import AccountError, ChainError, ContractError
 from tiebreak.chain.game import Call
-from tiebreak.chain.node import Receipt
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order
 from tiebreak.roles.notices import Look, Notice, Progress, Warnings, What

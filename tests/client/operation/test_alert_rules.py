@@ -84,6 +84,8 @@ TROUBLES: dict[str, Values] = {
     "TiebreakFundsLow": {"tiebreak_balance_ether": 0.0999},
     "TiebreakChainUnreachable": {"tiebreak_chain_reachable": 0},
     "TiebreakChainStalled": {"tiebreak_chain_timestamp_seconds": NOW - 601},
+    "TiebreakNodesDisagree": {"tiebreak_nodes_disagree": 1},
+    "TiebreakNodeMissing": {"tiebreak_nodes_missing": 1},
     "TiebreakStoreUnreachable": {"tiebreak_store_reachable": 0},
     "TiebreakRefereeCalled": {"tiebreak_games_with_referee": 1},
     "TiebreakDiskNearlyFull": {"tiebreak_disk_free_bytes": (2 << 30) - 1},
