@@ -93,6 +93,22 @@ class AccountError(ChainError):
     """A key cannot be had: no such keystore, wrong password, malformed key."""
 
 
+class SignerError(ChainError):
+    """An external signer did not sign; nothing was sent, and the next look asks again."""
+
+
+class SignerUnavailable(SignerError):
+    """No signer answers at the given address, or not in time."""
+
+
+class SignerRefused(SignerError):
+    """A signer will not sign this."""
+
+
+class WrongSignature(SignerError):
+    """A signer gave something else than a signature under what it was asked to sign."""
+
+
 class JournalInUse(AccountError):
     """Another process sends for the same account from the same directory."""
 

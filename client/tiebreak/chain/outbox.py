@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tiebreak.chain.blocks import Block
 from tiebreak.chain.errors import (
@@ -24,15 +23,13 @@ from tiebreak.chain.errors import (
     InvalidAnswer,
     NonceTaken,
     RpcRefused,
+    SignerError,
 )
 from tiebreak.chain.flight import Sent, Use, who_used
 from tiebreak.chain.journal import Entry, Journal
 from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
 from tiebreak.chain.pace import BlockPace
-from tiebreak.chain.signer import Signer
-
-if TYPE_CHECKING:
-    from eth_account.signers.local import LocalAccount  # takes half a second to load
+from tiebreak.chain.signer import Key, Signer
 
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
 _GAP_SECONDS = 30.0
@@ -46,7 +43,7 @@ class Outbox(Signer):
     def __init__(
         self,
         node: ChainNode,
-        account: LocalAccount,
+        account: Key,
         *,
         directory: Path | None,
         max_fee: int,
@@ -177,12 +174,13 @@ class Outbox(Signer):
             for nonce, sent in sorted(self._flights.items()):
                 if sent.error is None:
                     # A fault of the node about one keeps no other waiting; the next look comes soon.
-                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused, SignerError):
                         self._look_at(sent, nonce < count)
             lowest = next((sent for _, sent in sorted(self._flights.items()) if not sent.done), None)
-            if lowest is not None and lowest.nonce == count:
-                self._push(lowest)
-            self._watch_gap(count, lowest)
+            with contextlib.suppress(SignerError):  # what was signed before is out, and can be heard of
+                if lowest is not None and lowest.nonce == count:
+                    self._push(lowest)
+                self._watch_gap(count, lowest)
             ended = [sent for sent in self._flights.values() if sent.done and not sent.entry.heard and not sent.awaited]
             ended = [sent for sent in ended if not sent.former]
             for sent in ended:

@@ -29,6 +29,8 @@ def register(app: typer.Typer) -> None:
 
 def deploy(
     keystore: network.Keystore = None,
+    signer: network.RemoteSigner = None,
+    signer_account: network.SignerAccount = None,
     *,
     node: network.ChainOptions,
     json: options.Json = False,
@@ -38,8 +40,8 @@ def deploy(
     from tiebreak.chain.sender import Sender
     from tiebreak.cli import output
 
-    signer = network.account(keystore)
-    game = VerificationGame.deploy(Sender(node.connect(), signer))
+    key = network.key(keystore, signer, signer_account)
+    game = VerificationGame.deploy(Sender(node.connect(), key))
     if json:
         output.show_json({"contract": game.address, "chain_id": game.node.chain_id})
     else:
@@ -121,7 +123,7 @@ def withdraw(
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
     from tiebreak.cli import output
 
-    signer = network.account(chain.keystore)
+    signer = chain.key()
     game = chain.open_game(signer)
     if game.credit_of(signer.address) == 0:
         raise CommandError(f"the contract owes nothing to {signer.address}: wait until a job or a game has ended.")

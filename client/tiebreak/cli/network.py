@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli.failures import CommandError
+from tiebreak.cli.failures import CommandError, WrongUsage
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tiebreak.chain.game import VerificationGame
     from tiebreak.chain.node import ChainNode
+    from tiebreak.chain.signer import Key
     from tiebreak.store import ContentStore
 
 DEFAULT_CONFIRMATIONS = 12
@@ -33,6 +34,28 @@ Keystore = Annotated[
         metavar="FILE",
         help="Encrypted key; its password is asked for, or in TIEBREAK_KEYSTORE_PASSWORD. Without it the key is in "
         "TIEBREAK_PRIVATE_KEY.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+RemoteSigner = Annotated[
+    str | None,
+    typer.Option(
+        "--signer",
+        envvar="TIEBREAK_SIGNER",
+        metavar="URL|PATH",
+        help="Signer that holds the key, in place of a keystore: clef, web3signer, or a node with unlocked accounts.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+SignerAccount = Annotated[
+    str | None,
+    typer.Option(
+        "--signer-account",
+        envvar="TIEBREAK_SIGNER_ACCOUNT",
+        metavar="ADDRESS",
+        help="Account of the signer, if it has several.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -86,7 +109,7 @@ class ContractOptions(ChainOptions):
         ),
     ] = None
 
-    def open_game(self, signer: LocalAccount | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
+    def open_game(self, signer: Key | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
         """The contract, checked to be this version's; with a signer it can be written to.
 
         Raises CommandError, ChainError."""
@@ -111,6 +134,12 @@ class AccountOptions(ContractOptions):
     """The contract, and the account that writes to it."""
 
     keystore: Keystore = None
+    signer: RemoteSigner = None
+    signer_account: SignerAccount = None
+
+    def key(self, *, stop: threading.Event | None = None) -> Key:
+        """The key that signs. Raises AccountError, SignerError, CommandError."""
+        return key(self.keystore, self.signer, self.signer_account, stop=stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +190,25 @@ def address(text: str, what: str) -> ChecksumAddress:
     raise CommandError(f"{what} {text} is not an address of 0x and 40 hex digits: check it.")
 
 
+def key(
+    keystore: Path | None, signer: str | None, signer_account: str | None, *, stop: threading.Event | None = None
+) -> Key:
+    """The key that signs: a signer's, or the user's own. Raises AccountError, SignerError, CommandError."""
+    if signer is None:
+        if signer_account is not None:
+            raise WrongUsage("--signer-account names an account of a signer, and there is none: add --signer.")
+        return account(keystore)
+    if keystore is not None:
+        raise WrongUsage("a keystore and a signer are two keys: name one of them.")
+    from tiebreak.chain.remote_signer import connect_signer
+
+    return connect_signer(
+        signer, address(signer_account, "the signer's account") if signer_account is not None else None, stop=stop
+    )
+
+
 def account(keystore: Path | None) -> LocalAccount:
-    """The user's account. Raises AccountError."""
+    """The user's own account. Raises AccountError."""
     from tiebreak.chain.accounts import load_account
 
     def ask(text: str) -> str:
