@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 from hostile_node import BlockNode
 from tiebreak.chain.accord import CALM_SECONDS, UNDERTAKINGS
+from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ChainUnavailable, NodesDisagree, WrongChain
 from tiebreak.chain.heads import TURN_SECONDS
+from tiebreak.chain.rpc_server import RpcServer
 from tiebreak.chain.several import SeveralNodes, connect_all
 
 
@@ -113,10 +119,40 @@ def test_two_of_three_decide_between_forks() -> None:
     chain.accord.require("challenge")
 
 
-def test_a_fork_at_the_tip_is_how_chains_are() -> None:
-    chain = several(BlockNode("a", 100), BlockNode("b", 100, forks=95))
-    chain.head()
-    assert chain.accord.contradiction == ""
+def test_at_a_fork_of_the_tip_the_newest_common_block_counts() -> None:
+    for height in (100, 101, 99):
+        chain = several(BlockNode("a", 100), BlockNode("b", height, forks=95))
+        assert chain.head().number == 94
+        assert chain.accord.contradiction == ""
+
+
+def test_most_nodes_say_which_chain_it_is() -> None:
+    """A node that is put off the track, or lies, at the moment of a restart must not keep a role from its games."""
+    nodes = named(100, 100, 100)
+    nodes[0].chain_id = 5
+    chain = several(*nodes)
+    assert (chain.chain_id, chain.head().number) == (1, 100)
+    assert chain.accord.missing == ("a is a node of chain 5, and not of chain 1: give nodes of one chain.",)
+
+
+def test_a_socket_that_is_not_there_yet_keeps_no_role_from_the_other_nodes(tmp_path: Path) -> None:
+    chain = EmbeddedChain()
+    with served(chain) as url:
+        nodes = connect_all([str(tmp_path / "late.ipc"), url])
+        assert nodes.head().number == 0
+        assert "late.ipc" in nodes.accord.missing[0]
+    (tmp_path / "file.ipc").write_text("")
+    with pytest.raises(ChainUnavailable, match="is not a node's socket"):
+        connect_all([str(tmp_path / "file.ipc"), "http://127.0.0.1:1"])
+
+
+@contextmanager
+def served(chain: EmbeddedChain) -> Iterator[str]:
+    server = RpcServer(chain)
+    try:
+        yield server.url
+    finally:
+        server.close()
 
 
 def test_a_block_of_another_time_under_the_same_hash_is_a_lie() -> None:

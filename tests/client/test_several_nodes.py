@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from disputes import Cast, Party, Run
 from hostile_node import HostileNode, Lie
 from tiebreak.chain import members, several
+from tiebreak.chain.accord import FORK_SECONDS
 from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.devnet import find_anvil, start_devnet
 from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainError, InvalidAnswer, NodesDisagree, RpcRefused
+from tiebreak.chain.errors import ChainError, ContractError, InvalidAnswer, NodesDisagree, RpcRefused
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.heads import TURN_SECONDS
@@ -21,6 +24,7 @@ from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import JobStatus, Outcome, Side
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.several import SeveralNodes
+from tiebreak.chain.transport import HttpTransport, Transport
 from tiebreak.chain.watch import ContractWatch
 from tiebreak.roles.desk import Desk, Order
 
@@ -31,7 +35,7 @@ PARTY = devnet_account(2)
 class World:
     """A chain with a contract and a job that is claimed wrongly, and two more nodes of it."""
 
-    chain: EmbeddedChain
+    chain: Transport
     cast: Cast
     job: int
 
@@ -52,18 +56,26 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    chain = EmbeddedChain()
+    """On the fastest chain at hand: what is tested stands in front of it."""
+    if find_anvil() is None:
+        yield built(EmbeddedChain())
+        return
+    with start_devnet(kind="anvil") as devnet:
+        yield built(HttpTransport(devnet.url))
+
+
+def built(chain: Transport) -> World:
     cast = Cast.on(ChainNode(chain))
     job = cast.post()
     cast.commit(job, Run.of(33))
-    yield World(chain, cast, job)
+    return World(chain, cast, job)
 
 
 # What one liar can say.
 
 
 def _old_views(world: World) -> Lie:
-    """Nothing has happened since: every view as of the block before the game."""
+    """Nothing happens any more: every view as of now."""
     block = hex(ChainNode(world.chain).head().number)
     return lambda params, true: world.chain.request("eth_call", [params[0], block])
 
@@ -125,7 +137,7 @@ def test_a_dispute_is_won_whatever_one_node_says(world: World, lie: str, honest:
     )
     LIES[lie](world, liar)
     parties = [Party(cast.trainer, Run.of(33), Side.TRAINER), Party(contract, Run.of(), Side.CHALLENGER)]
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 300
     while not cast.customer.game(game).outcome:
         assert time.monotonic() < ends, f"{chain.accord}"
         for party in parties:
@@ -178,6 +190,33 @@ def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -
     assert desk.put(order) is False
     assert [type(error) for error in refused] == [NodesDisagree]
     assert desk.put(replace(order, call=Call.of("claimTimeout", 1), value=0))
+
+
+def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -> None:
+    """A fork of a block or two is nothing to call a person for; a lie about the tip lasts, and is found out."""
+    liar = HostileNode(world.chain)
+    clock = [0.0]
+    chain = SeveralNodes(
+        [liar, HostileNode(world.chain, "honest")], confirmations=5, clock=lambda: clock[0], today=lambda: world.now
+    )
+    watch = ContractWatch(VerificationGame(chain, world.cast.customer.address))
+    watch.follow(world.job)
+    watch.look()
+    honest = watch.job(world.job)
+    liar.lies["eth_call"] = _old_views(world)
+    job = world.cast.post()
+    watch.follow(job)
+    seen = set()
+    for _ in range(int(FORK_SECONDS + 4 * TURN_SECONDS) // 10):
+        with suppress(ContractError):
+            watch.look()
+            seen.add(watch.job(job).status)
+        assert watch.job(world.job) == honest
+        if clock[0] < FORK_SECONDS:
+            chain.accord.require("challenge")
+        clock[0] += 10.0
+    assert chain.accord.undecided
+    assert seen == {JobStatus.OPEN}, "the honest node had its turns"
 
 
 def test_a_made_up_event_and_a_missing_one_are_contradictions(world: World) -> None:

@@ -11,6 +11,13 @@ from tiebreak.chain.errors import NodesDisagree
 CALM_SECONDS = 60.0
 """Seconds without a contradiction after which the last one is over."""
 
+FORK_SECONDS = 60.0
+"""Seconds for which different answers about blocks that are not confirmed may be a fork of the chain, as there are some
+every day. After that they are a contradiction."""
+
+_SAME_DOUBT = 30.0
+"""Seconds between two doubts that count as one."""
+
 UNDERTAKINGS = frozenset(["postJob", "commit", "sealClaim", "challenge", "sealAudit", "attest"])
 """Calls of the contract that begin something: they put new money at stake. All others go on with what was begun, or
 fetch money back, and are held back by nothing: a party that cannot move loses its bond."""
@@ -50,6 +57,19 @@ class Contradictions:
         self._seen = 0.0
         self._undecided: float | None = None
         """When the last one without a majority was seen."""
+        self._doubted: tuple[float, float] | None = None
+        """When the doubts began that go on, and when the last one came."""
+
+    def doubt(self, about: str, *, decided: bool) -> None:
+        """Takes in different answers about blocks that are not confirmed: a contradiction once they last."""
+        with self._lock:
+            now = self._clock()
+            if self._doubted is None or now - self._doubted[1] > _SAME_DOUBT:
+                self._doubted = now, now
+            self._doubted = self._doubted[0], now
+            lasts = now - self._doubted[0] >= FORK_SECONDS
+        if lasts:
+            self.note(about, decided=decided)
 
     def note(self, about: str, *, decided: bool) -> None:
         """Takes in a contradiction. about: a clause; the first one is shown until all is calm, so that it is told

@@ -35,6 +35,7 @@ class Heads:
         self.lead = members[0]
         self.view = 0
         self.behind: dict[Member, str] = {}
+        self._doubted = False
         self._members, self._contradictions = members, contradictions
         self._clock, self._today = clock, today
 
@@ -43,6 +44,9 @@ class Heads:
 
         confirmations: blocks under which nodes of one chain have the same blocks."""
         self.behind = {}
+        if self._doubted:
+            self._doubted = False
+            self.view += 1
         chains = self._chains(heads, confirmations)
         chain = max(chains, key=len)
         if len(chains) > 1:
@@ -59,7 +63,11 @@ class Heads:
             return self._far_ahead(heads, ordered, leaders, middle, confirmations)
         self._tell_behind(heads, ordered, middle)
         self._go_by([one for one in ordered if one not in self.behind])
-        return middle
+        return _common(ordered, heads, middle, confirmations)
+
+    def doubt(self) -> None:
+        """Has everything read again at the next look, since one node alone was gone by."""
+        self._doubted = True
 
     def follow(self, lead: Member) -> None:
         """Goes by this node from now on."""
@@ -131,7 +139,7 @@ def _is_one_chain(high: Member, low: Member, heads: dict[Member, Block], confirm
     """Whether two nodes have the same blocks, but for a tip that is not confirmed."""
     block = heads[low]
     try:
-        shown = heads[high] if heads[high].number == block.number else high.node.block(block.number)
+        shown = _shown(high, heads, block.number)
         if shown == block:
             return True
         deep = block.number - confirmations
@@ -140,3 +148,19 @@ def _is_one_chain(high: Member, low: Member, heads: dict[Member, Block], confirm
         return high.node.block(deep) == low.node.block(deep)
     except ChainError:
         return True  # one of them has no answer now, which contradicts nothing
+
+
+def _common(chain: Sequence[Member], heads: dict[Member, Block], newest: Block, confirmations: int) -> Block:
+    """The newest block, from `newest` downwards, that all nodes of one chain show that are as far."""
+    try:
+        for number in range(newest.number, newest.number - confirmations, -1):
+            shown = {_shown(one, heads, number) for one in chain if heads[one].number >= number}
+            if len(shown) == 1 and (block := shown.pop()) is not None:
+                return block
+    except ChainError:
+        return newest
+    return newest
+
+
+def _shown(member: Member, heads: dict[Member, Block], number: int) -> Block | None:
+    return heads[member] if heads[member].number == number else member.node.block(number)

@@ -104,7 +104,7 @@ class Member:
             if self._left_alone == before:  # else it was too slow, and nobody waits for this any more
                 self.away, self._pause = "", _FIRST_PAUSE
             return said
-        except (ChainUnavailable, WrongChain) as error:
+        except (ChainUnavailable, InvalidAnswer, WrongChain) as error:
             self.leave_alone(str(error))
             return Said(self, error=error)
         except ChainError as error:

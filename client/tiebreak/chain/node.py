@@ -302,8 +302,11 @@ def connect(location: str, *, confirmations: int = 0, stop: threading.Event | No
     return node
 
 
-def transport_to(location: str, stop: threading.Event | None, **options: Any) -> Transport:
-    """The transport to a location as of `connect`; `options`: those of RepeatingTransport. Raises ChainUnavailable."""
+def transport_to(
+    location: str, stop: threading.Event | None, *, may_be_away: bool = False, **options: Any
+) -> Transport:
+    """The transport to a location as of `connect`; `options`: those of RepeatingTransport. may_be_away: whether a
+    socket need not be there yet. Raises ChainUnavailable."""
     scheme = location.partition("://")[0]
     if scheme in ("http", "https"):
         return HttpTransport(location, stop=stop, **options)
@@ -313,7 +316,7 @@ def transport_to(location: str, stop: threading.Event | None, **options: Any) ->
     if scheme in ("ws", "wss"):
         return WebSocketTransport(location, stop=stop, **options)
     if "://" not in location and ("/" in location or location.endswith(".ipc")):
-        return IpcTransport(Path(location), stop=stop, **options)
+        return IpcTransport(Path(location), may_be_away=may_be_away, stop=stop, **options)
     raise ChainUnavailable(
         "the chain's address is neither an http(s) or ws(s) URL nor the path of a socket: use the form "
         "http://127.0.0.1:8545, ws://127.0.0.1:8546 or /path/to/node.ipc."

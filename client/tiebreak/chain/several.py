@@ -60,8 +60,8 @@ class Relay:
 class SeveralNodes(ChainNode):
     """Nodes of one chain, in the order of their transports. `clock`: steady seconds; `today`: seconds since 1970.
 
-    Raises ChainUnavailable if none answers, and WrongChain if those that answer are not of one chain. One that is away
-    has to show its chain when it comes back."""
+    Raises ChainUnavailable if none answers, and WrongChain if no more than half of those that answer are of one chain.
+    One that is away has to show its chain when it comes back."""
 
     def __init__(
         self,
@@ -81,24 +81,26 @@ class SeveralNodes(ChainNode):
         self._introduce()
 
     def _introduce(self) -> None:
+        """Finds the chain that more than half of the nodes that answer are of."""
         for member in self._members:
             try:
                 member.identity = member.identify()
-            except (InvalidAnswer, RpcRefused) as error:
-                raise ChainUnavailable(f"{member.name} is not an Ethereum node: check the address.") from error
-            except ChainUnavailable as error:
+            except Stopped:
+                raise
+            except ChainError as error:
                 member.leave_alone(str(error))
-        known = [one for one in self._members if one.identity is not None]
+        known = [one.identity for one in self._members if one.identity is not None]
         if not known:
             raise ChainUnavailable(f"none of the nodes {self.name} answers: start one, or check the addresses.")
-        first = known[0].identity
-        assert first is not None
-        for member in known:
-            assert member.identity is not None
-            if member.identity != first:
-                raise other_chain(member.name, member.identity, first)
-        self._identity, self._chain_id = first, first.chain_id
-        self._heads.follow(known[0])
+        self._identity = max(known, key=known.count)
+        self._chain_id = self._identity.chain_id
+        for member in self._members:
+            if member.identity is not None and member.identity != self._identity:
+                wrong = other_chain(member.name, member.identity, self._identity)
+                if 2 * known.count(self._identity) <= len(known):
+                    raise wrong
+                member.leave_alone(str(wrong))
+        self._heads.follow(next(one for one in self._members if one.identity is not None))
 
     # The nodes' accord.
 
@@ -208,10 +210,11 @@ class SeveralNodes(ChainNode):
             except Halted as error:
                 raise Stopped("stopped while gas was estimated: run the same command again to carry on.") from error
         if len(found) < len(answers):
-            return self._decided("whether a call would succeed", answers, same=lambda one: one.error is None)
+            about = "whether a call would succeed"
+            return self._decided(about, answers, at=self.head().number, same=lambda one: one.error is None)
         if len(found) > 2:
             return found[len(found) // 2]
-        return self._decided("the gas of a call", answers)
+        return self._decided("the gas of a call", answers, at=self.head().number)
 
     def receipt(self, transaction: bytes) -> Receipt | None:
         """The receipt of a transaction, once the newest block that the nodes agree on has it."""
@@ -229,7 +232,7 @@ class SeveralNodes(ChainNode):
         answers = [one for one in said if one.is_answer and one.member.height >= number]
         if not answers:
             return None
-        return self._decided(f"transaction 0x{transaction.hex()}", answers)
+        return self._decided(f"transaction 0x{transaction.hex()}", answers, at=number)
 
     def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
         return self._agreed_on(
@@ -277,7 +280,7 @@ class SeveralNodes(ChainNode):
         answers = [one for one in said if one.is_answer]
         if not answers:
             raise self._no_answer(said)
-        return self._decided(what, answers)
+        return self._decided(what, answers, at=at)
 
     def _newest_or_at(self, what: str, ask: Callable[[ChainNode, int | None], T], block: int | None) -> T:
         """The answer about the newest block if all say the same, else about the newest that they agree on."""
@@ -290,9 +293,15 @@ class SeveralNodes(ChainNode):
         return self._agreed_on(f"{what} at block {number}", lambda node: ask(node, number), at=number)
 
     def _decided(
-        self, what: str, answers: Sequence[Said[T]], *, same: Callable[[Said[T]], object] = lambda one: one.content
+        self,
+        what: str,
+        answers: Sequence[Said[T]],
+        *,
+        at: int = 0,
+        same: Callable[[Said[T]], object] = lambda one: one.content,
     ) -> T:
-        """What more than half say; without a majority, what the node says whose turn it is."""
+        """What more than half say; without a majority, what the node says whose turn it is. `at`: the block that they
+        speak of; of one that is not confirmed nodes may say different things for a while."""
         groups: list[list[Said[T]]] = []
         for one in answers:
             group = next((group for group in groups if same(group[0]) == same(one)), None)
@@ -304,8 +313,13 @@ class SeveralNodes(ChainNode):
         if len(groups) > 1:
             decided = 2 * len(chosen) > len(answers)
             sides = " and ".join(names([one.member for one in group]) for group in groups)
-            self._contradictions.note(f"{sides} say different things about {what}", decided=decided)
+            about = f"{sides} say different things about {what}"
+            if self._agreed is not None and at > self._agreed.number - self.confirmations:
+                self._contradictions.doubt(about, decided=decided)
+            else:
+                self._contradictions.note(about, decided=decided)
             if not decided:
+                self._heads.doubt()
                 chosen = next((one for one in groups if self._lead in [said.member for said in one]), groups[0])
         return _result(next((one for one in chosen if one.member is self._lead), chosen[0]))
 
@@ -334,6 +348,7 @@ def connect_all(locations: Sequence[str], *, confirmations: int = 0, stop: threa
         raise ChainUnavailable("a node is named twice: it has one voice only; name each once.")
     transports = []
     for location in locations:
-        # A node that is away must not keep the others waiting for long.
-        transports.append(transport_to(location, stop, timeout=8.0, deadline=12.0, attempts=3))
+        # A node that is away must not keep the others waiting for long, and may come later.
+        options = {"timeout": 8.0, "deadline": 12.0, "attempts": 3}
+        transports.append(transport_to(location, stop, may_be_away=True, **options))
     return SeveralNodes(transports, confirmations=confirmations, stop=stop)
