@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import rlp
+from disputes import Cast, Run
 from eth_account import Account
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import find_anvil, start_devnet
@@ -21,7 +22,8 @@ from tiebreak.chain.errors import (
     Stopped,
     WrongSignature,
 )
-from tiebreak.chain.node import ChainNode
+from tiebreak.chain.node import ChainNode, connect
+from tiebreak.chain.records import Outcome
 from tiebreak.chain.remote_signer import RemoteSigner, connect_signer
 from tiebreak.chain.rpc_server import RpcServer
 from tiebreak.chain.sender import Sender
@@ -276,3 +278,18 @@ def test_anvil_signs_a_payment_and_a_contract() -> None:
         assert node.balance(STRANGER.address) == before + 5
         created = sender.send(None, bytes.fromhex("600160005360016000f3"))
         assert created.contract is not None and node.code(created.contract) == b"\x01"
+
+
+def test_a_whole_dispute_is_signed_by_anvil() -> None:
+    """The auditor's moves, with the proofs that they carry."""
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    with start_devnet(kind="anvil") as devnet:
+        cast = Cast.on(connect(devnet.url))
+        key = connect_signer(devnet.url, devnet_account(2).address)
+        cast.auditor = cast.customer.by(Sender(cast.customer.node, key))
+        job = cast.post()
+        cast.commit(job, Run.of(33))
+        game = cast.dispute(job, Run.of(33), Run.of())
+        assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
+        assert cast.auditor.withdraw()[0] > 0

@@ -295,6 +295,18 @@ def test_a_slow_node_is_waited_for_once_and_then_left_alone(world: World, monkey
     assert not chain.accord.missing
 
 
+def test_a_defect_in_a_question_is_heard_of_at_once(world: World) -> None:
+    broken = HostileNode(world.chain)
+    chain = SeveralNodes([broken, HostileNode(world.chain, "honest")])
+
+    def defect(params: list[Any], true: Any) -> Any:
+        raise ZeroDivisionError
+
+    broken.lies["eth_getCode"] = defect
+    with pytest.raises(ZeroDivisionError):
+        chain.code(PARTY.address)
+
+
 def test_transactions_go_to_every_node(world: World) -> None:
     liar = HostileNode(world.chain)
     liar.swallows = True

@@ -145,9 +145,16 @@ def ask_together(
     the first answer are left out, and left alone for a while. Raises Stopped."""
     if len(members) == 1:
         return [members[0].ask(call, expected)]
-    heard: queue.SimpleQueue[Said[T]] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[Said[T] | Exception] = queue.SimpleQueue()
+
+    def ask(member: Member) -> None:
+        try:
+            heard.put(member.ask(call, expected))
+        except Exception as error:  # a defect of this program, which the caller has to hear of
+            heard.put(error)
+
     for member in members:
-        threading.Thread(target=lambda one: heard.put(one.ask(call, expected)), args=(member,), daemon=True).start()
+        threading.Thread(target=ask, args=(member,), name="node", daemon=True).start()
     found: dict[Member, Said[T]] = {}
     ends: float | None = None
     while len(found) < len(members) and (ends is None or time.monotonic() < ends):
@@ -157,6 +164,8 @@ def ask_together(
             if stop is not None and stop.is_set():
                 raise Stopped("stopped while several nodes were asked: run the same command again.") from None
             continue
+        if isinstance(said, Exception):
+            raise said
         found[said.member] = said
         if ends is None and said.is_answer:
             ends = time.monotonic() + GRACE
