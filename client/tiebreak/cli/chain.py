@@ -105,6 +105,10 @@ def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool)
         "games": game.game_count(),
     }
     found = reader.read() if reader is not None else None
+    accord = game.node.accord  # after all that was read
+    if accord.nodes > 1:
+        said = [accord.contradiction] if accord.contradiction else []
+        facts["nodes"] = "; ".join([*said, *(one.rstrip(".") for one in accord.missing)]) or "agree"
     if as_json:
         output.show_json(facts | (plain_standing(found) if found is not None else {}))
         return
