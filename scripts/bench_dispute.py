@@ -34,9 +34,10 @@ from tiebreak.adversary.cunning import cunning
 from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode, Receipt, connect
+from tiebreak.chain.node import ChainNode, connect
 from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender

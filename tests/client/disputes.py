@@ -10,8 +10,9 @@ from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
 from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode, Receipt
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec

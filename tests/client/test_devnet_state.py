@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.blocks import Block
 from tiebreak.chain.devnet import find_anvil, start_devnet
 from tiebreak.chain.devnet_state import DevnetState
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.embedded_record import ChainRecord, Event
 from tiebreak.chain.errors import DevnetError
-from tiebreak.chain.node import Block, ChainNode, connect
+from tiebreak.chain.node import ChainNode, connect
 from tiebreak.chain.sender import Sender
 
 PAYEE = devnet_account(1).address

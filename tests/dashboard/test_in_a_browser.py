@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from disputes import TERMS, Cast, Party, Run
+from disputes import JOB_CID, TERMS, Cast, Party, Run
 from looking import AXE, Look
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import Phase, Side
@@ -77,6 +78,11 @@ def half_played() -> Iterator[str]:
     job = cast.post()
     cast.commit(job, CLAIMED)
     play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 12)
+    audited = cast.post(replace(TERMS, attestations_needed=2, attestation_bond=10**17, audit_fee=10**16))
+    cast.commit(audited, BELIEVED)
+    given = {"spec_hash": cast.spec().hash, "checkpoint_root": BELIEVED.checkpoints.root, "bond": 10**17}
+    cast.auditor.attest(audited, log_cid=JOB_CID, model_cid=JOB_CID, **given)
+    cast.referee.attest(audited, log_cid="x" * 128, model_cid="<b>", **given)
     with listen("127.0.0.1", 0) as listening, Server(Site(cast.customer), listening) as server:
         yield server.url
 
@@ -87,7 +93,7 @@ def test_every_page_fits_and_can_be_read_by_everybody(
     half_played: str, browser: Browser, width: int, scheme: str
 ) -> None:
     look = Look(browser, width=width, scheme=scheme)
-    for path in ("jobs", "jobs/1", "games/1", "accounts", "games/9"):
+    for path in ("jobs", "jobs/1", "jobs/2", "games/1", "accounts", "games/9"):
         look.page.goto(half_played + path)
         look.page.locator("#pulse.live").wait_for()
         look.fits()

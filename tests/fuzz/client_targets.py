@@ -15,8 +15,9 @@ from eth_typing import ChecksumAddress
 from mutations import canonical, change_bytes, change_json, change_words
 from targets import Target
 from tiebreak.chain.abi import ContractAbi
+from tiebreak.chain.blocks import Log
 from tiebreak.chain.errors import ChainError
-from tiebreak.chain.node import ChainNode, Log
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.transport import HttpTransport
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, decode

@@ -20,9 +20,9 @@ from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic, function_ab
 from eth_utils.address import to_checksum_address
 
 from tiebreak.chain import events, records
+from tiebreak.chain.blocks import Log
 from tiebreak.chain.code import damaged, load_artifact
 from tiebreak.chain.errors import ContractError, InvalidAnswer
-from tiebreak.chain.node import Log
 from tiebreak.chain.spec import PostedSpec
 
 _SOLIDITYS_OWN: list[dict[str, Any]] = [

@@ -13,8 +13,9 @@ from eth_abi.abi import encode
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.errors import DeploymentError, InvalidAnswer, NoCode
-from tiebreak.chain.node import ChainNode, Receipt
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.sender import Sender
 
 _PUSH_20 = 0x73

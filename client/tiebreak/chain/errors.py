@@ -19,6 +19,14 @@ class ChainUnavailable(ChainError):
     """No node answers at the given address, or not in time."""
 
 
+class WrongChain(ChainError):
+    """A node is one of another chain than the nodes beside it."""
+
+
+class NodesDisagree(ChainError):
+    """The nodes of a chain contradict each other, and no majority decides: nothing new is begun."""
+
+
 class Stopped(ChainError):
     """The process was told to stop while it asked or waited."""
 
@@ -83,6 +91,22 @@ class InsufficientFunds(ChainError):
 
 class AccountError(ChainError):
     """A key cannot be had: no such keystore, wrong password, malformed key."""
+
+
+class SignerError(ChainError):
+    """An external signer did not sign; nothing was sent, and the next look asks again."""
+
+
+class SignerUnavailable(SignerError):
+    """No signer answers at the given address, or not in time."""
+
+
+class SignerRefused(SignerError):
+    """A signer will not sign this."""
+
+
+class WrongSignature(SignerError):
+    """A signer gave something else than a signature under what it was asked to sign."""
 
 
 class JournalInUse(AccountError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tiebreak.chain.node import Block, ChainNode, Fees
+from tiebreak.chain.blocks import Block, Fees
+from tiebreak.chain.node import ChainNode
 
 MAX_FEE = 1_000 * 10**9
 """Wei per gas that are offered at most by default: ten times what a busy day costs."""

@@ -8,9 +8,10 @@ from enum import Enum
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.errors import ChainError, RpcRefused
 from tiebreak.chain.journal import Entry
-from tiebreak.chain.node import ChainNode, Receipt
+from tiebreak.chain.node import ChainNode
 
 MOST_SCANNED = 20_000
 """Blocks that are looked through for a hash, where a node does not know older states."""

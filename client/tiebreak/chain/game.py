@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain.abi import ContractAbi
+from tiebreak.chain.blocks import Log, Receipt, Topic
 from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
 from tiebreak.chain.errors import (
     REVERTED,
@@ -26,7 +27,7 @@ from tiebreak.chain.errors import (
 )
 from tiebreak.chain.events import Appealed, Challenged, Event, JobPosted, Withdrawn
 from tiebreak.chain.known_broken import why_broken
-from tiebreak.chain.node import ChainNode, Log, Receipt, Topic
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import (
     Answer,
     AuditView,
@@ -366,9 +367,11 @@ class VerificationGame:
         """Makes one call of the contract and waits for its receipt. `value`: wei; `purpose`: as of `Sender.send`.
         The moves of a game have no methods of their own here, and are made with this one.
 
-        Raises ContractError if the contract refuses, AccountError without an account, and the errors of Sender."""
+        Raises ContractError if the contract refuses, AccountError without an account, NodesDisagree if something new
+        is to be begun while the nodes contradict each other, and the errors of Sender."""
         if self._sender is None:
             raise AccountError(f"{function} needs an account: give a keystore or a private key.")
+        self.node.accord.require(function)
         call = self._abi.encode_call(function, *arguments)
         try:
             return self._sender.send(self.address, call, value=value, purpose=purpose)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain import answers, log_search
+from tiebreak.chain.accord import ALONE, Accord
+from tiebreak.chain.blocks import (
+    MAX_LOGS,
+    Block,
+    Fees,
+    Log,
+    Receipt,
+    Topic,
+    fits,
+    is_removed,
+    read_block,
+    read_log,
+    read_receipt,
+    wanted_topic,
+)
 from tiebreak.chain.errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
 from tiebreak.chain.transport import HttpTransport, Transport
 
-MAX_LOGS = 100_000
 MAX_BLOCKS = 1_000_000_000
 """Most blocks that are searched for events; a node that names more has made the number up."""
 MAX_REORGANISATION = 64
@@ -23,54 +37,6 @@ _TRIES = 3
 DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
 """Chain ids of anvil and hardhat, of ganache, and of the embedded chain. They make blocks on demand, so the time
 between two blocks means little, and blocks are never taken back."""
-
-Topic = bytes | tuple[bytes, ...] | None
-"""Condition on an event's topic: equal to this one, one of these, or anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One block; `timestamp` in seconds since 1970, `base_fee` in wei per gas."""
-
-    number: int
-    hash: bytes
-    timestamp: int
-    base_fee: int
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """One event as the chain stores it; `index` counts the logs of its block."""
-
-    address: ChecksumAddress
-    topics: tuple[bytes, ...]
-    data: bytes
-    block: int
-    block_hash: bytes
-    transaction: bytes
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Result of a transaction. `fee` in wei; `contract`: the address of the contract that it created, if any."""
-
-    transaction: bytes
-    block: int
-    block_hash: bytes
-    succeeded: bool
-    gas_used: int
-    fee: int
-    contract: ChecksumAddress | None
-    logs: tuple[Log, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fees:
-    """Fees of an EIP-1559 transaction, in wei per gas."""
-
-    max_fee: int
-    priority_fee: int
 
 
 class ChainNode:
@@ -92,6 +58,16 @@ class ChainNode:
     @property
     def name(self) -> str:
         return self._transport.name
+
+    @property
+    def accord(self) -> Accord:
+        """How the nodes behind this chain stand to each other; a single one agrees with itself."""
+        return ALONE
+
+    @property
+    def view(self) -> int:
+        """A number that changes when another node is gone by: what was seen of the chain is to be read again then."""
+        return 0
 
     @property
     def chain_id(self) -> int:
@@ -185,7 +161,7 @@ class ChainNode:
     def receipt(self, transaction: bytes) -> Receipt | None:
         """The receipt of a transaction; None as long as no block has it."""
         answer = self._ask("eth_getTransactionReceipt", "0x" + transaction.hex())
-        return None if answer is None else _receipt(answer, transaction)
+        return None if answer is None else read_receipt(answer, transaction)
 
     def logs(
         self,
@@ -284,15 +260,7 @@ class ChainNode:
 
     def _block(self, tag: str) -> Block | None:
         answer = self._ask("eth_getBlockByNumber", tag, False)
-        if answer is None:
-            return None
-        block = answers.record(answer, "a block")
-        return Block(
-            answers.quantity(block.get("number"), "a block number", 2**64 - 1),
-            answers.data(block.get("hash"), "a block hash", 32),
-            answers.quantity(block.get("timestamp"), "a block's time", 2**64 - 1),
-            answers.quantity(block.get("baseFeePerGas", "0x0"), "a base fee", 2**128),
-        )
+        return None if answer is None else read_block(answer)
 
     def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
         """A contract's events from block `first` to block `until`, asked for at once and believed as they come.
@@ -302,12 +270,12 @@ class ChainNode:
             "address": address,
             "fromBlock": hex(first),
             "toBlock": hex(until),
-            "topics": [_wanted_topic(topic) for topic in topics],
+            "topics": [wanted_topic(topic) for topic in topics],
         }
         answer = self._ask("eth_getLogs", wanted)
-        logs = [_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not _is_removed(item)]
+        logs = [read_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not is_removed(item)]
         for log in logs:
-            matches = all(_fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
+            matches = all(fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
             if log.address != address or not first <= log.block <= until or not matches:
                 raise InvalidAnswer(f"{self.name} gave events that were not asked for: use another node.")
         return logs
@@ -326,7 +294,7 @@ def connect(location: str, *, confirmations: int = 0, stop: threading.Event | No
         from tiebreak.chain.embedded import EmbeddedChain
 
         return ChainNode(EmbeddedChain(), confirmations=confirmations, stop=stop)
-    node = ChainNode(_transport(location, stop), confirmations=confirmations, stop=stop)
+    node = ChainNode(transport_to(location, stop), confirmations=confirmations, stop=stop)
     try:
         node.chain_id  # noqa: B018  an address where nobody answers is noticed here, not in the middle of something
     except (InvalidAnswer, RpcRefused) as error:
@@ -334,17 +302,21 @@ def connect(location: str, *, confirmations: int = 0, stop: threading.Event | No
     return node
 
 
-def _transport(location: str, stop: threading.Event | None) -> Transport:
+def transport_to(
+    location: str, stop: threading.Event | None, *, may_be_away: bool = False, **options: Any
+) -> Transport:
+    """The transport to a location as of `connect`; `options`: those of RepeatingTransport. may_be_away: whether a
+    socket need not be there yet. Raises ChainUnavailable."""
     scheme = location.partition("://")[0]
     if scheme in ("http", "https"):
-        return HttpTransport(location, stop=stop)
+        return HttpTransport(location, stop=stop, **options)
     # Imported here because most commands do without.
     from tiebreak.chain.sockets import IpcTransport, WebSocketTransport
 
     if scheme in ("ws", "wss"):
-        return WebSocketTransport(location, stop=stop)
+        return WebSocketTransport(location, stop=stop, **options)
     if "://" not in location and ("/" in location or location.endswith(".ipc")):
-        return IpcTransport(Path(location), stop=stop)
+        return IpcTransport(Path(location), may_be_away=may_be_away, stop=stop, **options)
     raise ChainUnavailable(
         "the chain's address is neither an http(s) or ws(s) URL nor the path of a socket: use the form "
         "http://127.0.0.1:8545, ws://127.0.0.1:8546 or /path/to/node.ipc."
@@ -362,53 +334,3 @@ def _call(to: ChecksumAddress | None, data: bytes, sender: ChecksumAddress | Non
     if sender is not None:
         call["from"] = sender
     return call
-
-
-def _wanted_topic(topic: Topic) -> object:
-    if topic is None:
-        return None
-    return "0x" + topic.hex() if isinstance(topic, bytes) else ["0x" + one.hex() for one in topic]
-
-
-def _fits(found: tuple[bytes, ...], topic: Topic) -> bool:
-    if topic is None:
-        return True
-    return bool(found) and found[0] in ((topic,) if isinstance(topic, bytes) else topic)
-
-
-def _is_removed(item: object) -> bool:
-    """True if a log belongs to a block that a reorganisation has dropped."""
-    return isinstance(item, dict) and item.get("removed") is True
-
-
-def _log(item: object) -> Log:
-    log = answers.record(item, "an event")
-    return Log(
-        answers.address(log.get("address"), "an event's contract"),
-        tuple(
-            answers.data(topic, "an event's topic", 32) for topic in answers.sequence(log.get("topics"), "topics", 4)
-        ),
-        answers.data(log.get("data"), "an event's data"),
-        answers.quantity(log.get("blockNumber"), "an event's block", 2**64 - 1),
-        answers.data(log.get("blockHash"), "an event's block hash", 32),
-        answers.data(log.get("transactionHash"), "an event's transaction", 32),
-        answers.quantity(log.get("logIndex"), "an event's index", 2**64 - 1),
-    )
-
-
-def _receipt(answer: object, transaction: bytes) -> Receipt:
-    receipt = answers.record(answer, "a receipt")
-    gas = answers.quantity(receipt.get("gasUsed"), "used gas", 2**40)
-    found = Receipt(
-        answers.data(receipt.get("transactionHash"), "a receipt's transaction", 32),
-        answers.quantity(receipt.get("blockNumber"), "a receipt's block", 2**64 - 1),
-        answers.data(receipt.get("blockHash"), "a receipt's block hash", 32),
-        answers.quantity(receipt.get("status"), "a receipt's status", 1) == 1,
-        gas,
-        gas * answers.quantity(receipt.get("effectiveGasPrice"), "a gas price", 2**128),
-        answers.optional_address(receipt.get("contractAddress"), "a new contract"),
-        tuple(_log(item) for item in answers.sequence(receipt.get("logs"), "a receipt's events", MAX_LOGS)),
-    )
-    if found.transaction != transaction:
-        raise InvalidAnswer("the node gave the receipt of another transaction: use another node.")
-    return found

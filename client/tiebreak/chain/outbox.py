@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tiebreak.chain.blocks import Block
 from tiebreak.chain.errors import (
     REVERTED,
     ChainUnavailable,
@@ -23,15 +23,13 @@ from tiebreak.chain.errors import (
     InvalidAnswer,
     NonceTaken,
     RpcRefused,
+    SignerError,
 )
 from tiebreak.chain.flight import Sent, Use, who_used
 from tiebreak.chain.journal import Entry, Journal
-from tiebreak.chain.node import MAX_REORGANISATION, Block, ChainNode
+from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
 from tiebreak.chain.pace import BlockPace
-from tiebreak.chain.signer import Signer
-
-if TYPE_CHECKING:
-    from eth_account.signers.local import LocalAccount  # takes half a second to load
+from tiebreak.chain.signer import Key, Signer
 
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
 _GAP_SECONDS = 30.0
@@ -45,7 +43,7 @@ class Outbox(Signer):
     def __init__(
         self,
         node: ChainNode,
-        account: LocalAccount,
+        account: Key,
         *,
         directory: Path | None,
         max_fee: int,
@@ -60,6 +58,7 @@ class Outbox(Signer):
         self._flights: dict[int, Sent] = {}
         self._next = 0
         self._pace = BlockPace(clock)
+        self._view = node.view
         self._head_at = 0.0
         self._gap: tuple[int, int, float] | None = None
         """A nonce below ours that no block takes, with the block and time since it was seen."""
@@ -144,6 +143,9 @@ class Outbox(Signer):
         return self._head
 
     def _see(self, head: Block) -> None:
+        if self._node.view != self._view:
+            # Another node is gone by now, and its newest block counts, higher or lower.
+            self._view, self._head, self._pace = self._node.view, None, BlockPace(self._clock)
         # A node that lags behind shows nothing new.
         if self._head is None or head.number >= self._head.number - MAX_REORGANISATION:
             self._head, self._head_at = head, self._clock()
@@ -172,12 +174,13 @@ class Outbox(Signer):
             for nonce, sent in sorted(self._flights.items()):
                 if sent.error is None:
                     # A fault of the node about one keeps no other waiting; the next look comes soon.
-                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused, SignerError):
                         self._look_at(sent, nonce < count)
             lowest = next((sent for _, sent in sorted(self._flights.items()) if not sent.done), None)
-            if lowest is not None and lowest.nonce == count:
-                self._push(lowest)
-            self._watch_gap(count, lowest)
+            with contextlib.suppress(SignerError):  # what was signed before is out, and can be heard of
+                if lowest is not None and lowest.nonce == count:
+                    self._push(lowest)
+                self._watch_gap(count, lowest)
             ended = [sent for sent in self._flights.values() if sent.done and not sent.entry.heard and not sent.awaited]
             ended = [sent for sent in ended if not sent.former]
             for sent in ended:

@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tiebreak.chain.node import Block, ChainNode
+from tiebreak.chain.blocks import Block
+from tiebreak.chain.node import ChainNode
 
 _SLOWEST = 60.0
 """Seconds. A development chain without transactions has hours between two blocks, which says nothing about the next."""

@@ -9,14 +9,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.chain.blocks import Block, Receipt
 from tiebreak.chain.errors import (
     ChainError,
     ChainUnavailable,
     InvalidAnswer,
+    SignerError,
     Stopped,
     TransactionFailed,
     TransactionPending,
@@ -24,12 +25,10 @@ from tiebreak.chain.errors import (
 from tiebreak.chain.fees import MAX_FEE
 from tiebreak.chain.flight import Sent, purpose_of
 from tiebreak.chain.journal import Entry
-from tiebreak.chain.node import Block, ChainNode, Receipt
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.outbox import Outbox
+from tiebreak.chain.signer import Key
 from tiebreak.deadlines import Halted, pause
-
-if TYPE_CHECKING:
-    from eth_account.signers.local import LocalAccount  # takes half a second to load
 
 _PAUSE = 1.0  # seconds between questions, a fraction of a block's time on public chains
 
@@ -47,7 +46,7 @@ class Sender(Outbox):
     def __init__(
         self,
         node: ChainNode,
-        account: LocalAccount,
+        account: Key,
         *,
         directory: Path | None = None,
         max_fee: int = MAX_FEE,
@@ -97,8 +96,8 @@ class Sender(Outbox):
         `purpose`: the name of the intention, which is carried out once: while the journal remembers a transaction for
         it that has not failed, also one of a former life of this process, that is given back and nothing is sent.
         Without a name the call itself is the purpose, and may be repeated once its end was told. `gas`: the limit,
-        where the caller knows better than an estimate. Raises what `send` raises before a transaction is out; from then
-        on only the chain can say what becomes of it.
+        where the caller knows better than an estimate. Raises SignerError, and what `send` raises before a transaction
+        is out; from then on only the chain can say what becomes of it.
         """
         name = purpose_of(to, data, value) if purpose is None else purpose
         self._wait_for_room(name)
@@ -116,7 +115,7 @@ class Sender(Outbox):
             self._next += 1
             try:
                 self._offer(sent)
-            except (ChainUnavailable, InvalidAnswer, Stopped):
+            except (ChainUnavailable, InvalidAnswer, SignerError, Stopped):
                 pass  # whether the node has it is unknown: from here on only the chain can say
             except ChainError:
                 self._withdraw(sent)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.chain.blocks import Block, Fees
 from tiebreak.chain.errors import ChainError, InsufficientFunds, InvalidAnswer, JournalError, RpcRefused
 from tiebreak.chain.fees import Offers
 from tiebreak.chain.flight import Sent
 from tiebreak.chain.journal import Journal, Signed
-from tiebreak.chain.node import Block, ChainNode, Fees
-
-if TYPE_CHECKING:
-    from eth_account.signers.local import LocalAccount  # takes half a second to load
+from tiebreak.chain.node import ChainNode
 
 GAS_MARGIN = 2.0
 """Gas limit over gas estimate: the state may change before the transaction is included. The second opening of a level
@@ -26,10 +24,32 @@ MOST_GAS = 16_777_216
 _TRIES = 8
 
 
+class SignedTransaction(Protocol):
+    """A signed transaction: the bytes that are sent, and their hash."""
+
+    @property
+    def hash(self) -> bytes: ...
+
+    @property
+    def raw_transaction(self) -> bytes: ...
+
+
+class Key(Protocol):
+    """A key that signs transactions: eth-account's `LocalAccount`, which holds it, or a `RemoteSigner`, which does
+    not."""
+
+    @property
+    def address(self) -> ChecksumAddress: ...
+
+    def sign_transaction(self, transaction: dict[str, Any], /) -> SignedTransaction:
+        """Signs a transaction of type 2, given as eth-account takes it. Raises SignerError where the key is elsewhere
+        and cannot be had now."""
+
+
 class Signer:
     """One account's key, its journal and the node that takes its transactions."""
 
-    def __init__(self, node: ChainNode, account: LocalAccount, max_fee: int) -> None:
+    def __init__(self, node: ChainNode, account: Key, max_fee: int) -> None:
         """max_fee: wei per gas that are offered at most."""
         self._node = node
         self._account = account
@@ -60,7 +80,8 @@ class Signer:
         return max(gas, min(int(gas * GAS_MARGIN), MOST_GAS))
 
     def _sign(self, sent: Sent, fees: Fees) -> None:
-        """Signs a transaction for an intention and remembers it. Raises JournalError, and then nothing has changed."""
+        """Signs a transaction for an intention and remembers it. Raises JournalError and SignerError, and then nothing
+        has changed."""
         entry = sent.entry
         transaction: dict[str, Any] = {
             "type": 2,

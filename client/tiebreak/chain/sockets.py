@@ -68,15 +68,17 @@ class PooledTransport(RepeatingTransport, Generic[C]):
 
 class IpcTransport(PooledTransport[socket.socket]):
     """JSON-RPC over the socket file of a node on this machine: one JSON object after another. `options`: those of
-    RepeatingTransport. Raises ChainUnavailable if there is no socket at `path`."""
+    RepeatingTransport. Raises ChainUnavailable if there is no socket at `path`, unless it `may_be_away` at first."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, *, may_be_away: bool = False, **options: Any) -> None:
         try:
             is_socket = stat.S_ISSOCK(path.stat().st_mode)
         except OSError as error:
-            raise ChainUnavailable(
-                f"there is no node's socket at {path} ({error.strerror}): check the path."
-            ) from error
+            if not (may_be_away and isinstance(error, FileNotFoundError)):
+                raise ChainUnavailable(
+                    f"there is no node's socket at {path} ({error.strerror}): check the path."
+                ) from error
+            is_socket = True
         if not is_socket:
             raise ChainUnavailable(f"{path} is not a node's socket: check the path.")
         super().__init__(str(path), **options)

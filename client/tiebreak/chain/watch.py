@@ -15,10 +15,11 @@ from typing import Any
 
 from roundlog.commitments import leaf_hash
 
+from tiebreak.chain.blocks import Block
 from tiebreak.chain.errors import ContractError, InvalidAnswer, NotConfirmed
 from tiebreak.chain.events import ChunkPosted, ClaimRejected, Event, VerdictOverturned
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import MAX_REORGANISATION, Block
+from tiebreak.chain.node import MAX_REORGANISATION
 from tiebreak.chain.pace import BlockPace
 from tiebreak.chain.posted import find_chunk
 from tiebreak.chain.records import AuditView, GameView, JobView, Side
@@ -28,6 +29,11 @@ PAGE = 100
 
 _ALL_AFTER = 100
 """Blocks after which everything followed is read again, whatever the events say."""
+
+
+_MOST_CAUGHT_UP = 20_000
+"""Blocks (three days) whose events are read after a pause. After a longer one, or where a node makes its height up,
+everything followed is read again instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,9 @@ class ContractWatch:
     ) -> None:
         self.contract = contract
         self.confirmations = contract.node.confirmations if confirmations is None else confirmations
+        self._clock = clock
         self._pace = BlockPace(clock)
+        self._view = contract.node.view
         self._lock = threading.RLock()
         self._head: Block | None = None
         self._events: dict[tuple[bytes, int], Event] = {}
@@ -103,9 +111,12 @@ class ContractWatch:
         with self._lock:
             head = self.contract.node.head()
             before = self._head
-            if before is None or not self._is_old(head, before):
+            if (view := self.contract.node.view) != self._view:
+                self._begin_anew()
+            if view != self._view or before is None or not self._is_old(head, before):
                 self._take_in(head, before)
-                if head.number - self._all_read_at >= _ALL_AFTER:
+                self._view = view
+                if not 0 <= head.number - self._all_read_at < _ALL_AFTER:
                     self._all_read_at = head.number
                     self._stale_jobs |= self._followed
                     self._stale_games |= set(self._games)
@@ -242,6 +253,15 @@ class ContractWatch:
 
     # How a look is done.
 
+    def _begin_anew(self) -> None:
+        """Forgets what another node has shown of blocks and time, and reads everything followed again."""
+        self._hashes = {}
+        self._pace = BlockPace(self._clock)
+        self._confirmed = {}
+        self._games_of = {}
+        self._stale_jobs |= self._followed
+        self._stale_games |= set(self._games)
+
     def _is_old(self, head: Block, before: Block) -> bool:
         """True if a node shows nothing new: the same block, or one that it had before (it lags)."""
         if head.hash == before.hash or self._hashes.get(head.number) == head.hash:
@@ -251,6 +271,9 @@ class ContractWatch:
 
     def _take_in(self, head: Block, before: Block | None) -> None:
         node, contract = self.contract.node, self.contract
+        if before is not None and head.number - before.number > _MOST_CAUGHT_UP:
+            self._begin_anew()
+            before = None
         first = head.number if before is None else min(before.number, head.number)
         first = max(0, contract.first_block, first - MAX_REORGANISATION + 1)
         logs = {(log.block_hash, log.index): log for log in node.all_logs(contract.address, first, head.number)}

@@ -29,18 +29,19 @@ def register(app: typer.Typer) -> None:
 
 def deploy(
     keystore: network.Keystore = None,
+    signer: network.RemoteSigner = None,
+    signer_account: network.SignerAccount = None,
     *,
     node: network.ChainOptions,
     json: options.Json = False,
 ) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
     from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.node import connect
     from tiebreak.chain.sender import Sender
     from tiebreak.cli import output
 
-    signer = network.account(keystore)
-    game = VerificationGame.deploy(Sender(connect(node.chain, confirmations=node.confirmations or 0), signer))
+    key = network.key(keystore, signer, signer_account)
+    game = VerificationGame.deploy(Sender(node.connect(), key))
     if json:
         output.show_json({"contract": game.address, "chain_id": game.node.chain_id})
     else:
@@ -104,6 +105,10 @@ def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool)
         "games": game.game_count(),
     }
     found = reader.read() if reader is not None else None
+    accord = game.node.accord  # after all that was read
+    if accord.nodes > 1:
+        said = [accord.contradiction] if accord.contradiction else []
+        facts["nodes"] = "; ".join([*said, *(one.rstrip(".") for one in accord.missing)]) or "agree"
     if as_json:
         output.show_json(facts | (plain_standing(found) if found is not None else {}))
         return
@@ -122,7 +127,7 @@ def withdraw(
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
     from tiebreak.cli import output
 
-    signer = network.account(chain.keystore)
+    signer = chain.key()
     game = chain.open_game(signer)
     if game.credit_of(signer.address) == 0:
         raise CommandError(f"the contract owes nothing to {signer.address}: wait until a job or a game has ended.")

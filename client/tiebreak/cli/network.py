@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli.content import ContentOptions
-from tiebreak.cli.failures import CommandError
+from tiebreak.cli.failures import CommandError, WrongUsage
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
     from eth_typing import ChecksumAddress
 
     from tiebreak.chain.game import VerificationGame
+    from tiebreak.chain.node import ChainNode
+    from tiebreak.chain.signer import Key
 
 DEFAULT_CONFIRMATIONS = 12
 """Blocks: two and a half minutes on Ethereum, deeper than its reorganisations go."""
@@ -36,20 +38,44 @@ Keystore = Annotated[
     ),
 ]
 
+RemoteSigner = Annotated[
+    str | None,
+    typer.Option(
+        "--signer",
+        envvar="TIEBREAK_SIGNER",
+        metavar="URL|PATH",
+        help="Signer that holds the key, in place of a keystore: clef, web3signer, or a node with unlocked accounts.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+SignerAccount = Annotated[
+    str | None,
+    typer.Option(
+        "--signer-account",
+        envvar="TIEBREAK_SIGNER_ACCOUNT",
+        metavar="ADDRESS",
+        help="Account of the signer, if it has several.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChainOptions:
-    """A node of the chain, and when its blocks count as final."""
+    """Nodes of the chain, and when their blocks count as final."""
 
     chain: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             envvar="TIEBREAK_CHAIN",
             metavar="URL|PATH",
-            help="JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket.",
+            help=f"JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). "
+            "Repeatable: several nodes are compared; in the variable blanks stand between them.",
             rich_help_panel=_PANEL,
+            show_default=False,
         ),
-    ] = DEFAULT_CHAIN
+    ] = None
     confirmations: Annotated[
         int | None,
         typer.Option(
@@ -61,6 +87,12 @@ class ChainOptions:
             rich_help_panel=_PANEL,
         ),
     ] = None
+
+    def connect(self, *, stop: threading.Event | None = None) -> ChainNode:
+        """The chain behind all nodes that are named. Raises ChainUnavailable, WrongChain."""
+        from tiebreak.chain.several import connect_all
+
+        return connect_all(self.chain or [DEFAULT_CHAIN], confirmations=self.confirmations or 0, stop=stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +109,7 @@ class ContractOptions(ChainOptions):
         ),
     ] = None
 
-    def open_game(self, signer: LocalAccount | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
+    def open_game(self, signer: Key | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
         """The contract, checked to be this version's; with a signer it can be written to.
 
         Raises CommandError, ChainError."""
@@ -88,10 +120,10 @@ class ContractOptions(ChainOptions):
             )
         where = address(self.contract, "the contract")
         from tiebreak.chain.game import VerificationGame
-        from tiebreak.chain.node import DEVELOPMENT_CHAINS, connect
+        from tiebreak.chain.node import DEVELOPMENT_CHAINS
         from tiebreak.chain.sender import Sender
 
-        node = connect(self.chain, confirmations=self.confirmations or 0, stop=stop)
+        node = self.connect(stop=stop)
         if self.confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
             node.confirmations = DEFAULT_CONFIRMATIONS
         return VerificationGame.at(node, where, Sender(node, signer) if signer is not None else None)
@@ -102,6 +134,12 @@ class AccountOptions(ContractOptions):
     """The contract, and the account that writes to it."""
 
     keystore: Keystore = None
+    signer: RemoteSigner = None
+    signer_account: SignerAccount = None
+
+    def key(self, *, stop: threading.Event | None = None) -> Key:
+        """The key that signs. Raises AccountError, SignerError, CommandError."""
+        return key(self.keystore, self.signer, self.signer_account, stop=stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +171,25 @@ def address(text: str, what: str) -> ChecksumAddress:
     raise CommandError(f"{what} {text} is not an address of 0x and 40 hex digits: check it.")
 
 
+def key(
+    keystore: Path | None, signer: str | None, signer_account: str | None, *, stop: threading.Event | None = None
+) -> Key:
+    """The key that signs: a signer's, or the user's own. Raises AccountError, SignerError, CommandError."""
+    if signer is None:
+        if signer_account is not None:
+            raise WrongUsage("--signer-account names an account of a signer, and there is none: add --signer.")
+        return account(keystore)
+    if keystore is not None:
+        raise WrongUsage("a keystore and a signer are two keys: name one of them.")
+    from tiebreak.chain.remote_signer import connect_signer
+
+    return connect_signer(
+        signer, address(signer_account, "the signer's account") if signer_account is not None else None, stop=stop
+    )
+
+
 def account(keystore: Path | None) -> LocalAccount:
-    """The user's account. Raises AccountError."""
+    """The user's own account. Raises AccountError."""
     from tiebreak.chain.accounts import load_account
 
     def ask(text: str) -> str:

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import network, options
+from tiebreak.cli import options
 from tiebreak.cli.content import Retention
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
+from tiebreak.cli.spending import SpendingLimits
 from tiebreak.cli.terms import AcceptedTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eth_account.signers.local import LocalAccount
     from roundlog.training.options import RunOptions
 
     from tiebreak.chain.game import VerificationGame
+    from tiebreak.chain.signer import Key
     from tiebreak.operation.watchman import Watchman
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.notices import Notify, OnLook
@@ -96,6 +97,7 @@ def run_trainer(
     accepted: AcceptedTerms,
     retention: Retention = None,
     computing: options.Computing,
+    spending: SpendingLimits,
     pace: Pace,
     operation: Operation,
     party: PartyOptions,
@@ -115,7 +117,7 @@ def run_trainer(
         return role(job) if job is not None else JobFollower(context, "trainer", lambda number, _: role(number))
 
     computing.use_threads()
-    setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options())
+    setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(), spending)
     play("trainer", setup, make, pace.poll, json, pace.heartbeat, operation, retention)
 
 
@@ -138,6 +140,7 @@ def run_auditor(
     micro_batches: options.MicroBatches = 1,
     retention: Retention = None,
     computing: options.Computing,
+    spending: SpendingLimits,
     pace: Pace,
     operation: Operation,
     party: PartyOptions,
@@ -157,7 +160,7 @@ def run_auditor(
         return role(job) if job is not None else JobFollower(context, "auditor", lambda number, _: role(number))
 
     computing.use_threads()
-    setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches))
+    setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches), spending)
     play("auditor", setup, make, pace.poll, json, pace.heartbeat, operation, retention)
 
 
@@ -196,17 +199,19 @@ class RoleSetup:
         max_memory: int,
         policy: Policy | None = None,
         options: RunOptions | None = None,
+        spending: SpendingLimits | None = None,
     ) -> None:
+        self._spending = spending or SpendingLimits()
         self._party, self._policy = party, policy
         self._max_memory, self._options = max_memory, options
         self.stop = threading.Event()
         """Set it, and everything that waits here ends: for the chain, the store, the next look."""
-        self._opened: tuple[VerificationGame, LocalAccount] | None = None
+        self._opened: tuple[VerificationGame, Key] | None = None
 
-    def contract(self) -> tuple[VerificationGame, LocalAccount]:
+    def contract(self) -> tuple[VerificationGame, Key]:
         """The contract, and the account that writes to it. Raises CommandError, ChainError."""
         if self._opened is None:
-            signer = network.account(self._party.keystore)
+            signer = self._party.key(stop=self.stop)
             self._opened = self._party.open_game(signer, stop=self.stop), signer
         return self._opened
 
@@ -237,7 +242,11 @@ class RoleSetup:
             store=Custody(store, directory),
             directory=directory,
             engine=Engine() if self._options is None else Engine(options=self._options),
-            limits=RoleLimits(memory_bytes=min(self._max_memory, usable_memory())),
+            limits=RoleLimits(
+                memory_bytes=min(self._max_memory, usable_memory()),
+                wei_per_day=self._spending.spend_per_day,
+                wei_per_job=self._spending.spend_per_job,
+            ),
             policy=self._policy or Policy(),
             notify=notify,
             on_look=on_look or unseen,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tiebreak.chain import events
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.events import Event
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import Receipt
 from tiebreak.chain.posted import last_block_before
 from tiebreak.chain.records import Finding, JobView, Level, Side
 from tiebreak.dashboard import showing

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tiebreak.chain.blocks import Block
 from tiebreak.chain.errors import ChainError, printable
-from tiebreak.chain.node import DEVELOPMENT_CHAINS, Block, ChainNode
+from tiebreak.chain.node import DEVELOPMENT_CHAINS, ChainNode
 from tiebreak.dashboard.showing import span
 
 LAG = 300

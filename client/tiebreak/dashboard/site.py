@@ -31,6 +31,15 @@ _HISTORY_PATIENCE = 2.5
 
 
 @dataclass(frozen=True, slots=True)
+class Attestation:
+    """An attestation as it is shown: its auditor, the number of its block, and what stands behind it."""
+
+    auditor: str
+    block: int
+    facts: list[showing.Fact]
+
+
+@dataclass(frozen=True, slots=True)
 class SideClock:
     """One side's clock as it is shown. Seconds; `deadline` 0: it stands."""
 
@@ -123,7 +132,7 @@ class Site:
             "claim": self._claim(job.claim),
             "files": showing.content("files", job.job_cid),
             "agrees": self.replays.claim(job),
-            "attested": attested,
+            "attested": [self._attestation(one, job) for one in attested],
             "attested_note": note,
             "games": [self._game_row(one, game, sight) for one, game in read.value.games],
             "curve": self.local.curve(job),
@@ -202,6 +211,15 @@ class Site:
             return [], f"Who has attested cannot be read: {showing.bounded(str(error), 300)}"
         left = len(shown.value) - ATTESTATIONS
         return shown.value[:ATTESTATIONS], f"and {left:,} more" if left > 0 else shown.trouble
+
+    @staticmethod
+    def _attestation(event: Attested, job: JobView) -> Attestation:
+        """Its bond, and the addresses by which its auditor serves log and model, where the job asks for them."""
+        given = [(name, getattr(event, f"{name}_cid")) for name in ("log", "model")]
+        facts = [showing.content(name, cid) for name, cid in given if cid]
+        if job.terms.attestations_needed:
+            facts.insert(0, showing.fact("attestation_bond", job.terms.attestation_bond, words="bond"))
+        return Attestation(event.auditor, event.block, facts)
 
     @staticmethod
     def _claim(claim: ClaimView) -> list[showing.Fact]:

@@ -32,6 +32,8 @@ class Cause(StrEnum):
     CLOCK_HALF_GONE = "clock-half-gone"
     REFEREE_CALLED = "referee-called"
     CHAIN_UNREACHABLE = "chain-unreachable"
+    NODES_DISAGREE = "nodes-disagree"
+    NODE_MISSING = "node-missing"
     STORE_UNREACHABLE = "store-unreachable"
     DISK_NEARLY_FULL = "disk-nearly-full"
     ROLE_STUCK = "role-stuck"
@@ -163,6 +165,21 @@ def _conditions(now: Situation) -> Iterator[_Condition]:
         text=now.chain_error or "the chain answers",
         holds=None if now.chain_error is None else now.chain_error != "",
         is_well=None if now.chain_error is None else now.chain_error == "",
+        hold=OUTAGE_SECONDS,
+    )
+    accord = now.accord
+    wait = "no new bond is paid until they agree" if accord.undecided else "more than half are believed"
+    yield _Condition(
+        cause=Cause.NODES_DISAGREE,
+        text=f"{accord.contradiction}: {wait}" if accord.contradiction else "the nodes agree",
+        holds=bool(accord.contradiction),
+        is_well=not accord.contradiction,
+    )
+    yield _Condition(
+        cause=Cause.NODE_MISSING,
+        text="; ".join(accord.missing) or "all nodes answer",
+        holds=bool(accord.missing),
+        is_well=not accord.missing,
         hold=OUTAGE_SECONDS,
     )
     yield _Condition(

@@ -35,6 +35,10 @@ class Metrics:
         self._block = gauge("chain_block", "Number of the newest block seen")
         self._chain_time = gauge("chain_timestamp_seconds", "Time of the newest block seen, in seconds since 1970")
         self._chain_up = gauge("chain_reachable", "Whether the last look reached the chain")
+        self._disagree = gauge(
+            "nodes_disagree", "1 while the chain's nodes contradict each other, 2 without a majority"
+        )
+        self._missing = gauge("nodes_missing", "Nodes of the chain that do not answer, or lag behind the others")
         self._store_up = gauge("store_reachable", "Whether the content store answers")
         self._balance = gauge("balance_ether", "Balance of the account")
         self._needed = gauge("needed_ether", "Gas that the account's disputes may take, and one at least")
@@ -92,6 +96,8 @@ class Metrics:
         probe = now.probe
         if now.chain_error is not None:
             self._chain_up.set(not now.chain_error)
+        self._disagree.set((2 if now.accord.undecided else 1) if now.accord.contradiction else 0)
+        self._missing.set(len(now.accord.missing))
         if now.look is not None:
             self._stake.set(now.look.progress.stake / _ETHER)
             due = now.look.progress.deadline

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.chain.accord import ALONE, Accord
 from tiebreak.chain.records import GameView, JobView, Phase, Side
 from tiebreak.roles.notices import Look
 
@@ -37,7 +38,7 @@ class Probe:
 class Situation:
     """The situation. `at`: seconds of this machine's steady clock. `looked_at`: when the role last ended a look, with
     success or without; None before the first. `chain_error`: why the chain cannot be read; empty if it can, None if it
-    was not tried yet."""
+    was not tried yet. `accord`: of the chain's nodes, at the last look."""
 
     at: float
     started_at: float
@@ -46,6 +47,7 @@ class Situation:
     look: Look | None = None
     games: tuple[GameState, ...] = ()
     probe: Probe = Probe()
+    accord: Accord = ALONE
 
 
 def games_of(

@@ -80,9 +80,10 @@ class Watchman:
     def look(self, look: Look) -> None:
         """Takes in a look of the role; called in the role's thread, and waits for nobody."""
         error = look.outage
-        games = self._now.games
+        games, accord = self._now.games, self._now.accord
         head = None
         if self._context is not None:
+            accord = self._context.contract.node.accord
             head = self._context.desk.watch.head
             if error is None:
                 jobs, views = self._context.desk.watch.at_hand()
@@ -90,7 +91,12 @@ class Watchman:
         chain_error = sentence(error) if isinstance(error, ChainError) else ""
         with self._lock:
             self._now = replace(
-                self._now, looked_at=self._clock(), look=look, chain_error=printable(chain_error), games=games
+                self._now,
+                looked_at=self._clock(),
+                look=look,
+                chain_error=printable(chain_error),
+                games=games,
+                accord=accord,
             )
         if self._metrics is not None:
             block, timestamp = (None, None) if head is None else (head.number, head.timestamp)

@@ -17,6 +17,7 @@ from tiebreak.roles.desk import Desk
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
 from tiebreak.roles.policy import Policy
+from tiebreak.roles.spending import Spending
 from tiebreak.roles.workshop import Threads, Workshop
 from tiebreak.store import ContentStore
 
@@ -32,6 +33,9 @@ class RoleLimits:
     memory_bytes: int = field(default_factory=usable_memory)
     """States, data and intermediate values of one job. By default the usable memory of this machine: the system ends a
     process that takes more, and with it the defence of every other job."""
+    wei_per_day: int | None = None
+    """Wei put into new undertakings in 24 hours: bonds and their gas. None: any. What was begun is never held back."""
+    wei_per_job: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,9 @@ class RoleContext:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "desk", self.make_desk(self.contract, self.sender))
+        place = f"{self.contract.node.chain_id}-{self.contract.address}"
+        most = {"per_day": self.limits.wei_per_day, "per_job": self.limits.wei_per_job}
+        self.desk.spending = Spending(self.directory, place, **most)
 
     @property
     def address(self) -> ChecksumAddress:

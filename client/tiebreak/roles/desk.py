@@ -6,23 +6,27 @@ reads their results.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from eth_typing import ChecksumAddress
 
+from tiebreak.chain.accord import UNDERTAKINGS
 from tiebreak.chain.batch import MoveBatches, NamedCall
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.code import is_adjudicator
-from tiebreak.chain.errors import ChainError, ContractError, RpcRefused
+from tiebreak.chain.errors import ChainError, ContractError, NodesDisagree, RpcRefused
 from tiebreak.chain.events import JobPosted
 from tiebreak.chain.flight import Sent, purpose_of
 from tiebreak.chain.funds import Funds, funds
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import DEVELOPMENT_CHAINS, Receipt
+from tiebreak.chain.node import DEVELOPMENT_CHAINS
 from tiebreak.chain.pace import block_time
 from tiebreak.chain.records import GameView, JobView
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.watch import ContractWatch, News
+from tiebreak.roles.spending import UNDERTAKING_GAS, Spending, SpendingLimit
 
 SLOWEST_BLOCKS = 30.0
 _SLOWEST_ON_DEMAND = 12.0
@@ -72,6 +76,9 @@ class Desk:
         self._funds_at = 0.0
         self._adjudicators: set[ChecksumAddress] = set()
         self._orders: dict[str, Order] = {}
+        self.spending: Spending | None = None
+        """What is put into new undertakings; None: nobody counts it."""
+        self._held: SpendingLimit | None = None
         self._under_way: list[_Parcel] = []
         self._jobs = 0
         self._jobs_asked_at: int | None = None
@@ -98,7 +105,7 @@ class Desk:
         """Number of jobs ever posted."""
         head = self.watch.head
         assert head is not None, "look first"
-        if self._jobs_asked_at is None or head.number >= self._jobs_asked_at + _ALL_JOBS_AFTER:
+        if self._jobs_asked_at is None or not 0 <= head.number - self._jobs_asked_at < _ALL_JOBS_AFTER:
             self._jobs, self._jobs_asked_at = self.contract.job_count(), head.number
         return self._jobs
 
@@ -148,12 +155,61 @@ class Desk:
     # Sending.
 
     def put(self, order: Order) -> bool:
-        """Takes an order for the next `flush`. False if an order with the same name is under way."""
+        """Takes an order for the next `flush`. False if an order with the same name is under way, or if it begins
+        something while the nodes contradict each other or a limit on spending is reached; `failed` is called then."""
         name = order.purpose or purpose_of(self.contract.address, self.contract.encode(order.call), order.value)
         if name in self._orders or any(name in parcel.orders for parcel in self._under_way):
             return False
+        try:
+            self._begin(name, order)
+        except (NodesDisagree, SpendingLimit) as error:
+            order.failed(error)
+            return False
         self._orders[name] = order
         return True
+
+    def _begin(self, name: str, order: Order) -> None:
+        """Puts a new undertaking on record. Raises NodesDisagree, SpendingLimit if it has to wait."""
+        if order.call.function not in UNDERTAKINGS:
+            return
+        self.contract.node.accord.require(order.call.function)
+        if self.spending is not None:
+            job = int(str(order.call.arguments[0]))
+            self.require_allowed(job, order.value, name=name)
+            self.spending.enter(name, job, self._cost(order.value), self._now())
+
+    def require_allowed(self, job: int, bond: int, *, name: str | None = None) -> None:
+        """Raises SpendingLimit if a limit does not allow a new undertaking in a job, with a bond of so many wei."""
+        if self.spending is None:
+            return
+        try:
+            self.spending.require(name, job, self._cost(bond), self._now())
+        except SpendingLimit as error:
+            self._held = error
+            raise
+
+    def held(self) -> SpendingLimit | None:
+        """What a limit has held back since the last call; None if nothing."""
+        held, self._held = self._held, None
+        return held
+
+    def _cost(self, value: int) -> int:
+        """Wei that an undertaking takes, reckoned high."""
+        return value + UNDERTAKING_GAS * (0 if self._funds is None else self._funds.price)
+
+    def _now(self) -> int:
+        head = self.watch.head
+        return max(self.watch.now(), 0 if head is None else head.timestamp)
+
+    def _settle(self, name: str, order: Order, wei: int | None) -> None:
+        """Takes in what an undertaking has come to; None: it was not sent."""
+        if order.call.function not in UNDERTAKINGS or self.spending is None:
+            return
+        with contextlib.suppress(SpendingLimit):  # the disk is full: the higher amount stays
+            if wei is None:
+                self.spending.cancel(name)
+            else:
+                self.spending.settle(name, wei)
 
     def flush(self) -> bool:
         """Sends all orders. True if one of them is mined already, so that another look is worth it."""
@@ -176,8 +232,10 @@ class Desk:
         try:
             return self._sender.submit(self.contract.address, data, value=order.value, purpose=name)
         except RpcRefused as error:
+            self._settle(name, order, None)
             order.failed(error if error.data is None else self.contract.explain(error.data))
         except ChainError as error:
+            self._settle(name, order, None)
             order.failed(error)
         return None
 
@@ -188,11 +246,13 @@ class Desk:
         try:
             answers = self._batches.submit([NamedCall(order.call, name) for name, order in moves.items()])
         except ChainError as error:
-            for order in moves.values():
+            for name, order in moves.items():
+                self._settle(name, order, None)
                 order.failed(error)
             return
         for answer in answers:
             if answer.error is not None:
+                self._settle(answer.move.purpose, moves[answer.move.purpose], None)
                 moves[answer.move.purpose].failed(answer.error)
             elif answer.sent is not None:
                 yield answer.move.purpose, answer.sent
@@ -208,7 +268,9 @@ class Desk:
             if receipt is None and error is None:
                 continue
             self._under_way.remove(parcel)
-            for order in parcel.orders.values():
+            for name, order in parcel.orders.items():
+                if receipt is not None:
+                    self._settle(name, order, receipt.fee + (order.value if receipt.succeeded else 0))
                 if receipt is not None and receipt.succeeded:
                     mined = True
                     order.sent(receipt)

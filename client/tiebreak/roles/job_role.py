@@ -20,6 +20,7 @@ from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.role import OUTAGES, Role, sentence
+from tiebreak.roles.spending import SpendingLimit
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, step_seconds
 from tiebreak.roles.workshop import Errand, Interrupted, Lane
 
@@ -120,6 +121,9 @@ class JobRole(Role):
         """Ends the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
         is owed."""
         self._leaves = True
+        if self.context.contract.node.accord.undecided:
+            self._ending.clear()  # a node may have made the reason up
+            return Progress(working=True, state=f"{why}, if the chain's nodes agree")
         if self.context.desk.is_busy or self.withdraw():
             return Progress(working=True, state=why)
         if not self._ending.seen(why, self.newest_block()):
@@ -298,9 +302,14 @@ class JobRole(Role):
             raise Refused(objection)
 
     def missing_funds(self, bond: int) -> str | None:
-        """The funds that this account lacks for a bond and the gas of a whole dispute, in one sentence; None if it
-        lacks none."""
+        """The funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending that
+        forbids the bond, in one sentence; None if there is neither."""
         found = self.context.desk.funds(bond, self.context.clock())
+        try:
+            self.context.desk.require_allowed(self.job, bond)
+        except SpendingLimit as error:
+            self.notify_job(What.WARNING, str(error))
+            return str(error)
         if not found.missing:
             return None
         self.notify_job(What.WARNING, found.sentence)

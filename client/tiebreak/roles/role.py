@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from tiebreak.amounts import in_ether, in_time
+from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.errors import AccountError, ChainError, ContractError
 from tiebreak.chain.game import Call
-from tiebreak.chain.node import Receipt
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order
 from tiebreak.roles.notices import Look, Notice, Progress, Warnings, What
@@ -49,6 +49,10 @@ class Role(ABC):
         desk = self.context.desk
         desk.look()
         progress = self.look()
+        if (held := desk.held()) is not None:
+            # One job of many may be held back: the others' next instant counts if it is earlier.
+            until = min((one for one in (held.until, progress.until) if one is not None), default=None)
+            progress = replace(progress, until=until)
         return replace(progress, acted=desk.flush() or progress.acted, working=progress.working or desk.is_busy)
 
     def run(self, *, poll: float = 1.0, heartbeat: float = 60.0) -> Progress:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from tiebreak.chain.accord import Accord
 from tiebreak.operation.metrics import Metrics
 from tiebreak.operation.situation import Probe, Situation
 from tiebreak.roles.notices import Look, Progress
@@ -84,6 +85,8 @@ TROUBLES: dict[str, Values] = {
     "TiebreakFundsLow": {"tiebreak_balance_ether": 0.0999},
     "TiebreakChainUnreachable": {"tiebreak_chain_reachable": 0},
     "TiebreakChainStalled": {"tiebreak_chain_timestamp_seconds": NOW - 601},
+    "TiebreakNodesDisagree": {"tiebreak_nodes_disagree": 1},
+    "TiebreakNodeMissing": {"tiebreak_nodes_missing": 1},
     "TiebreakStoreUnreachable": {"tiebreak_store_reachable": 0},
     "TiebreakRefereeCalled": {"tiebreak_games_with_referee": 1},
     "TiebreakDiskNearlyFull": {"tiebreak_disk_free_bytes": (2 << 30) - 1},
@@ -104,6 +107,25 @@ def test_a_trouble_makes_its_rule_fire_and_no_other(name: str) -> None:
     assert set(TROUBLES[name]) <= set(well), "a metric that nobody serves"
     firing = [one for one, rule in RULES.items() if fires(rule["expr"], well | TROUBLES[name], well)]
     assert firing == [name]
+
+
+@pytest.mark.parametrize(
+    ("accord", "shown"),
+    [
+        (Accord(nodes=2), {"tiebreak_nodes_disagree": 0.0, "tiebreak_nodes_missing": 0.0}),
+        (Accord(nodes=3, contradiction="x"), {"tiebreak_nodes_disagree": 1.0, "tiebreak_nodes_missing": 0.0}),
+        (
+            Accord(nodes=3, contradiction="x", undecided=True, missing=("a", "b")),
+            {"tiebreak_nodes_disagree": 2.0, "tiebreak_nodes_missing": 2.0},
+        ),
+    ],
+)
+def test_the_nodes_accord_is_served(accord: Accord, shown: Values) -> None:
+    metrics = Metrics("trainer")
+    metrics.show(Situation(at=1.0, started_at=0.0, accord=accord), {}, 0)
+    families = text_string_to_metric_families(metrics.text().decode())
+    served = {one.name: one.value for family in families for one in family.samples if not one.labels}
+    assert {name: served[name] for name in shown} == shown
 
 
 def test_a_month_without_trouble_stays_quiet() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.chain.node import Receipt
+from tiebreak.chain.blocks import Receipt
 from tiebreak.operation.alarms import Cause
 from tiebreak.operation.endpoint import Endpoint
 from tiebreak.operation.metrics import CONTENT_TYPE, Metrics

@@ -139,7 +139,7 @@ class Broken(Role):
 
 def test_a_role_that_ends_by_an_error_leaves_no_work_behind(workshop: Threads) -> None:
     """Whoever runs a role in a longer process would be left with a training that nobody waits for."""
-    desk = SimpleNamespace(look=lambda: None, flush=lambda: False, is_busy=False)
+    desk = SimpleNamespace(look=lambda: None, flush=lambda: False, held=lambda: None, is_busy=False)
     contract = SimpleNamespace(node=SimpleNamespace(stop=None))
     context = SimpleNamespace(
         contract=contract, desk=desk, workshop=workshop, notify=ignore, on_look=ignore, clock=time.monotonic

@@ -1,0 +1,165 @@
+"""Spending: what an account has put into new undertakings, on disk, and the limits on it by day and by job.
+
+Limits hold back what begins something (`tiebreak.chain.accord.UNDERTAKINGS`) and nothing else: a move in a live game,
+the opening of a seal or an appeal that is not made costs more than it saves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from roundlog.storage import StorageError, read_record, write_record
+
+from tiebreak.amounts import in_ether
+from tiebreak.chain.errors import ChainError
+
+DAY = 86_400
+"""Seconds of a day: the last 24 hours by the chain's clock, whenever they begin."""
+
+UNDERTAKING_GAS = 600_000
+"""Gas that a new undertaking is reckoned with until it is paid; the dearest takes 433,212 (docs/operating.md)."""
+
+_MOST_BYTES = 64 << 20
+
+
+class SpendingLimit(ChainError):
+    """A limit on spending holds an undertaking back. `until`: the instant (chain time) from which it may be paid; None
+    if no time makes it possible."""
+
+    def __init__(self, text: str, until: int | None = None) -> None:
+        self.until = until
+        super().__init__(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Payment:
+    """One undertaking. `at`: chain time; `wei`: value and fee; `settled`: whether that is what it came to."""
+
+    job: str
+    at: int
+    wei: int
+    settled: bool
+
+
+class Spending:
+    """The payments of one account, kept in `directory`/spending.json from one process to the next.
+
+    `per_day`, `per_job`: the most wei; None: any. `place`: chain and contract, whose jobs are counted apart."""
+
+    def __init__(self, directory: Path, place: str, *, per_day: int | None = None, per_job: int | None = None) -> None:
+        self._path = directory / "spending.json"
+        self._place = place
+        self._per_day, self._per_job = per_day, per_job
+        self._payments: dict[str, _Payment] | None = None
+        self._earlier: dict[str, int] = {}
+        """Wei by job, of payments that were settled more than a day ago."""
+
+    def require(self, name: str | None, job: int, wei: int, now: int) -> None:
+        """Raises SpendingLimit if a payment of `wei` for a job is more than a limit allows now; never for one that was
+        entered under that name before. name: None for one that is only thought of."""
+        if self._per_day is None and self._per_job is None:
+            return
+        payments, place = self._read(), self._job(job)
+        if name in payments or (name is None and any(not one.settled for one in payments.values() if one.job == place)):
+            return
+        spent = self._earlier.get(place, 0) + sum(one.wei for one in payments.values() if one.job == place)
+        if self._per_job is not None and spent + wei > self._per_job:
+            raise SpendingLimit(
+                f"--spend-per-job {in_ether(self._per_job)} does not allow another undertaking in job {job} (spent: "
+                f"{in_ether(spent)}): raise it, or leave the job alone"
+            )
+        if self._per_day is not None:
+            self._require_day(self._per_day, list(payments.values()), wei, now)
+
+    def enter(self, name: str, job: int, wei: int, now: int) -> None:
+        """Remembers a payment before it is signed. Raises SpendingLimit if that cannot be put on record."""
+        payments = self._read()
+        if name not in payments:
+            payments[name] = _Payment(self._job(job), now, wei, settled=False)
+            self._forget_old(now)
+            self._write()
+
+    def settle(self, name: str, wei: int) -> None:
+        """Takes in what a payment has come to."""
+        payments = self._read()
+        if (known := payments.get(name)) is not None and not known.settled:
+            payments[name] = _Payment(known.job, known.at, wei, settled=True)
+            self._write()
+
+    def cancel(self, name: str) -> None:
+        """Forgets a payment that was not sent."""
+        payments = self._read()
+        if (known := payments.get(name)) is not None and not known.settled:
+            del payments[name]
+            self._write()
+
+    def last_day(self, now: int) -> int:
+        """Wei of the last 24 hours."""
+        return sum(one.wei for one in self._read().values() if one.at > now - DAY)
+
+    def _require_day(self, most: int, payments: list[_Payment], wei: int, now: int) -> None:
+        recent = sorted((one for one in payments if one.at > now - DAY), key=lambda one: one.at)
+        spent = sum(one.wei for one in recent)
+        if spent + wei <= most:
+            return
+        if wei > most:
+            raise SpendingLimit(
+                f"one undertaking costs more than --spend-per-day {in_ether(most)} allows: raise it, or ask for jobs "
+                "with lower bonds (--most-bond)"
+            )
+        left = spent
+        for one in recent:
+            left -= one.wei
+            if left + wei <= most:
+                until = one.at + DAY
+                when = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+                raise SpendingLimit(
+                    f"--spend-per-day {in_ether(most)} is reached ({in_ether(spent)} in 24 hours): nothing new is "
+                    f"begun until {when}, and all that was begun goes on",
+                    until,
+                )
+
+    def _job(self, job: int) -> str:
+        return f"{self._place} {job}"
+
+    def _forget_old(self, now: int) -> None:
+        assert self._payments is not None
+        for name, one in list(self._payments.items()):
+            if one.settled and one.at <= now - DAY:
+                self._earlier[one.job] = self._earlier.get(one.job, 0) + one.wei
+                del self._payments[name]
+
+    def _read(self) -> dict[str, _Payment]:
+        if self._payments is not None:
+            return self._payments
+        payments: dict[str, _Payment] = {}
+        try:
+            if self._path.exists():
+                record = read_record(self._path, _MOST_BYTES)
+                for name, (job, at, wei, settled) in record["payments"].items():
+                    payments[name] = _Payment(str(job), int(at), int(wei), bool(settled))
+                self._earlier = {str(job): int(wei) for job, wei in record["earlier"].items()}
+        except (StorageError, OSError) as error:
+            raise self._unusable(str(error)) from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._unusable("it is not what was written there") from error
+        self._payments = payments
+        return payments
+
+    def _write(self) -> None:
+        assert self._payments is not None
+        payments = {name: [one.job, one.at, str(one.wei), one.settled] for name, one in self._payments.items()}
+        earlier = {job: str(wei) for job, wei in self._earlier.items()}
+        try:
+            write_record(self._path, {"payments": payments, "earlier": earlier})
+        except (StorageError, OSError) as error:
+            self._payments = None  # read again: what is not on disk would be forgotten by the next process
+            raise self._unusable(str(error)) from error
+
+    def _unusable(self, why: str) -> SpendingLimit:
+        return SpendingLimit(
+            f"the record of what was spent, {self._path}, cannot be used ({why}), so that nothing new is begun: make "
+            "room, or move it away if a day has passed since the last bond"
+        )

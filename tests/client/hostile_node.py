@@ -1,0 +1,90 @@
+"""Nodes that lie, lag, fork, drop and swallow: transports in front of a good one, and nodes that have blocks only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from eth_utils.crypto import keccak
+from tiebreak.chain.errors import ChainUnavailable, RpcRefused
+from tiebreak.chain.transport import Transport
+
+Lie = Callable[[list[Any], Any], Any]
+"""From the parameters and the true answer to what is said."""
+
+
+class HostileNode:
+    """A node that says what its owner wants. `lies`: by method. `lag`: blocks that it has not seen. `away`, `seconds`:
+    whether, and after how long, it answers. `swallows`: whether it says yes to transactions and drops them."""
+
+    def __init__(self, good: Transport, name: str = "the liar") -> None:
+        self.good, self.name = good, name
+        self.lies: dict[str, Lie] = {}
+        self.lag = 0
+        self.away = False
+        self.seconds = 0.0
+        self.swallows = False
+        self.asked: list[str] = []
+
+    def request(self, method: str, params: list[Any]) -> object:
+        self.asked.append(method)
+        if self.away:
+            raise ChainUnavailable(f"no usable answer from the chain at {self.name} to {method}: start the node.")
+        if self.seconds:
+            time.sleep(self.seconds)
+        if method == "eth_sendRawTransaction" and self.swallows:
+            return "0x" + keccak(bytes.fromhex(params[0][2:])).hex()
+        true = self._behind(method, params) if self.lag else self.good.request(method, params)
+        return self.lies[method](params, true) if method in self.lies else true
+
+    def _behind(self, method: str, params: list[Any]) -> object:
+        head = int(self._number(self.good.request("eth_getBlockByNumber", ["latest", False])), 16) - self.lag
+        if method == "eth_getBlockByNumber":
+            wanted = head if params[0] in ("latest", "pending") else int(params[0], 16)
+            return self.good.request(method, [hex(max(0, wanted)), False]) if wanted <= head else None
+        if method in ("eth_call", "eth_getTransactionCount", "eth_getCode", "eth_getBalance"):
+            if params[1] in ("latest", "pending"):
+                return self.good.request(method, [params[0], hex(max(0, head))])
+            if int(params[1], 16) > head:
+                raise RpcRefused(method, -32000, "header not found")
+        true = self.good.request(method, params)
+        if method == "eth_getTransactionReceipt" and true and int(self._number(true, "blockNumber"), 16) > head:
+            return None
+        return true
+
+    @staticmethod
+    def _number(record: object, name: str = "number") -> str:
+        assert isinstance(record, dict)
+        return str(record[name])
+
+
+class BlockNode:
+    """A node that knows blocks and nothing else: one every twelve seconds from 1,700,000,000 on. From block `forks` on
+    they are those of `branch`."""
+
+    def __init__(self, name: str, height: int, *, forks: int | None = None, branch: str = "other") -> None:
+        self.name, self.height, self.forks, self.branch = name, height, forks, branch
+        self.chain_id = 1
+        self.away = False
+
+    @staticmethod
+    def time_of(number: int) -> int:
+        return 1_700_000_000 + 12 * number
+
+    def request(self, method: str, params: list[Any]) -> object:
+        if self.away:
+            raise ChainUnavailable(f"{self.name} does not answer")
+        if method == "eth_chainId":
+            return hex(self.chain_id)
+        assert method == "eth_getBlockByNumber", method
+        number = self.height if params[0] == "latest" else int(params[0], 16)
+        if number > self.height:
+            return None
+        branch = self.branch if self.forks is not None and number >= self.forks else "main"
+        return {
+            "number": hex(number),
+            "hash": "0x" + keccak(f"{branch} {number}".encode()).hex(),
+            "timestamp": hex(self.time_of(number)),
+            "baseFeePerGas": "0x7",
+        }

@@ -1,0 +1,170 @@
+"""Limits on spending: what counts, what is held back and until when, and what a restart knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from disputes import Cast, Run
+from tiebreak.chain.accord import UNDERTAKINGS
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.blocks import Receipt
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.errors import ChainError
+from tiebreak.chain.game import Call, VerificationGame
+from tiebreak.chain.node import ChainNode
+from tiebreak.chain.sender import Sender
+from tiebreak.roles.desk import Desk, Order
+from tiebreak.roles.spending import DAY, Spending, SpendingLimit
+
+START = 1_700_000_000
+
+
+def spending(place: Path, per_day: int | None = 100, per_job: int | None = None) -> Spending:
+    return Spending(place, "31337-0xcc", per_day=per_day, per_job=per_job)
+
+
+def pay(book: Spending, name: str, job: int, wei: int, now: int, came_to: int | None = None) -> None:
+    book.require(name, job, wei, now)
+    book.enter(name, job, wei, now)
+    book.settle(name, wei if came_to is None else came_to)
+
+
+def test_a_day_is_the_last_24_hours(tmp_path: Path) -> None:
+    book = spending(tmp_path)
+    pay(book, "one", 1, 60, START)
+    pay(book, "two", 2, 40, START + 3600)
+    with pytest.raises(SpendingLimit, match="until 2023-11-15 22:13:20 UTC") as caught:
+        book.require("three", 3, 50, START + 7200)
+    assert caught.value.until == START + DAY
+    with pytest.raises(SpendingLimit) as caught:
+        book.require("three", 3, 70, START + 7200)
+    assert caught.value.until == START + 3600 + DAY
+    with pytest.raises(SpendingLimit):
+        book.require("three", 3, 50, START + DAY - 1)
+    pay(book, "three", 3, 50, START + DAY)
+    assert book.last_day(START + DAY) == 90
+
+
+def test_what_no_day_allows_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(SpendingLimit, match=r"costs more than --spend-per-day 100 wei allows") as caught:
+        spending(tmp_path).require("one", 1, 101, START)
+    assert caught.value.until is None
+
+
+def test_a_job_has_its_own_limit_for_good(tmp_path: Path) -> None:
+    book = spending(tmp_path, None, 100)
+    pay(book, "one", 1, 60, START)
+    for now in (START + 1, START + 100 * DAY):
+        with pytest.raises(SpendingLimit, match=r"--spend-per-job 100 wei .* in job 1 \(spent: 60 wei\)"):
+            spending(tmp_path, None, 100).require("two", 1, 50, now)
+        spending(tmp_path, None, 100).require("two", 2, 50, now)
+        pay(book, f"another {now}", 3, 1, now)
+    Spending(tmp_path, "31337-0xdd", per_job=100).require("two", 1, 50, START + 1)
+
+
+def test_a_restart_knows_what_was_spent_also_without_a_limit(tmp_path: Path) -> None:
+    pay(spending(tmp_path, None), "one", 1, 90, START, came_to=80)
+    with pytest.raises(SpendingLimit):
+        spending(tmp_path).require("two", 2, 30, START + 5)
+    spending(tmp_path).require("two", 2, 20, START + 5)
+
+
+def test_a_payment_counts_once_whatever_repeats_it(tmp_path: Path) -> None:
+    book = spending(tmp_path)
+    for _ in range(5):
+        book.require("one", 1, 90, START)
+        book.enter("one", 1, 90, START)
+    assert book.last_day(START) == 90
+    book.require(None, 1, 90, START)  # the same undertaking, thought of while it is under way
+    book.cancel("one")
+    assert book.last_day(START) == 0
+    pay(book, "one", 1, 90, START)
+    book.cancel("one")
+    assert book.last_day(START) == 90, "what a block has cannot be cancelled"
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"payments": {"x": [1]}, "earlier": {}}', b'{"payments": 3}'])
+def test_a_damaged_record_holds_new_bonds_back_in_one_sentence(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "spending.json").write_bytes(damage)
+    with pytest.raises(SpendingLimit, match=r"spending\.json, cannot be used .*: make room, or move it away"):
+        spending(tmp_path).require("one", 1, 1, START)
+
+
+def test_a_full_disk_holds_new_bonds_back(tmp_path: Path) -> None:
+    place = tmp_path / "gone" / "spending"
+    book = spending(place)
+    with pytest.raises(SpendingLimit, match="make room"):
+        book.enter("one", 1, 1, START)
+    place.mkdir(parents=True)
+    book.enter("one", 1, 1, START)
+    assert spending(place).last_day(START) == 1
+
+
+# At the desk.
+
+
+class Scene:
+    """An auditor's desk on a chain with two wrong claims."""
+
+    def __init__(self, place: Path, per_day: int) -> None:
+        self.chain = ChainNode(EmbeddedChain())
+        self.cast = Cast.on(self.chain)
+        self.jobs = [self.cast.post(), self.cast.post()]
+        for job in self.jobs:
+            self.cast.commit(job, Run.of(33))
+        self.root = Run.of().checkpoints.root
+        self.sender = Sender(self.chain, devnet_account(2), directory=place)
+        contract = VerificationGame(self.chain, self.cast.customer.address)
+        self.desk = Desk(contract, self.sender)
+        self.desk.spending = Spending(place, "x", per_day=per_day)
+        self.failed: list[ChainError] = []
+        self.sent: list[Receipt] = []
+
+    def challenge(self, job: int) -> Order:
+        seen = self.cast.customer.job(job)
+        call = Call.of("challenge", job, seen.spec_hash, seen.claim.checkpoint_root, self.root)
+        value = seen.terms.challenger_bond
+        return Order(call=call, sent=self.sent.append, failed=self.failed.append, value=value, purpose=f"{job}")
+
+
+def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, per_day=3 * 10**18 // 2)
+    scene.desk.look()
+    assert scene.desk.put(scene.challenge(scene.jobs[0]))
+    scene.desk.flush()
+    (receipt,) = scene.sent
+    assert scene.desk.spending is not None
+    assert scene.desk.spending.last_day(0) == 10**18 + receipt.fee
+    scene.desk.look()
+    assert not scene.desk.put(scene.challenge(scene.jobs[1]))
+    (error,) = scene.failed
+    assert isinstance(error, SpendingLimit)
+    held = scene.desk.held()
+    assert held is error and held.until is not None and scene.desk.held() is None
+    # The game goes on, whatever its moves cost.
+    for function in ("claimTimeout", "finalize", "withdraw", "appeal", "openAudit", "bisect"):
+        assert function not in UNDERTAKINGS
+    move = Order(call=Call.of("claimTimeout", 1), sent=scene.sent.append, failed=lambda _: None)
+    assert scene.desk.put(move)
+    # After a restart the same is known; a day later there is room.
+    again = Desk(scene.desk.contract, scene.sender)
+    again.spending = Spending(tmp_path, "x", per_day=3 * 10**18 // 2)
+    again.look()
+    with pytest.raises(SpendingLimit):
+        again.require_allowed(scene.jobs[1], 10**18)
+    scene.chain.advance_time(DAY)
+    again.look()
+    again.require_allowed(scene.jobs[1], 10**18)
+
+
+def test_what_the_contract_refuses_is_not_counted(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, per_day=10**19)
+    scene.desk.look()
+    wrong = scene.challenge(scene.jobs[0])
+    assert scene.desk.put(
+        Order(call=wrong.call, sent=scene.sent.append, failed=scene.failed.append, value=1, purpose="wrong")
+    )
+    scene.desk.flush()
+    assert scene.failed and not scene.sent
+    assert scene.desk.spending is not None and scene.desk.spending.last_day(0) == 0

@@ -1,0 +1,295 @@
+"""Signers in other processes: a real one signs, and a hostile one gets nothing past that was not asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import rlp
+from disputes import Cast, Run
+from eth_account import Account
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.devnet import find_anvil, start_devnet
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.errors import (
+    AccountError,
+    ChainUnavailable,
+    RpcRefused,
+    SignerRefused,
+    SignerUnavailable,
+    Stopped,
+    WrongSignature,
+)
+from tiebreak.chain.node import ChainNode, connect
+from tiebreak.chain.records import Outcome
+from tiebreak.chain.remote_signer import RemoteSigner, connect_signer
+from tiebreak.chain.rpc_server import RpcServer
+from tiebreak.chain.sender import Sender
+
+OWNER, STRANGER = devnet_account(1), devnet_account(2)
+ASKED: dict[str, Any] = {
+    "type": 2,
+    "chainId": 31337,
+    "nonce": 3,
+    "value": 10**17,
+    "data": b"\x12\x34",
+    "gas": 100_000,
+    "maxFeePerGas": 20 * 10**9,
+    "maxPriorityFeePerGas": 10**9,
+    "to": STRANGER.address,
+}
+
+
+class SomeSigner:
+    """A signer with `OWNER`'s key that signs what it is asked to, unless it is told to do otherwise. `clef`: whether it
+    speaks clef's external API."""
+
+    name = "http://signer:8550"
+
+    def __init__(self, *, clef: bool = False) -> None:
+        self.clef = clef
+        self.key = OWNER
+        self.accounts = [OWNER.address]
+        self.change: Callable[[dict[str, Any]], dict[str, Any]] = lambda transaction: transaction
+        self.bend: Callable[[bytes], object] = lambda raw: "0x" + raw.hex()
+        self.failure: Exception | None = None
+        self.asked = 0
+
+    def request(self, method: str, params: list[Any]) -> object:
+        if method == ("account_list" if self.clef else "eth_accounts"):
+            return self.accounts
+        if method != ("account_signTransaction" if self.clef else "eth_signTransaction"):
+            raise RpcRefused(method, -32601, "the method does not exist")
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+        asked = dict(params[0])
+        assert asked.pop("from") == OWNER.address
+        numbers = {"chainId", "nonce", "gas", "value", "maxFeePerGas", "maxPriorityFeePerGas", "type"}
+        wanted = {name: int(value, 16) if name in numbers else value for name, value in asked.items()}
+        raw = bytes(self.key.sign_transaction(self.change(wanted)).raw_transaction)
+        shown = self.bend(raw)
+        return {"raw": shown, "tx": {}} if self.clef else shown
+
+
+def remote(signer: SomeSigner, clock: Callable[[], float] = lambda: 0.0) -> RemoteSigner:
+    method = "account_signTransaction" if signer.clef else "eth_signTransaction"
+    return RemoteSigner(signer, OWNER.address, method, clock)
+
+
+@pytest.mark.parametrize("clef", [False, True], ids=["eth_signTransaction", "clef"])
+@pytest.mark.parametrize("changes", [{}, {"data": b""}, {"value": 0, "nonce": 0}, {"to": None}], ids=str)
+def test_what_a_signer_signs_is_what_the_key_itself_signs(clef: bool, changes: dict[str, Any]) -> None:
+    asked = {name: value for name, value in (ASKED | changes).items() if value is not None}
+    signed = remote(SomeSigner(clef=clef)).sign_transaction(asked)
+    own = OWNER.sign_transaction(asked)
+    assert (signed.hash, signed.raw_transaction) == (bytes(own.hash), bytes(own.raw_transaction))
+
+
+CHANGES: dict[str, Any] = {
+    "nonce": 4,
+    "value": 10**18,
+    "data": "0x1235",
+    "gas": 100_001,
+    "maxFeePerGas": 21 * 10**9,
+    "maxPriorityFeePerGas": 10**9 + 1,
+    "chainId": 1,
+    "to": devnet_account(3).address,
+    "accessList": [{"address": OWNER.address, "storageKeys": []}],
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_field_that_was_changed_is_refused_by_name(field: str) -> None:
+    signer = SomeSigner()
+    signer.change = lambda transaction: transaction | {field: CHANGES[field]}
+    shown = {
+        "maxFeePerGas": "fee",
+        "maxPriorityFeePerGas": "priority fee",
+        "gas": "gas limit",
+        "to": "receiver",
+        "chainId": "chain id",
+        "accessList": "access list",
+    }.get(field, field)
+    with pytest.raises(WrongSignature, match=rf"http://signer:8550 did not .* \(it has changed the {shown}\), and n"):
+        remote(signer).sign_transaction(ASKED)
+
+
+def _padded(raw: bytes) -> bytes:
+    """The same fields with a zero in front of the nonce, which a lax decoder would take for the same number."""
+    fields = rlp.decode(raw[1:])
+    return raw[:1] + bytes(rlp.encode([fields[0], b"\0" + fields[1], *fields[2:]]))
+
+
+def _without_signature(raw: bytes) -> bytes:
+    return raw[:1] + bytes(rlp.encode(rlp.decode(raw[1:])[:-3]))
+
+
+def _with(place: int, value: bytes) -> Callable[[bytes], bytes]:
+    return lambda raw: raw[:1] + rlp.encode([*(fields := rlp.decode(raw[1:]))[:place], value, *fields[place + 1 :]])
+
+
+BENT: dict[str, Callable[[bytes], object]] = {
+    "nothing": lambda raw: None,
+    "a number": lambda raw: 7,
+    "an empty text": lambda raw: "0x",
+    "no hex": lambda raw: "0xzz",
+    "half of it": lambda raw: "0x" + raw[: len(raw) // 2].hex(),
+    "more than it": lambda raw: "0x" + raw.hex() + "00",
+    "another type": lambda raw: "0x01" + raw[1:].hex(),
+    "a padded nonce": lambda raw: "0x" + _padded(raw).hex(),
+    "no signature": lambda raw: "0x" + _without_signature(raw).hex(),
+    "a signature of zeros": lambda raw: "0x" + _with(11, b"")(_with(10, b"")(raw)).hex(),
+    "a signature too long": lambda raw: "0x" + _with(10, b"\xff" * 40)(raw).hex(),
+    "the other parity": lambda raw: "0x" + _with(9, b"\x01" if rlp.decode(raw[1:])[9] == b"" else b"")(raw).hex(),
+    "a parity of 27": lambda raw: "0x" + _with(9, b"\x1b")(raw).hex(),
+    "a padded signature": lambda raw: "0x" + _with(10, b"\0" + rlp.decode(raw[1:])[10])(raw).hex(),
+    "a list for a signature": lambda raw: "0x" + (raw[:1] + rlp.encode([*rlp.decode(raw[1:])[:-1], []])).hex(),
+    "a list for a number": lambda raw: "0x" + (raw[:1] + rlp.encode([[], *rlp.decode(raw[1:])[1:]])).hex(),
+}
+
+
+@pytest.mark.parametrize("bent", BENT)
+@pytest.mark.parametrize("clef", [False, True], ids=["eth_signTransaction", "clef"])
+def test_bytes_that_are_something_else_are_refused(bent: str, clef: bool) -> None:
+    signer = SomeSigner(clef=clef)
+    signer.bend = BENT[bent]
+    with pytest.raises(WrongSignature, match=r"nothing was sent: find out why before you use it again\.$"):
+        remote(signer).sign_transaction(ASKED)
+
+
+def test_the_signature_of_another_account_is_refused() -> None:
+    signer = SomeSigner()
+    signer.key = STRANGER
+    with pytest.raises(WrongSignature, match=f"it has signed as {STRANGER.address}"):
+        remote(signer).sign_transaction(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "said"),
+    [
+        (RpcRefused("m", -32000, "request denied"), SignerRefused, r"does not sign \(request denied\): see its rules"),
+        (ChainUnavailable("away"), SignerUnavailable, "did not sign within 30 seconds: start it, or have it sign by"),
+    ],
+)
+def test_a_signer_that_will_not_or_cannot_is_asked_again_after_a_while(
+    failure: Exception, kind: type[Exception], said: str
+) -> None:
+    clock = [0.0]
+    signer = SomeSigner()
+    signer.failure = failure
+    key = remote(signer, lambda: clock[0])
+    for _ in range(10):
+        with pytest.raises(kind, match=said):
+            key.sign_transaction(ASKED)
+    assert signer.asked == 1, "a person is not asked at every look"
+    for seconds, asked in ((5, 2), (9, 2), (1, 3), (60, 4), (60, 5)):
+        clock[0] += seconds
+        with pytest.raises(kind):
+            key.sign_transaction(ASKED)
+        assert signer.asked == asked
+    signer.failure = None
+    clock[0] += 60
+    assert Account.recover_transaction(key.sign_transaction(ASKED).raw_transaction) == OWNER.address
+
+
+def test_nothing_is_sent_and_no_nonce_is_lost_while_a_signer_refuses(tmp_path: Any) -> None:
+    node, signer, clock = ChainNode(EmbeddedChain()), SomeSigner(), [0.0]
+    sender = Sender(node, remote(signer, lambda: clock[0]), directory=tmp_path)
+    assert sender.send(STRANGER.address, b"", value=1).succeeded
+    for failure in (RpcRefused("m", -32000, "denied"), ChainUnavailable("away")):
+        signer.failure = failure
+        with pytest.raises((SignerRefused, SignerUnavailable)):
+            sender.submit(STRANGER.address, b"", value=2, purpose="two")
+        clock[0] += 60
+    signer.failure = None
+    signer.change = lambda transaction: transaction | {"value": 10**18}
+    with pytest.raises(WrongSignature):
+        sender.submit(STRANGER.address, b"", value=2, purpose="two")
+    signer.change = lambda transaction: transaction
+    before = node.balance(STRANGER.address)
+    assert sender.send(STRANGER.address, b"", value=2, purpose="two").succeeded
+    assert node.balance(STRANGER.address) == before + 2
+    assert node.nonce(OWNER.address) == 2
+
+
+def served(signer: SomeSigner) -> RpcServer:
+    return RpcServer(signer)
+
+
+def test_a_signer_is_found_by_its_accounts() -> None:
+    for clef in (False, True):
+        signer = SomeSigner(clef=clef)
+        server = served(signer)
+        try:
+            assert connect_signer(server.url).address == OWNER.address
+            assert connect_signer(server.url, OWNER.address).sign_transaction(ASKED).hash
+            with pytest.raises(AccountError, match=f"has no account {STRANGER.address}: unlock it there"):
+                connect_signer(server.url, STRANGER.address)
+            signer.accounts = [OWNER.address, STRANGER.address]
+            with pytest.raises(AccountError, match="has 2 accounts: name one with --signer-account"):
+                connect_signer(server.url)
+            assert connect_signer(server.url, STRANGER.address).address == STRANGER.address
+        finally:
+            server.close()
+    with pytest.raises(SignerUnavailable, match=r"no signer answers .*http://127.0.0.1:1"):
+        connect_signer("http://127.0.0.1:1")
+    server = RpcServer(EmbeddedChain())
+    try:
+        with pytest.raises(SignerRefused, match=r"lists no accounts .*: check that it is clef, web3signer or"):
+            connect_signer(server.url)
+    finally:
+        server.close()
+
+
+def test_the_stop_signal_ends_the_wait_for_a_person() -> None:
+    stop, asked, answers = threading.Event(), threading.Event(), threading.Event()
+
+    class Person(SomeSigner):
+        def request(self, method: str, params: list[Any]) -> object:
+            if method == "eth_signTransaction":
+                asked.set()
+                answers.wait(20)
+            return super().request(method, params)
+
+    server = served(Person())
+    try:
+        key = connect_signer(server.url, stop=stop)
+        threading.Timer(0.0, lambda: stop.set() if asked.wait(20) else None).start()
+        with pytest.raises(Stopped, match="stopped while"):
+            key.sign_transaction(ASKED)
+    finally:
+        answers.set()
+        server.close()
+
+
+def test_anvil_signs_a_payment_and_a_contract() -> None:
+    """A signer that nobody here has written."""
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    with start_devnet(kind="anvil") as devnet:
+        key = connect_signer(devnet.url, OWNER.address)
+        node = ChainNode(key._transport)
+        sender = Sender(node, key)
+        before = node.balance(STRANGER.address)
+        assert sender.send(STRANGER.address, b"", value=5).succeeded
+        assert node.balance(STRANGER.address) == before + 5
+        created = sender.send(None, bytes.fromhex("600160005360016000f3"))
+        assert created.contract is not None and node.code(created.contract) == b"\x01"
+
+
+def test_a_whole_dispute_is_signed_by_anvil() -> None:
+    """The auditor's moves, with the proofs that they carry."""
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    with start_devnet(kind="anvil") as devnet:
+        cast = Cast.on(connect(devnet.url))
+        key = connect_signer(devnet.url, devnet_account(2).address)
+        cast.auditor = cast.customer.by(Sender(cast.customer.node, key))
+        job = cast.post()
+        cast.commit(job, Run.of(33))
+        game = cast.dispute(job, Run.of(33), Run.of())
+        assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
+        assert cast.auditor.withdraw()[0] > 0
