@@ -56,9 +56,15 @@ def empty() -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def served(cast: Cast) -> Iterator[str]:
+def shown(cast: Cast) -> Site:
+    """The site of `served`."""
+    return Site(cast.customer, every=0.05)
+
+
+@pytest.fixture
+def served(shown: Site) -> Iterator[str]:
     """The address of a site over the cast's contract."""
-    with listen("127.0.0.1", 0) as listening, Server(Site(cast.customer, every=0.05), listening) as server:
+    with listen("127.0.0.1", 0) as listening, Server(shown, listening) as server:
         yield server.url
 
 

@@ -113,22 +113,27 @@ def test_axe_would_find_what_nobody_can_read(served: str, look: Look) -> None:
         look.is_accessible()
 
 
-def test_without_scripts_a_page_is_whole_and_has_a_link_to_reload_it(cast: Cast, served: str, browser: Browser) -> None:
+def test_without_scripts_a_page_is_whole_and_has_a_link_to_reload_it(
+    cast: Cast, shown: Site, served: str, browser: Browser
+) -> None:
     look = Look(browser, scripts=False)
     job = cast.post()
     cast.commit(job, CLAIMED)
     play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 4)
+    shown.lookout.look()
     look.page.goto(f"{served}games/1")
     assert look.page.locator("table.moves tbody tr").count() >= 4
     seen = look.page.locator("table.moves tbody tr").count()
     play(cast, 1, 3)
+    shown.lookout.look()
     look.page.get_by_role("link", name="reload it").click()
     assert look.page.locator("table.moves tbody tr").count() > seen
     look.close(served)
 
 
-def test_the_keyboard_reaches_everything(cast: Cast, served: str, look: Look) -> None:
+def test_the_keyboard_reaches_everything(cast: Cast, shown: Site, served: str, look: Look) -> None:
     cast.post()
+    shown.lookout.look()
     look.page.goto(served)
     reached = []
     while len(reached) < 20:
@@ -151,9 +156,10 @@ def test_the_focus_stays_where_it_was_when_a_page_is_made_anew(cast: Cast, serve
     assert look.page.evaluate("document.activeElement.textContent") == "Job 1"
 
 
-def test_what_strangers_write_stays_text(cast: Cast, served: str, look: Look) -> None:
+def test_what_strangers_write_stays_text(cast: Cast, shown: Site, served: str, look: Look) -> None:
     hostile = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
     cast.customer.post_job(cast.spec(), TERMS, hostile)
+    shown.lookout.look()
     look.page.goto(f"{served}jobs/1")
     look.page.get_by_text("not a content address").wait_for()
     assert look.page.locator("dd.hash").filter(has_text="<script>").count() == 1
