@@ -1,9 +1,8 @@
 // Unpacks the browser that @sparticuz/chromium brings, with the libraries that a bare machine lacks, into ./unpacked.
 
-import { spawn } from "node:child_process";
+import { spawnSync } from "node:child_process";
 import { createReadStream, createWriteStream } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
-import { once } from "node:events";
 import { dirname, join } from "node:path";
 import { pipeline } from "node:stream/promises";
 import { fileURLToPath } from "node:url";
@@ -15,12 +14,18 @@ const unpacked = join(here, "unpacked");
 
 await rm(unpacked, { recursive: true, force: true });
 await mkdir(unpacked);
-for (const name of ["al2023", "swiftshader", "fonts"]) {
-  const tar = spawn("tar", ["-x", "--no-same-owner", "-C", unpacked], { stdio: ["pipe", "inherit", "inherit"] });
-  const ended = once(tar, "close");
-  await pipeline(createReadStream(join(packed, `${name}.tar.br`)), createBrotliDecompress(), tar.stdin);
-  const [code] = await ended;
-  if (code !== 0) throw new Error(`tar could not unpack ${name}`);
+
+async function decompress(name, mode) {
+  const to = join(unpacked, name);
+  await pipeline(createReadStream(join(packed, `${name}.br`)), createBrotliDecompress(), createWriteStream(to, { mode }));
+  return to;
 }
-const browser = createWriteStream(join(unpacked, "chromium"), { mode: 0o755 });
-await pipeline(createReadStream(join(packed, "chromium.br")), createBrotliDecompress(), browser);
+
+for (const name of ["al2023.tar", "swiftshader.tar", "fonts.tar"]) {
+  // A file and not a pipe, which tar may close as soon as it has read the last entry.
+  const archive = await decompress(name, 0o644);
+  const { status } = spawnSync("tar", ["-x", "--no-same-owner", "-C", unpacked, "-f", archive], { stdio: "inherit" });
+  if (status !== 0) throw new Error(`tar could not unpack ${name}`);
+  await rm(archive);
+}
+await decompress("chromium", 0o755);
