@@ -43,12 +43,15 @@ include contracts/contracts.mk
 # What a change is tried with again and again: minutes. Every room has some of its tests here. The three parts run side by side,
 # since the tests of Python wait half of their time; what the other two say comes in one piece when they have ended.
 test: $(VENV)/.installed-dev contracts-tools browser
-	$(MAKE) --no-print-directory -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint test-contracts-quick test-python-live
+	$(MAKE) --no-print-directory -j3 $(call SYNC,target) lint test-contracts-quick test-python-live
+
+# Makes older than 4.0 cannot keep output back, and mix it.
+SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=$(1))
 
 # Printed as it comes: make keeps back no output of another make.
 .PHONY: test-python-live
 test-python-live:
-	$(MAKE) --no-print-directory test-python
+	$(MAKE) --no-print-directory $(call SYNC,none) test-python
 
 # What a change has to pass besides: tests/slow.toml says which tests those are.
 test-slow: test-slow-python test-contracts slither prove-sample
