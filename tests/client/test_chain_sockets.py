@@ -72,7 +72,7 @@ def web_node(path: Path, answer: Answer) -> Iterator[RepeatingTransport]:
                 connection.send(b"".join(pieces).decode("utf-8", "replace"))
 
     with serve(talk, "127.0.0.1", 0, compression=None) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.socket.getsockname()[1]
         yield WebSocketTransport(f"ws://user:secret@127.0.0.1:{port}/key", timeout=1.0, deadline=3.0, attempts=2)
         server.shutdown()
