@@ -9,11 +9,14 @@ from pathlib import Path
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import AuditStatus, AuditView, JobView
+from tiebreak.chain.records import AuditStatus, AuditView, JobStatus, JobView
 from tiebreak.chain.seals import claim_seal, new_salt
 from tiebreak.game import Leaves
+from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
-from world import TERMS, World, with_terms
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.trainer import TrainerRole
+from world import TERMS, Ticks, World, with_terms
 
 FEE = 10**14 + 1
 OPEN = with_terms(attestations_needed=1, audit_fee=FEE, attestation_bond=10**15)
@@ -25,17 +28,6 @@ BLIND = with_terms(
     opening_window=3600,
 )
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
-
-
-class Ticks:
-    """A clock that passes a minute whenever it is looked at, so that no test waits for a pause."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 60.0
-        return self.now
 
 
 def by(world: World, name: str) -> VerificationGame:
@@ -55,6 +47,18 @@ def audit(world: World, name: str) -> AuditView:
     """A party's audit."""
     address = world.senders[name].address
     return next(one for one in world.contract.audits_of(world.job) if one.auditor == address)
+
+
+def auditors(world: World, *names: str) -> list[AuditorRole]:
+    return [AuditorRole(world.context(name), world.job) for name in names]
+
+
+def sealed(world: World, *others: JobRole, trainer: TrainerRole | None = None) -> TrainerRole:
+    """A sealed claim, and sealed audits."""
+    trainer = trainer or TrainerRole(world.context("trainer"), world.job)
+    world.run(trainer, *others)
+    assert world.status is JobStatus.SEALED
+    return trainer
 
 
 def statuses(world: World) -> dict[str, AuditStatus]:

@@ -9,12 +9,14 @@ import pytest
 from market import (
     BLIND,
     FEE,
+    auditors,
     by,
     pass_appeals,
     pass_audits,
     pass_openings,
     posted,
     seal_by_hand,
+    sealed,
     statuses,
 )
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
@@ -22,7 +24,6 @@ from tiebreak.chain.node import connect
 from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.chain.shares import Shares
 from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
 from world import World, ended
@@ -33,18 +34,6 @@ BOND = BLIND.attestation_bond
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(connect("embedded"), tmp_path)
-
-
-def auditors(world: World, *names: str) -> list[AuditorRole]:
-    return [AuditorRole(world.context(name), world.job) for name in names]
-
-
-def sealed(world: World, *others: JobRole, trainer: TrainerRole | None = None) -> TrainerRole:
-    """A sealed claim, and sealed audits."""
-    trainer = trainer or TrainerRole(world.context("trainer"), world.job)
-    world.run(trainer, *others)
-    assert world.status is JobStatus.SEALED
-    return trainer
 
 
 def test_auditors_that_sealed_the_claimed_root_share_the_fee(world: World) -> None:

@@ -22,23 +22,12 @@ from tiebreak.roles.notices import What
 from tiebreak.roles.role import Role
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.roles.workshop import Threads
-from world import World, ended, linear_task
+from world import Ticks, World, ended, linear_task
 
 
 @pytest.fixture
 def world(quick_world: World) -> World:
     return quick_world
-
-
-class Ticks:
-    """A clock that passes a minute whenever it is looked at, so that no test waits for a pause."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 60.0
-        return self.now
 
 
 def until(done: Callable[[], bool], *roles: Role) -> None:

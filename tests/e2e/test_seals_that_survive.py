@@ -12,11 +12,13 @@ from market import (
     BLIND,
     FEE,
     audit,
+    auditors,
     context,
     pass_audits,
     pass_openings,
     posted,
     room,
+    sealed,
     statuses,
 )
 from tiebreak.adversary.desks import silenced
@@ -40,18 +42,6 @@ BOND = BLIND.attestation_bond
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(connect("embedded"), tmp_path)
-
-
-def auditors(world: World, *names: str) -> list[AuditorRole]:
-    return [AuditorRole(world.context(name), world.job) for name in names]
-
-
-def sealed(world: World, *others: JobRole, trainer: TrainerRole | None = None) -> TrainerRole:
-    """A sealed claim, and sealed audits."""
-    trainer = trainer or TrainerRole(world.context("trainer"), world.job)
-    world.run(trainer, *others)
-    assert world.status is JobStatus.SEALED
-    return trainer
 
 
 # What is secret is on disk first, or follows from the key.
