@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -53,10 +53,12 @@ class Terminal:
     def said(self) -> str:
         return self._output.read_text()
 
-    def wait_for(self, text: str, deadline: float) -> None:
-        """Waits until the terminal shows a text. Fails at an error, and at the deadline."""
+    def wait_for(self, text: str, deadline: float, others: Sequence[Terminal] = ()) -> None:
+        """Waits until the terminal shows a text. Fails at the deadline, and at an error here or in one of the
+        `others`."""
         while text not in self.said:
-            assert "Error" not in self.said and self.shell.poll() is None, self.said
+            for one in (self, *others):
+                assert "Error" not in one.said and one.shell.poll() is None, one.said
             assert time.monotonic() < deadline, f"{text!r} did not come:\n{self.said}"
             time.sleep(0.2)
 
@@ -97,8 +99,8 @@ def test_the_page_works_when_it_is_pasted(terminals: list[Terminal], tmp_path: P
     *beginnings, end = blocks()
     for terminal, text in zip(terminals, beginnings, strict=True):
         terminal.paste(text)
-    second.wait_for("commit", deadline)
-    third.wait_for("  attest", deadline)
+    second.wait_for("commit", deadline, [first, third])
+    third.wait_for("  attest", deadline, [first, second])
     first.paste(f"{end}echo $? at the end\n")
     first.wait_for("0 at the end", deadline)
     second.wait_for("finalize", deadline)

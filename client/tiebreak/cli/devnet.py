@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FUNDING = 100 * 10**18
 """Wei that `--fund` gives."""
 
+_ATTEMPTS = 50
+"""Times that a payment is made again after another process has taken its nonce."""
+
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
@@ -129,10 +132,18 @@ def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddr
     """Gives each account `FUNDING`. The balances that they have then."""
     from tiebreak.chain.accounts import devnet_account
     from tiebreak.chain.devnet_accounts import ACCOUNTS
+    from tiebreak.chain.errors import NonceTaken
     from tiebreak.chain.sender import Sender
 
     for one in accounts:
-        Sender(node, devnet_account(ACCOUNTS - 1)).send(one, b"", value=FUNDING)
+        # Whoever follows the tutorial in several terminals pays from this account in each of them at the same moment.
+        for rest in reversed(range(_ATTEMPTS)):
+            try:
+                Sender(node, devnet_account(ACCOUNTS - 1)).send(one, b"", value=FUNDING)
+                break
+            except NonceTaken:
+                if not rest:
+                    raise
     return {one: node.balance(one) for one in accounts}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cli_world import Chain, Run, refused
+from eth_utils import to_checksum_address
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import find_anvil
 from tiebreak.chain.node import connect
@@ -104,6 +105,18 @@ def test_a_clock_is_moved_by_words_for_people(run: Run, chain: Chain) -> None:
     assert moved.exit_code == 0, moved.stderr
     assert "The chain's clock shows 20" in moved.stdout and f"{STRANGERS[0]}  100 ether" in moved.stdout
     assert chain.game.node.head().timestamp >= before + 90
+
+
+def test_terminals_that_fund_at_the_same_moment_do_not_take_it_from_each_other(chain: Chain) -> None:
+    strangers = [f"0x{index:040x}" for index in range(0xF00D00, 0xF00D06)]
+    port = chain.url.rsplit(":", 1)[1]
+    words = [sys.executable, "-m", "tiebreak.cli.app", "devnet", "--port", port, "--json", "--fund"]
+    processes = [subprocess.Popen([*words, one], stdout=subprocess.PIPE, stderr=subprocess.PIPE) for one in strangers]
+    for process, one in zip(processes, strangers, strict=True):
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        (balance,) = json.loads(output)["balances_wei"].values()
+        assert balance == str(FUNDING) == str(chain.game.node.balance(to_checksum_address(one)))
 
 
 @pytest.fixture
