@@ -14,7 +14,7 @@ from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Node, Program, first_store
 from roundlog.randomness import batch_rows
-from roundlog.rounding import Recorder
+from roundlog.rounding import Recorder, Window
 from roundlog.rounding.resolve import certify, ends
 from roundlog.training.options import RunOptions
 from roundlog.training.policies import alone
@@ -200,7 +200,15 @@ class _Doubtful(Recorder):
         super().__init__(guard)
         self.found: list[tuple[int, int, int, int]] = []
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def round(
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        assert window is None, "frauds are found in whole outputs"
         result = super().round(index, operator, inputs, attributes)
         _, near = certify(operator, inputs, attributes, 1.0, self.bits)
         low, high = ends(near, bits=self.bits)

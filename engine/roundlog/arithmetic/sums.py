@@ -76,26 +76,27 @@ class RunningSums:
     """Sums whose terms come in parts."""
 
     def __init__(self, count: int) -> None:
-        self._total, self._errors, self._magnitude = (np.zeros(count) for _ in range(3))
+        self.total, self.errors, self.magnitude = (np.zeros(count) for _ in range(3))
+        """What `roundlog.kernels.summing` would give for all parts together."""
         self._parts = 0
 
     def add(self, total: F64, errors: F64, magnitude: F64) -> None:
         """One part of every sum, as `roundlog.kernels.summing` has taken it."""
         # A term may be infinite or NaN: then the sum is.
         with np.errstate(invalid="ignore"):
-            t = self._total + total
-            v = t - self._total
+            t = self.total + total
+            v = t - self.total
             # TwoSum (Knuth): t + error = the two sums exactly.
-            error = (self._total - (t - v)) + (total - v)
-        self._total = t
-        self._errors += error + errors
-        self._magnitude += np.abs(error) + magnitude
+            error = (self.total - (t - v)) + (total - v)
+        self.total = t
+        self.errors += error + errors
+        self.magnitude += np.abs(error) + magnitude
         self._parts += 1
 
     def rounded(self, terms: int, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
         """The rounded sums of all parts, as `round_sums_of` gives them; terms: of all parts together. An error is added
         up with at most so many others, and with two more a part."""
-        return round_sums_of(self._total, self._errors, self._magnitude, terms + 2 * self._parts, bits)
+        return round_sums_of(self.total, self.errors, self.magnitude, terms + 2 * self._parts, bits)
 
 
 def round_double_double(high: F64, low: F64, error: F64, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:

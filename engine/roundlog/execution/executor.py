@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -12,7 +13,7 @@ from roundlog.arithmetic import FULL_BITS, check_machine, undisturbed
 from roundlog.execution.origin import Watch
 from roundlog.execution.running_step import CheckedProgram, PassOn, RunningStep, StepResult
 from roundlog.execution.stops import NonFiniteError
-from roundlog.execution.ways import Deferred, InGroups, InOrder, Observe, PastStops, Way
+from roundlog.execution.ways import Deferred, InGroups, InOrder, Observe, PastStops, Start, Through, Way
 from roundlog.kernels.cuda import works
 from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
@@ -83,6 +84,17 @@ class Executor:
         and the result then holds no states; None for the last part. Raises as `run`."""
         return self._run(self._way(inputs.device), inputs, rounding, pass_on).result
 
+    def run_through(
+        self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn, passed_from: int
+    ) -> StepResult | None:
+        """Executes one step of a program that is a part of another, to its end in any case. Returns None if it would
+        have stopped. pass_on: takes values stored in slots from `passed_from` on. Raises MachineError,
+        DisturbedError."""
+        way = Through(self._in_groups if self._fuses(inputs.device) else self._in_order)
+        start = partial(RunningStep, self._checked, inputs, rounding, pass_on, passed_from)
+        running = self._run_from(start, way, inputs)
+        return None if running.gone_on else running.result
+
     def replay(
         self,
         inputs: StepInputs,
@@ -95,19 +107,23 @@ class Executor:
         self._run(PastStops(self._checked, see), inputs, rounding, pass_on)
 
     def _way(self, device: torch.device) -> Way:
-        # The fused kernels compute in FP32.
-        full = self.bits == FULL_BITS
-        if device.type == "cpu":
-            return self._in_groups if full else self._in_order
-        fused = full and device.type == "cuda" and works(device)
-        return Deferred(self._checked, self._in_groups if fused else self._in_order)
+        way = self._in_groups if self._fuses(device) else self._in_order
+        return way if device.type == "cpu" else Deferred(self._checked, way)
+
+    def _fuses(self, device: torch.device) -> bool:
+        """Whether there are fused kernels. They compute in FP32."""
+        there = device.type == "cpu" or (device.type == "cuda" and works(device))
+        return there and self.bits == FULL_BITS
 
     def _run(self, way: Way, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:
+        return self._run_from(lambda: RunningStep(self._checked, inputs, rounding, pass_on), way, inputs)
+
+    def _run_from(self, start: Start, way: Way, inputs: StepInputs) -> RunningStep:
         with own_threads(), undisturbed(f"step {inputs.step}"):
             if inputs.device not in self._devices:
                 check_machine(inputs.device)
                 self._devices.add(inputs.device)
-            return way.run(lambda: RunningStep(self._checked, inputs, rounding, pass_on))
+            return way.run(start)
 
     def _origin(self, inputs: StepInputs, rounding: Rounding, stopped: int) -> str:
         """The operator at which the number that is not finite at operator `stopped` first arose, and the remedy."""

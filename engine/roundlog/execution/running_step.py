@@ -10,7 +10,7 @@ import torch
 from roundlog.commitments import canonical
 from roundlog.execution.finiteness import DeferredChecks, all_finite, ends_finite
 from roundlog.execution.fusion import Group, compute, compute_on_device
-from roundlog.execution.stops import IndexRangeError, NonFiniteError
+from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError
 from roundlog.operators import Direct, Inexact, Source, StepInputs, check, check_narrow, compute_narrow, operator
 from roundlog.operators.movement import OutOfRangeError
 from roundlog.operators.registry import integer
@@ -51,10 +51,15 @@ class RunningStep:
     """A step in progress: the values that are alive, and the computation of further ones."""
 
     def __init__(
-        self, checked: CheckedProgram, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None
+        self,
+        checked: CheckedProgram,
+        inputs: StepInputs,
+        rounding: Rounding,
+        pass_on: PassOn | None = None,
+        passed_from: int = 0,
     ) -> None:
-        """pass_on: takes every value that a part of a step stores, as soon as it is computed; the step then has no
-        states."""
+        """pass_on: takes every value that a part of a step stores in a slot from `passed_from` on, as soon as it is
+        computed. Only values in slots before that are states."""
         self.inputs = inputs
         self.rounding = rounding
         self.values: dict[int, torch.Tensor] = {}
@@ -62,11 +67,16 @@ class RunningStep:
         self.loss = torch.zeros(())
         self.stops = True
         """Whether the step stops where the loss or the next state is not finite."""
+        self.goes_on = False
+        """Whether the step goes on past a stop, with values that mean nothing."""
+        self.gone_on = False
+        """Whether it has done so."""
         self.deferred: DeferredChecks | None = None
         """The deferred finiteness checks; None if checks are made at once."""
         self._checked = checked
         self._program = checked.program
         self._pass_on = pass_on
+        self._passed_from = passed_from
         self._finite: set[int] = set()
         """Values that their own kernel has found finite."""
 
@@ -90,15 +100,12 @@ class RunningStep:
             try:
                 result = compute_narrow(op, arguments, node.attributes, self._checked.bits)
             except OutOfRangeError as error:
-                raise IndexRangeError(
-                    self._program,
-                    self.inputs.step,
-                    index,
-                    error.element,
-                    canonical(error.output),
-                    "has no value",
-                    str(error),
-                ) from None
+                result = canonical(error.output)
+                self._stop(
+                    IndexRangeError(
+                        self._program, self.inputs.step, index, error.element, result, "has no value", str(error)
+                    )
+                )
         else:
             assert isinstance(op, Source)
             result = op.load(node.attributes, node.type, self.inputs)
@@ -107,12 +114,13 @@ class RunningStep:
         if node.op == "loss":
             self._require_finite(index, result)
             self.loss = result
-        elif node.op == "store" and self._pass_on is None:
-            self._require_finite(index, result)
-            self.states.append(result)
         elif node.op == "store":
-            assert self._pass_on is not None
-            self._pass_on(integer(node.attributes, "slot"), result)
+            slot = integer(node.attributes, "slot")
+            if self._pass_on is None or slot < self._passed_from:
+                self._require_finite(index, result)
+                self.states.append(result)
+                return
+            self._pass_on(slot, result)
             # No operator reads it here any more, and the receiver may free its memory soon.
             self.values[index] = result.new_empty(0)
 
@@ -140,4 +148,9 @@ class RunningStep:
         if self.deferred is not None:
             self.deferred.about(result)
         elif not all_finite(result):
-            raise NonFiniteError.at(self._program, self.inputs.step, index, result)
+            self._stop(NonFiniteError.at(self._program, self.inputs.step, index, result))
+
+    def _stop(self, error: StoppedError) -> None:
+        if not self.goes_on:
+            raise error from None
+        self.gone_on = True

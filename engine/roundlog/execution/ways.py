@@ -99,6 +99,23 @@ class Deferred:
         return self._in_order.run(start)
 
 
+class Through:
+    """To the end in any case, for a step that others execute with this process: a stop is noted and gone past."""
+
+    def __init__(self, way: InOrder | InGroups) -> None:
+        self._way = way
+
+    def run(self, start: Start) -> RunningStep:
+        running = start()
+        running.goes_on = True
+        if running.inputs.device.type != "cpu":
+            running.deferred = DeferredChecks()
+        self._way.execute(running)
+        if running.deferred is not None and running.deferred.confirmed():
+            running.gone_on = True
+        return running
+
+
 class PastStops:
     """Operator by operator, past a loss or next state that is not finite, to find the operator at which that began."""
 

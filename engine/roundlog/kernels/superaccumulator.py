@@ -166,6 +166,15 @@ def _add_terms(terms: Any, sums: Any, start: int, stop: int) -> None:
         _carry(target)
 
 
+def add_sums(sums: I64, more: I64) -> None:
+    """Adds sums to sums, of other terms: int64[n, LIMBS + 1] both. There are less than 2^30 terms in all."""
+    sums[:, :LIMBS] += more[:, :LIMBS]
+    for limb in range(LIMBS - 1):
+        sums[:, limb + 1] += sums[:, limb] >> 32
+        sums[:, limb] &= MASK
+    sums[:, NOTE] |= more[:, NOTE]
+
+
 def add_terms(sums: I64, terms: F64) -> None:
     """sums: int64[n, LIMBS + 1]; terms: float64[n, k], k <= 2^30, each a multiple of 2^-298 below 2^257 in magnitude
     (any product of two finite FP32 numbers is), or not finite. Adds a row to each sum."""

@@ -29,7 +29,6 @@ from roundlog.operators.registry import (
 )
 from roundlog.operators.sum_bounds import (
     bound_of_sums,
-    join_measures,
     last_place,
     reduced,
     sum_by_torch,
@@ -44,6 +43,8 @@ class Sum(Summation):
     """sum(x, dims): the sum over those axes, which stay as axes of size 1. FP32."""
 
     name = "sum"
+    least = frozenset([1, 2])
+    by_element = True
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32)
@@ -80,9 +81,6 @@ class Sum(Summation):
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
         return FullBound(bound_of_sums(measures, sum_gamma(terms)))
-
-    def join(self, measures: Measures, more: Measures) -> None:
-        join_measures(measures, more)
 
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         return sum_parts_keep_depth(parts)

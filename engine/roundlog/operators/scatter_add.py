@@ -24,7 +24,7 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
-from roundlog.operators.sum_bounds import NO_ZERO, bound_of_sums, join_measures, less_one, magnitude_bits
+from roundlog.operators.sum_bounds import NO_ZERO, bound_of_sums, less_one, magnitude_bits
 from roundlog.operators.summation import F64, Index, Measures, Shapes, Summation
 from roundlog.operators.terms import SLACK, check_terms, exact_bytes
 from roundlog.program import DType, ProgramError, TensorType
@@ -37,6 +37,8 @@ class ScatterAdd(Summation):
     place stands nowhere. The gradient of gather, take and max pooling. FP32."""
 
     name = "scatter_add"
+    least = frozenset([1, 2])
+    by_element = True
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs, DType.F32, DType.I64)
@@ -109,9 +111,6 @@ class ScatterAdd(Summation):
     def bound_of(self, measures: Measures, terms: int) -> Bound:
         count = measures[3].expand(measures[0].shape).reshape(-1)
         return FullBound(bound_of_sums(measures[:3], (count - 1).clamp_(min=0) * (UNIT_F64 * SLACK)))
-
-    def join(self, measures: Measures, more: Measures) -> None:
-        join_measures(measures, more)
 
     @staticmethod
     def _scatter(x: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.Tensor:

@@ -71,12 +71,3 @@ def bound_of_sums(measures: Measures, factor: float | torch.Tensor) -> torch.Ten
     # A number is below 2^k if its exponent, of a fraction below 1, is at most k.
     exact = (torch.frexp(magnitude).exponent <= place + 53) & magnitude.isfinite()
     return torch.where(exact | (least == NO_TERM), 0.0, magnitude * factor)
-
-
-def join_measures(measures: Measures, more: Measures) -> None:
-    """Magnitudes add up; of the others, the least counts."""
-    measures[0].add_(more[0])
-    for mine, other in zip(measures[1:3], more[1:3], strict=True):
-        torch.minimum(mine, other, out=mine)
-    for mine, other in zip(measures[3:], more[3:], strict=True):
-        mine.add_(other)

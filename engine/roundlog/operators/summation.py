@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,11 @@ class Summation(Inexact):
     """An operator whose every output is a sum, and whose inputs can be cut along an axis over which it runs. Applied to
     a part of its inputs, it gives the sum of that part of the terms."""
 
+    least: ClassVar[frozenset[int]] = frozenset()
+    """Positions of the measures of which the least of all parts counts; the others add up."""
+    by_element: ClassVar[bool] = False
+    """Whether the measures are those of single elements: of the output's shape, or one that broadcasts to it."""
+
     @abstractmethod
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         """The length of the sum, padding included."""
@@ -70,8 +76,11 @@ class Summation(Inexact):
 
     def join(self, measures: Measures, more: Measures) -> None:
         """Make the measures of a part those of it and of more terms, in place."""
-        for sum_of_all, measure in zip(measures, more, strict=True):
-            sum_of_all.add_(measure)
+        for position, (of_all, measure) in enumerate(zip(measures, more, strict=True)):
+            if position in self.least:
+                torch.minimum(of_all, measure, out=of_all)
+            else:
+                of_all.add_(measure)
 
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         """Whether approximations of parts of so many terms, added up one after the other, come within the bound of the

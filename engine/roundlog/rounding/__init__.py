@@ -8,7 +8,7 @@ from roundlog.rounding.follow import Follower
 from roundlog.rounding.record import Recorder
 from roundlog.rounding.resolve import Rounding
 from roundlog.rounding.threshold import ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
-from roundlog.rounding.window import Window
+from roundlog.rounding.window import Window, in_order
 
 __all__ = [
     "Follower",
@@ -21,4 +21,5 @@ __all__ = [
     "ThresholdRecorder",
     "Thresholds",
     "Window",
+    "in_order",
 ]

@@ -62,6 +62,11 @@ class Follower:
         self._step, self._log = step, log
         self._before = len(self.findings), self.followed
 
+    @property
+    def log(self) -> Mapping[int, Entries] | None:
+        """The log of the step that runs next, or is running."""
+        return self._log
+
     def start_again(self) -> None:
         del self.findings[self._before[0] :]
         self.followed = self._before[1]

@@ -15,6 +15,7 @@ from roundlog.log import Entries, LogWriter
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.resolve import bounded, certify, judge, pieces, put, resolved, settle
+from roundlog.rounding.window import Window, in_order
 
 T = TypeVar("T", bound=np.generic)
 
@@ -45,7 +46,16 @@ class Recorder:
     def start_again(self) -> None:
         self.entries = {}
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def round(
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
+        all of it. No element may be in two parts."""
         rounded, marked = certify(operator, inputs, attributes, self.guard, self.bits)
         if not bounded(marked):
             marked = settle(operator, inputs, attributes, rounded, marked, self.bits)
@@ -59,7 +69,11 @@ class Recorder:
             decisions.append(decision)
             by_value.append(values)
         if decisions:
-            self.entries[index] = Entries(marked.indices.numpy(), joined(decisions), joined(by_value))
+            entries = Entries(marked.indices.numpy(), joined(decisions), joined(by_value))
+            if window is not None:
+                entries = window.entries_of_whole(entries)
+            before = self.entries.get(index)
+            self.entries[index] = entries if before is None else in_order([before, entries])
         return rounded
 
 

@@ -9,6 +9,7 @@ values.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -23,6 +24,10 @@ CHEAP_BYTES = 1 << 20
 """Most bytes of a cheap value, or four times the bytes of the batch if that is more. Cheap values are made from the
 batch by movement and exact operators alone, such as the number of targets that count. They are computed for all samples
 at once where they are read as a whole, which would cost another sweep otherwise."""
+
+
+ChooseParts = Callable[[Node, list[TensorType], Needs], tuple[Samples, ...] | None]
+"""Chooses the samples of every part of a sum whose inputs have these types and layouts; None: it is not cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,21 @@ def samples_of(program: Program) -> int:
 
 def analyse(program: Program, micro_batches: int) -> Analysis:
     """Analyses a checked program with at least two samples for `micro_batches` micro-batches."""
+
+    def choose(node: Node, inputs: list[TensorType], needs: Needs) -> tuple[Samples, ...] | None:
+        return parts_of(node, inputs, needs, batch, micro_batches)
+
     batch = samples_of(program)
+    return analysis_of(program, batch, choose)
+
+
+def analysis_of(program: Program, batch: int, choose: ChooseParts) -> Analysis:
+    """Analyses a checked program whose batch has so many samples, at least two. choose: the parts of a sum over the
+    samples."""
     layouts, wanted = _layouts(program, batch)
     _slice_what_only_slices_need(program, layouts, wanted)
     cheap = _cheap(program, layouts)
-    parts = _parts(program, layouts, wanted, cheap, batch, micro_batches)
+    parts = _parts(program, layouts, wanted, cheap, choose)
     when: list[int] = []
     found = Analysis(batch=batch, layouts=layouts, needs=wanted, when=when, cheap=cheap, parts=parts, last=0)
     for index, node in enumerate(program.nodes):
@@ -135,8 +150,7 @@ def _parts(
     layouts: list[Layout | None],
     wanted: list[Needs],
     cheap: list[bool],
-    batch: int,
-    micro_batches: int,
+    choose: ChooseParts,
 ) -> dict[int, tuple[Samples, ...]]:
     """The sums that are taken part by part, with the samples of their parts. Sums that could be but are not get whole
     inputs as `wanted`."""
@@ -152,7 +166,7 @@ def _parts(
         # Cheap inputs are computed as a whole at once, and a sum of parts would have to wait for a sweep.
         waits = [cheap[value] for value in node.inputs if not _is_source(program, value)]
         if there and not (waits and all(waits)):
-            parts = parts_of(node, types, wanted[index], batch, micro_batches)
+            parts = choose(node, types, wanted[index])
         else:
             parts = None
         if parts is None:

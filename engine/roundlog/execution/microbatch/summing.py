@@ -53,12 +53,18 @@ def _within_bound(
 ) -> Iterator[tuple[Samples, ...]]:
     """Ways to cut a sum that keep its bound: smaller parts first, then larger ones, down to two."""
     counts = [*range(micro_batches, min(2 * micro_batches, batch) + 1), *range(micro_batches - 1, 1, -1)]
-    # Along the axis of the samples, all samples have the same number of terms.
-    each = terms_of(node, _sliced(inputs, needs, 1))
     for count in counts:
         parts = ranges(batch, count)
-        if summation(node).keeps_bound([each * (last - first) for first, last in parts]):
+        if keeps_bound(node, inputs, needs, parts):
             yield tuple(parts)
+
+
+def keeps_bound(node: Node, inputs: list[TensorType], needs: Needs, parts: list[Samples]) -> bool:
+    """Whether a sum that is taken in these parts keeps the bound of the whole. The parts' sums may be added up in any
+    order."""
+    # Along the axis of the samples, all samples have the same number of terms.
+    each = terms_of(node, _sliced(inputs, needs, 1))
+    return summation(node).keeps_bound([each * (last - first) for first, last in parts])
 
 
 def _sliced(inputs: list[TensorType], needs: Needs, samples: int) -> list[TensorType]:

@@ -15,7 +15,7 @@ from roundlog.execution.microbatch.layout import Layout, Samples, sliced_type
 from roundlog.execution.microbatch.scratch import Scratch
 from roundlog.operators import Source, StepInputs, operator
 from roundlog.operators.registry import integer
-from roundlog.program import Program
+from roundlog.program import Node, Program
 from roundlog.randomness import uniform
 
 
@@ -70,20 +70,27 @@ class Values:
         """The slice of a value that these samples own under `layout`. memory: a tensor of `memory` that the slice may
         be written into. Raises OSError."""
         first, last = samples
-        node = self._program.nodes[value]
-        shape = node.type.shape
         if value in self._scratch and layout == self._analysis.layouts[value]:
             return self._scratch.read(value, first, last, memory).to(self._inputs.device)
-        data = self._inputs.data
-        if node.op == "data" and layout.axis == 0 and isinstance(data, LazyBatch):
-            positions = layout.part(torch.arange(shape[0]), first, last)
-            return data.samples(integer(node.attributes, "slot"), positions, memory)
-        if node.op == "uniform" and prod(shape[: layout.axis]) * layout.outer == 1:
-            stream, inner = integer(node.attributes, "stream"), prod(shape[layout.axis + 1 :])
-            sliced = layout.sliced(shape, last - first)
-            words = uniform(self._inputs.seed, self._inputs.step, stream, sliced, first=first * layout.chunk * inner)
-            return words.to(self._inputs.device)
-        return layout.part(self.whole(value), first, last)
+        found = sliced_source(self._program.nodes[value], layout, samples, self._inputs, memory)
+        return layout.part(self.whole(value), first, last) if found is None else found
+
+
+def sliced_source(
+    node: Node, layout: Layout, samples: Samples, inputs: StepInputs, memory: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """The slice of a source that these samples own, if it can be had without the whole. memory: as for
+    `Values.slice`."""
+    first, last = samples
+    shape, data = node.type.shape, inputs.data
+    if node.op == "data" and layout.axis == 0 and isinstance(data, LazyBatch):
+        positions = layout.part(torch.arange(shape[0]), first, last)
+        return data.samples(integer(node.attributes, "slot"), positions, memory)
+    if node.op == "uniform" and prod(shape[: layout.axis]) * layout.outer == 1:
+        stream, inner = integer(node.attributes, "stream"), prod(shape[layout.axis + 1 :])
+        sliced = layout.sliced(shape, last - first)
+        return uniform(inputs.seed, inputs.step, stream, sliced, first=first * layout.chunk * inner).to(inputs.device)
+    return None
 
 
 class Reads(LazyTensors):

@@ -1,0 +1,302 @@
+"""Executor of steps by ranks: the bits of `roundlog.execution.executor.Executor`, by many processes.
+
+Rank 0 runs a job as it would alone. Its executor tells the other ranks of every step, and all of them execute it
+together. The others serve until rank 0 has no more steps.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import torch
+
+from roundlog.arithmetic import FULL_BITS, DisturbedError
+from roundlog.execution.executor import Executor
+from roundlog.execution.lazy_tensors import LazyTensors
+from roundlog.execution.microbatch.analysis import Analysis
+from roundlog.execution.microbatch.layout import Samples
+from roundlog.execution.microbatch.summing import terms_of
+from roundlog.execution.microbatch.values import sliced_source
+from roundlog.execution.ranks.group import Ranks
+from roundlog.execution.ranks.local import (
+    Cut,
+    Gathered,
+    Given,
+    LocalProgram,
+    Summed,
+    analyse_for,
+    cut_up,
+    local_program,
+    samples_of_ranks,
+)
+from roundlog.execution.ranks.rounding import Orders, RankRounding, collect, log_bytes
+from roundlog.execution.ranks.sums import sum_over
+from roundlog.execution.running_step import StepResult
+from roundlog.execution.ways import Observe
+from roundlog.operators import Inexact, Source, StepInputs, check, operator
+from roundlog.operators.reduced_precision import check_narrow
+from roundlog.operators.registry import Attributes, Tensors
+from roundlog.program import Program
+from roundlog.rounding import Rounding, Window
+
+_HEADER = struct.Struct("<?q?qdq??")
+"""Whether there is a step, its number, and the fields of `Orders`; whether states are sent."""
+
+_WELL, _STOPPED, _DISTURBED = range(3)
+
+
+class DisagreementError(RuntimeError):
+    """Ranks have come to different values, so that one of their machines is broken."""
+
+
+class RanksExecutor:
+    """An executor of steps of one program, on rank 0 of several ranks."""
+
+    def __init__(self, program: Program, ranks: Ranks, bits: int = FULL_BITS) -> None:
+        """ranks: at least two, of which this process is number 0; the others `serve` the same program.
+
+        Raises ProgramError if the program does not pass the registry's check, or has fewer samples than ranks."""
+        self._step = _RankStep(program, ranks, bits)
+        self._ranks = ranks
+        self._sent: list[torch.Tensor] = []
+        """The states that the other ranks have, too."""
+
+    @property
+    def program(self) -> Program:
+        return self._step.program
+
+    @property
+    def bits(self) -> int:
+        return self._step.bits
+
+    def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
+        """Executes one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole
+        outputs, so this rank then executes the step alone. Also raises LostRankError."""
+        if observe is not None:
+            return self._whole.run(inputs, rounding, observe)
+        orders = Orders.of(rounding)
+        states = [] if self._others_have(inputs.states) else list(inputs.states)
+        _tell(self._ranks, inputs.step, orders, bool(states))
+        log = self._ranks.broadcast_bytes(log_bytes(rounding)) if orders.has_log else b""
+        for state in states:
+            self._ranks.broadcast(state.contiguous().view(-1))
+        self._sent = []
+        result, told = self._step.run(inputs, orders, log)
+        if result is None:
+            return self._stop_of(inputs, rounding)
+        self._sent = result.states
+        collect(rounding, told)
+        return result
+
+    def end(self) -> None:
+        """Tells the other ranks that there are no more steps."""
+        _tell(self._ranks, -1, None, False)
+
+    def _others_have(self, states: Sequence[torch.Tensor]) -> bool:
+        return len(self._sent) == len(states) and all(a is b for a, b in zip(self._sent, states, strict=True))
+
+    @cached_property
+    def _whole(self) -> Executor:
+        return Executor(self.program, self.bits)
+
+    def _stop_of(self, inputs: StepInputs, rounding: Rounding) -> StepResult:
+        """Raises what one process raises: this rank executes the step again, alone, which stops at the same operator
+        and element."""
+        self._whole.run(inputs, rounding)
+        raise DisagreementError(
+            f"step {inputs.step} stops where several ranks execute it, and does not on rank 0 alone: one of the "
+            "machines is broken; execute the run with fewer ranks to find out which"
+        )
+
+
+def serve(
+    program: Program,
+    ranks: Ranks,
+    inputs_of: Callable[[int, Sequence[torch.Tensor]], StepInputs],
+    bits: int = FULL_BITS,
+) -> None:
+    """Executes the steps that rank 0 tells of, on another rank, until it says that there are no more.
+
+    inputs_of: the inputs of a step, from its number and the states before it. Raises ProgramError as `RanksExecutor`,
+    LostRankError, MachineError."""
+    step = _RankStep(program, ranks, bits)
+    states: Sequence[torch.Tensor] = []
+    while (told := _hear(ranks)) is not None:
+        number, orders, states_come = told
+        log = ranks.broadcast_bytes(None) if orders.has_log else b""
+        if states_come:
+            types = program.states.values()
+            received = [torch.empty(kind.shape, dtype=kind.dtype.torch_dtype) for kind in types]
+            for state in received:
+                ranks.broadcast(state.view(-1))
+            states = received
+        try:
+            result, _ = step.run(inputs_of(number, states), orders, log)
+        except DisturbedError:
+            # Rank 0 tells of the step again.
+            continue
+        if result is not None:
+            states = result.states
+
+
+def _tell(ranks: Ranks, step: int, orders: Orders | None, states_come: bool) -> None:
+    fields = (
+        (orders.records, orders.guard, orders.share, orders.secret, orders.has_log) if orders else (0, 0, 0.0, 0, 0)
+    )
+    header = _HEADER.pack(orders is not None, step, *fields, states_come)
+    ranks.broadcast(torch.frombuffer(bytearray(header), dtype=torch.uint8))
+
+
+def _hear(ranks: Ranks) -> tuple[int, Orders, bool] | None:
+    header = torch.empty(_HEADER.size, dtype=torch.uint8)
+    ranks.broadcast(header)
+    there, step, *fields, states_come = _HEADER.unpack(header.numpy().tobytes())
+    return (step, Orders(*fields), states_come) if there else None
+
+
+class _RankStep:
+    """The execution of steps on one rank, together with all others."""
+
+    def __init__(self, program: Program, ranks: Ranks, bits: int) -> None:
+        check(program)
+        check_narrow(program, [operator(node.op) for node in program.nodes], bits)
+        self.program, self.bits = program, bits
+        self._ranks = ranks
+        self._samples = samples_of_ranks(program, ranks.size)[ranks.rank]
+        self._analysis = analyse_for(program, ranks.size)
+        self._local = local_program(program, self._analysis, self._samples)
+        self._executor = Executor(self._local.program, bits)
+
+    def run(self, inputs: StepInputs, orders: Orders, log: bytes) -> tuple[StepResult | None, list[bytes]]:
+        """The result, None if the step stops, and what all ranks tell of their roundings. Raises DisturbedError if any
+        rank was disturbed."""
+        rounding = RankRounding(orders, self._ranks.rank, inputs.step, self.bits, log)
+        reads = _Reads(self.program, self._analysis, self._local, self._samples, self._ranks, inputs, rounding)
+        given = StepInputs(
+            states=inputs.states,
+            data=reads,
+            schedule=inputs.schedule,
+            seed=inputs.seed,
+            step=inputs.step,
+            device=inputs.device,
+        )
+        by_rank = _OfRank(self.program, self._analysis, self._local, self._samples, rounding)
+        result, state, disturbed = None, _WELL, None
+        try:
+            result = self._executor.run_through(given, by_rank, reads.give, self._local.first_given)
+            state = _WELL if result is not None else _STOPPED
+        except DisturbedError as error:
+            state, disturbed = _DISTURBED, error
+        states = [one for (one,) in self._ranks.numbers(state)]
+        if _DISTURBED in states:
+            raise disturbed or DisturbedError(
+                f"rank {states.index(_DISTURBED)} was disturbed in step {inputs.step}: a library that was loaded there "
+                "changed how its process computes; load it before the run, or leave it out"
+            )
+        if _STOPPED in states:
+            return None, []
+        return result, self._ranks.gather_bytes(rounding.told())
+
+
+class _Reads(LazyTensors):
+    """The `data` slots of a rank's program. Each is loaded when the program comes to it, which is where every other
+    rank does so, too."""
+
+    def __init__(
+        self,
+        program: Program,
+        analysis: Analysis,
+        local: LocalProgram,
+        samples: Samples,
+        ranks: Ranks,
+        inputs: StepInputs,
+        rounding: RankRounding,
+    ) -> None:
+        self._program, self._analysis, self._local = program, analysis, local
+        self._samples, self._ranks, self._inputs, self._rounding = samples, ranks, inputs, rounding
+        self._given: dict[int, torch.Tensor] = {}
+
+    def give(self, slot: int, value: torch.Tensor) -> None:
+        """Takes a value that a later read needs."""
+        self._given[slot] = value
+
+    def __len__(self) -> int:
+        return len(self._local.reads)
+
+    def tensor(self, slot: int) -> torch.Tensor:
+        read = self._local.reads[slot]
+        match read:
+            case Given():
+                return self._source(read)
+            case Cut():
+                return read.layout.part(self._given.pop(read.given), *self._samples)
+            case Gathered():
+                return self._whole(read.value, self._given.pop(read.given))
+            case Summed():
+                return self._sum(read.value, [self._given.pop(one) for one in read.given])
+
+    def _source(self, read: Given) -> torch.Tensor:
+        node = self._program.nodes[read.value]
+        op = operator(node.op)
+        assert isinstance(op, Source)
+        if read.layout is None:
+            return op.load(node.attributes, node.type, self._inputs)
+        found = sliced_source(node, read.layout, self._samples, self._inputs)
+        if found is None:
+            found = read.layout.part(op.load(node.attributes, node.type, self._inputs), *self._samples)
+        return found
+
+    def _whole(self, value: int, mine: torch.Tensor) -> torch.Tensor:
+        """A sliced value of which every rank has its slice."""
+        layout, shape = self._analysis.layouts[value], self._program.nodes[value].type.shape
+        assert layout is not None
+        # Samples first, so that every rank's elements are one range.
+        axis = layout.axis + 1
+        unfolded = mine.reshape(layout.unfolded(tuple(mine.shape))).movedim(axis, 0)
+        others = samples_of_ranks(self._program, self._ranks.size)
+        each = mine.numel() // (self._samples[1] - self._samples[0])
+        parts = self._ranks.gather_all(unfolded.reshape(-1), [each * (last - first) for first, last in others])
+        ordered = torch.cat(parts).view(-1, *unfolded.shape[1:])
+        return ordered.movedim(0, axis).reshape(shape)
+
+    def _sum(self, value: int, slices: list[torch.Tensor]) -> torch.Tensor:
+        node, needs = self._program.nodes[value], self._analysis.needs[value]
+        types = [self._program.nodes[one].type for one in node.inputs]
+        first = self._samples[0]
+        count = len(self._analysis.parts[value])
+        parts = []
+        for start, stop in cut_up(self._samples, count // self._ranks.size):
+            part = []
+            for x, layout in zip(slices, needs, strict=True):
+                part.append(x if layout is None else layout.part(x, start - first, stop - first))
+            parts.append(part)
+
+        def round_share(operator: Inexact, first: int, last: int) -> torch.Tensor:
+            window = Window((node.type.numel,), 0, first, last)
+            return self._rounding.own(value, operator, (), node.attributes, window)
+
+        return sum_over(self._ranks, node, terms_of(node, types), parts, round_share, count)
+
+
+class _OfRank:
+    """Rounding for the operators of a rank's program, by those of the whole one (implements Rounding)."""
+
+    def __init__(
+        self, program: Program, analysis: Analysis, local: LocalProgram, samples: Samples, rounding: RankRounding
+    ) -> None:
+        self._program, self._analysis, self._local = program, analysis, local
+        self._samples, self._rounding = samples, rounding
+
+    def start_again(self) -> None:
+        raise AssertionError("a rank's step runs once")
+
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        original = self._local.original[index]
+        if not self._local.sliced[index]:
+            return self._rounding.shared(original, operator, inputs, attributes)
+        layout = self._analysis.layouts[original]
+        assert layout is not None
+        window = layout.window(self._program.nodes[original].type.shape, *self._samples)
+        return self._rounding.own(original, operator, inputs, attributes, window)

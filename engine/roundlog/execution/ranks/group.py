@@ -1,0 +1,191 @@
+"""A group of ranks: processes that execute one step together, and what they send each other.
+
+All is sent by torch.distributed. Its promises are few and enough: a reduction adds up in some order, and what is
+gathered are the bytes that were sent. Every rank has to call the same methods in the same order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # exported, but not listed
+
+from roundlog.execution.ranks.membership import LostRankError, Membership
+
+_PATIENCE = timedelta(seconds=0.5)
+"""Time after which a waiting rank asks whether the others are still there."""
+
+_FOREVER = timedelta(days=365)
+"""Timeout of collectives. A rank may wait for hours, as rank 0 validates; a lost one is found by its heart."""
+
+
+class Ranks:
+    """The ranks of one run, from 0 to `size` - 1. Tensors are flat, on any device."""
+
+    def __init__(self, group: dist.ProcessGroup, rank: int, size: int, membership: Membership) -> None:
+        """group: gloo for the CPU, and nccl for CUDA if tensors lie there."""
+        self.rank, self.size = rank, size
+        self.membership = membership
+        self._group = group
+
+    # Shares of a tensor.
+
+    def share(self, numel: int, rank: int | None = None) -> tuple[int, int]:
+        """(first, last): the elements first <= i < last of a tensor that a rank (None: this one) owns."""
+        width = self._width(numel)
+        first = (self.rank if rank is None else rank) * width
+        return min(first, numel), min(first + width, numel)
+
+    def _width(self, numel: int) -> int:
+        return -(-numel // self.size)
+
+    # What has numbers of every rank.
+
+    def sums_to_owners(self, x: torch.Tensor) -> torch.Tensor:
+        """The share of this rank of the sum of all ranks' x, added up in any order."""
+        return self._to_owners(x, dist.ReduceOp.SUM)
+
+    def least_to_owners(self, x: torch.Tensor) -> torch.Tensor:
+        """The share of this rank of the least of all ranks' x, by element."""
+        return self._to_owners(x, dist.ReduceOp.MIN)
+
+    def _to_owners(self, x: torch.Tensor, op: Any) -> torch.Tensor:
+        first, last = self.share(x.numel())
+        parts = self._parts(x)
+        mine = torch.empty_like(parts[0])
+        self._wait(dist.reduce_scatter(mine, parts, op=op, group=self._group, async_op=True))
+        return mine[: last - first]
+
+    def sums_to_all(self, x: torch.Tensor) -> None:
+        """Makes x the sum of all ranks' x, in place."""
+        self._wait(dist.all_reduce(x, group=self._group, async_op=True))
+
+    def least_to_all(self, x: torch.Tensor) -> None:
+        """Makes x the least of all ranks' x by element, in place."""
+        self._wait(dist.all_reduce(x, op=dist.ReduceOp.MIN, group=self._group, async_op=True))
+
+    def gather_shares(self, mine: torch.Tensor, numel: int) -> torch.Tensor:
+        """The tensor of so many elements of which every rank gives its share."""
+        width = self._width(numel)
+        whole = mine.new_empty(self.size * width)
+        mine = F.pad(mine, (0, width - mine.numel())) if mine.numel() < width else mine
+        self._gather(whole, mine)
+        return whole[:numel]
+
+    def gather_all(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+        """Every rank's tensor; `sizes` are their numbers of elements."""
+        width = max(sizes)
+        if not width:
+            return [mine.new_empty(0) for _ in sizes]
+        whole = mine.new_empty(self.size * width)
+        self._gather(whole, F.pad(mine, (0, width - mine.numel())) if mine.numel() < width else mine)
+        return [whole[rank * width : rank * width + size] for rank, size in enumerate(sizes)]
+
+    def _gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
+        # Neither backend gathers truth values.
+        as_bytes = whole.dtype == torch.bool
+        to, of = (x.view(torch.uint8) if as_bytes else x for x in (whole, mine.contiguous()))
+        self._wait(dist.all_gather(list(to.chunk(self.size)), of, group=self._group, async_op=True))
+
+    def numbers(self, *mine: int) -> list[list[int]]:
+        """Every rank's numbers, as many as this one's, by rank."""
+        own = torch.tensor(mine, dtype=torch.int64)
+        return [x.tolist() for x in self.gather_all(own, [len(mine)] * self.size)]
+
+    def to_owners(self, parts: Sequence[torch.Tensor], incoming: Sequence[int]) -> list[torch.Tensor]:
+        """What every rank has for this one. parts: what this one has for every rank, flat. incoming: the numbers of
+        elements that come from each."""
+        together = torch.cat(list(parts))
+        received = together.new_empty(sum(incoming))
+        work = dist.all_to_all_single(
+            received, together, list(incoming), [len(part) for part in parts], group=self._group, async_op=True
+        )
+        self._wait(work)
+        return list(received.split(list(incoming)))
+
+    # What one rank has for all, or all for one.
+
+    def broadcast(self, x: torch.Tensor, source: int = 0) -> None:
+        """Makes x what it is at rank `source`, in place."""
+        flat = x.view(torch.uint8) if x.dtype == torch.bool else x
+        self._wait(dist.broadcast(flat, source, group=self._group, async_op=True))
+
+    def broadcast_bytes(self, data: bytes | None, source: int = 0) -> bytes:
+        """The bytes of rank `source`; the others give None."""
+        size = torch.tensor([len(data or b"")])
+        self.broadcast(size, source)
+        if not int(size):
+            return b""
+        x = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(size), dtype=torch.uint8)
+        self.broadcast(x, source)
+        return x.numpy().tobytes()
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes."""
+        sizes = [size for (size,) in self.numbers(len(data))]
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        return [x.numpy().tobytes() for x in self.gather_all(mine, sizes)]
+
+    def _parts(self, x: torch.Tensor) -> list[torch.Tensor]:
+        width = self._width(x.numel())
+        padded = F.pad(x, (0, self.size * width - x.numel())) if x.numel() % self.size else x.contiguous()
+        return list(padded.split(width))
+
+    def _wait(self, work: Any) -> None:
+        """Waits for a collective. Raises LostRankError, which names the rank, where another one has ended."""
+        while True:
+            try:
+                work.wait(_PATIENCE)
+                return
+            except RuntimeError as error:
+                if work.is_completed():
+                    # A connection is gone. Who has gone with it is known a little later.
+                    raise self.membership.why() or LostRankError(
+                        f"the connection to another rank is lost ({str(error)[:200]}), though all of them are there: "
+                        "check the network, and run the same command again"
+                    ) from error
+                self.membership.require_all()
+
+
+def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_host: bool, seconds: float = 60) -> Ranks:
+    """The ranks of a run, once all of them are there.
+
+    address: host and port of the store. is_host: whether this process holds it. name: tells this run from others in the
+    same store. Raises LostRankError if a rank does not come within so many seconds."""
+    patience = timedelta(seconds=seconds)
+    host, port = address
+    try:
+        store = TCPStore(host, port, None, is_host, patience, wait_for_workers=False)
+        own = TCPStore(host, port, None, False, patience, wait_for_workers=False)
+        membership = Membership(PrefixStore(f"{name}/membership", own), rank, size)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(
+            backend, store=PrefixStore(f"{name}/group", store), rank=rank, world_size=size, timeout=_FOREVER
+        )
+    except RuntimeError as error:
+        if isinstance(error, LostRankError):
+            raise
+        raise LostRankError(
+            f"the ranks cannot reach each other by {host}:{port} ({str(error).partition(chr(10))[0][:200]}): check the "
+            "address that the launcher was given"
+        ) from error
+    group = dist.group.WORLD
+    assert group is not None
+    return Ranks(group, rank, size, membership)
+
+
+def disconnect(ranks: Ranks, reason: str | None = None) -> None:
+    """Leaves the group. reason: the error that this rank ends with, for the others."""
+    ranks.membership.leave(reason)
+    if reason is None:
+        # So that no rank closes the store while another one still uses it.
+        deadline = time.monotonic() + 1
+        while ranks.membership.lost is None and time.monotonic() < deadline and not ranks.membership.all_have_left():
+            time.sleep(0.01)
+        dist.destroy_process_group()

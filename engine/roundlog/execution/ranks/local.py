@@ -1,0 +1,193 @@
+"""The program of one rank: what the rank computes of a step, and where it needs the others.
+
+What belongs to single samples is computed for this rank's samples; everything else as a whole, by every rank alike.
+Sums over the batch, and sliced values that somebody needs as a whole, are *reads*: the rank gives its part, and gets
+the whole. All ranks' programs have the same operators in the same order, so all ranks come to the same reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roundlog.execution.microbatch.analysis import Analysis, analysis_of, samples_of
+from roundlog.execution.microbatch.layout import Layout, Samples, ranges, sliced_node, sliced_type
+from roundlog.execution.microbatch.rules import Needs
+from roundlog.execution.microbatch.summing import keeps_bound
+from roundlog.operators import OperatorKind, operator
+from roundlog.operators.registry import ints
+from roundlog.program import Node, Program, ProgramError, TensorType
+
+MAX_CUTS = 64
+"""Most parts into which a rank cuts its terms of a sum, so that the bound of the whole holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A read of a source of the step: as a whole, or this rank's slice of it under `layout`."""
+
+    value: int
+    layout: Layout | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A read of a sliced value as a whole. Every rank gives its slice."""
+
+    value: int
+    given: int
+    """The slot in which this rank gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A read of this rank's slice of a value that it has as a whole."""
+
+    value: int
+    layout: Layout
+    given: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A read of a sum over the batch. Every rank gives its slices of the operator's inputs."""
+
+    value: int
+    given: tuple[int, ...]
+
+
+Read = Given | Gathered | Cut | Summed
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProgram:
+    """The program of one rank."""
+
+    program: Program
+    """`data` slots are reads; `store` slots from `first_given` on give values to them, those before are the state."""
+    first_given: int
+    original: tuple[int, ...]
+    """The value of the whole program to which each value corresponds, as a whole or as a slice."""
+    sliced: tuple[bool, ...]
+    """For every value, whether it is this rank's slice of the original one."""
+    reads: tuple[Read, ...]
+    """By `data` slot."""
+
+
+def samples_of_ranks(program: Program, size: int) -> list[Samples]:
+    """The samples of every rank. Raises ProgramError if there are fewer samples than ranks."""
+    batch = samples_of(program)
+    if size > batch:
+        raise ProgramError(
+            f"{batch} samples of a batch cannot be shared out among {size} ranks: start {batch} or fewer"
+        )
+    return ranges(batch, size)
+
+
+def analyse_for(program: Program, size: int) -> Analysis:
+    """The analysis of a checked program for so many ranks, at least two."""
+    samples = samples_of_ranks(program, size)
+
+    def choose(node: Node, inputs: list[TensorType], needs: Needs) -> tuple[Samples, ...] | None:
+        fewest = min(last - first for first, last in samples)
+        for cuts in range(1, min(fewest, MAX_CUTS) + 1):
+            parts = [part for one in samples for part in cut_up(one, cuts)]
+            if keeps_bound(node, inputs, needs, parts):
+                return tuple(parts)
+        return None
+
+    return analysis_of(program, samples_of(program), choose)
+
+
+def cut_up(samples: Samples, cuts: int) -> list[Samples]:
+    """A range of samples in so many parts."""
+    first, last = samples
+    return [(first + start, first + stop) for start, stop in ranges(last - first, cuts)]
+
+
+def local_program(program: Program, analysis: Analysis, samples: Samples) -> LocalProgram:
+    """The program of the rank with these samples."""
+    return _Builder(program, analysis, samples[1] - samples[0]).build()
+
+
+class _Builder:
+    def __init__(self, program: Program, analysis: Analysis, samples: int) -> None:
+        self._program, self._analysis, self._samples = program, analysis, samples
+        self._first_given = len(program.state_names)
+        self._nodes: list[Node] = []
+        self._original: list[int] = []
+        self._sliced: list[bool] = []
+        self._known: dict[tuple[int, Layout | None], int] = {}
+        self._reads: list[Read] = []
+        self._given = self._first_given
+
+    def build(self) -> LocalProgram:
+        for index, node in enumerate(self._program.nodes):
+            if operator(node.op).kind == OperatorKind.SOURCE:
+                continue
+            layout, needs = self._analysis.layouts[index], self._analysis.needs[index]
+            if layout is not None:
+                inputs = tuple(map(self._want, node.inputs, needs))
+                self._known[index, layout] = self._add(
+                    sliced_node(node, layout, self._samples, inputs), index, sliced=True
+                )
+            elif index in self._analysis.parts:
+                given = tuple(self._give(self._want(*one), one[0]) for one in zip(node.inputs, needs, strict=True))
+                self._known[index, None] = self._read(Summed(index, given), node.type)
+            else:
+                self._known[index, None] = self._as_it_is(index)
+        program = Program(
+            nodes=tuple(self._nodes),
+            state_names=self._program.state_names,
+            data_names=tuple(f"read {slot}" for slot in range(len(self._reads))),
+            schedule_names=self._program.schedule_names,
+            batch_size=self._samples,
+        )
+        return LocalProgram(program, self._first_given, tuple(self._original), tuple(self._sliced), tuple(self._reads))
+
+    def _as_it_is(self, index: int) -> int:
+        node = self._program.nodes[index]
+        inputs = tuple(self._want(value, None) for value in node.inputs)
+        return self._add(Node(node.op, inputs, node.attributes, node.type, node.source), index)
+
+    def _want(self, value: int, need: Layout | None) -> int:
+        """The value under this layout, or as a whole."""
+        found = self._known.get((value, need))
+        if found is None:
+            found = self._known[value, need] = self._made(value, need)
+        return found
+
+    def _made(self, value: int, need: Layout | None) -> int:
+        node, layout = self._program.nodes[value], self._analysis.layouts[value]
+        if operator(node.op).kind == OperatorKind.SOURCE:
+            return self._source(value, need)
+        if need is not None:
+            # It lies otherwise, or is whole.
+            whole = self._want(value, None)
+            return self._read(Cut(value, need, self._give(whole, value)), sliced_type(node.type, need, self._samples))
+        assert layout is not None
+        if self._analysis.cheap[value]:
+            return self._as_it_is(value)
+        return self._read(Gathered(value, self._give(self._known[value, layout], value)), node.type)
+
+    def _source(self, value: int, need: Layout | None) -> int:
+        node = self._program.nodes[value]
+        if node.op == "constant" and need is not None and len(ints(node.attributes, "bits")) == 1:
+            return self._add(sliced_node(node, need, self._samples, ()), value, sliced=True)
+        if need is None and node.op in ("constant", "schedule", "iota", "state"):
+            return self._add(Node(node.op, (), node.attributes, node.type, node.source), value)
+        return self._read(Given(value, need), sliced_type(node.type, need, self._samples))
+
+    def _give(self, inner: int, original: int) -> int:
+        slot, self._given = self._given, self._given + 1
+        self._add(Node("store", (inner,), {"slot": slot}, self._nodes[inner].type), original)
+        return slot
+
+    def _read(self, read: Read, kind: TensorType) -> int:
+        self._reads.append(read)
+        return self._add(Node("data", (), {"slot": len(self._reads) - 1}, kind), read.value)
+
+    def _add(self, node: Node, original: int, *, sliced: bool = False) -> int:
+        self._nodes.append(node)
+        self._original.append(original)
+        self._sliced.append(sliced)
+        return len(self._nodes) - 1

@@ -1,0 +1,152 @@
+"""The ranks that are there: what every rank says of itself in the store, and how a lost one is found.
+
+A rank that is killed says nothing. A rank on the same machine is then missed at once, by its process; one on another
+machine when its heart has not beaten for some seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not listed
+
+BEAT = 0.5
+"""Seconds between two beats."""
+STILL = 10.0
+"""Seconds without a beat after which a rank is lost."""
+
+
+class LostRankError(RuntimeError):
+    """Another rank has ended, so that this one cannot go on. The message names it."""
+
+
+class Membership:
+    """What this rank says of itself, and what it knows of the others. A thread keeps both up to date."""
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        """store: a connection of its own, since its operations wait for each other. Returns once all ranks are there;
+        raises LostRankError if one does not come."""
+        self.rank, self.size = rank, size
+        self._store = store
+        self._lost: str | None = None
+        self._ended = threading.Event()
+        self._identity = _identity()
+        store.set(f"identity/{rank}", json.dumps(self._identity))
+        store.add(f"beat/{rank}", 1)
+        self._others = [other for other in range(size) if other != rank]
+        self._known: dict[int, list[str]] = {}
+        for other in self._others:
+            try:
+                self._known[other] = json.loads(store.get(f"identity/{other}"))
+            except RuntimeError as error:
+                raise LostRankError(
+                    f"rank {other} of {size} has not come: start as many processes as there are ranks, with the same "
+                    "command"
+                ) from error
+        self._beats = {other: (0, time.monotonic()) for other in self._others}
+        self._thread = threading.Thread(target=self._watch, name="ranks", daemon=True)
+        self._thread.start()
+
+    @property
+    def lost(self) -> str | None:
+        """What became of the first rank that was found lost, as a clause; None while all are there."""
+        return self._lost
+
+    def require_all(self) -> None:
+        """Raises LostRankError if a rank is lost."""
+        if self._lost is not None:
+            raise LostRankError(_sentence(self._lost))
+
+    def why(self, seconds: float = 2 * STILL) -> LostRankError | None:
+        """The error that names the lost rank, once it is found; None if none is within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while self._lost is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return None if self._lost is None else LostRankError(_sentence(self._lost))
+
+    def leave(self, reason: str | None = None) -> None:
+        """Says that this rank ends, and why where that is an error. The others are told so instead of finding it
+        lost."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join()
+        with suppress(RuntimeError):
+            self._store.set(f"left/{self.rank}", reason or "")
+
+    def all_have_left(self) -> bool:
+        """Whether all other ranks have said that they end."""
+        try:
+            return self._store.check([f"left/{other}" for other in self._others])
+        except RuntimeError:
+            return True
+
+    def _watch(self) -> None:
+        while not self._ended.wait(BEAT) and self._lost is None:
+            self._lost = self._missing()
+
+    def _missing(self) -> str | None:
+        # A rank that has said why it ends is named before those that ended because of it.
+        try:
+            self._store.add(f"beat/{self.rank}", 1)
+            for other in self._others:
+                if self._store.check([f"left/{other}"]):
+                    reason = self._store.get(f"left/{other}").decode()
+                    if reason:
+                        return f"{self._name(other)} has stopped: {reason}"
+            beats = self._store.multi_get([f"beat/{other}" for other in self._others])
+        except RuntimeError:
+            # The store lies with rank 0 or with whoever has started it.
+            return f"{self._name(0)} or its launcher is lost: the store of the ranks does not answer"
+        now = time.monotonic()
+        for other, beat in zip(self._others, beats, strict=True):
+            if _is_gone(self._known[other], self._identity) and not self._store.check([f"left/{other}"]):
+                return f"{self._name(other)} is lost: its process has ended"
+            count, since = self._beats[other]
+            if int(beat) != count:
+                self._beats[other] = (int(beat), now)
+            elif now - since > STILL and not self._store.check([f"left/{other}"]):
+                return f"{self._name(other)} is lost: it has not been heard of for {STILL:.0f} s"
+        return None
+
+    def _name(self, other: int) -> str:
+        host, pid = (self._known.get(other) or self._identity)[:2]
+        return f"rank {other} (process {pid} on {host})"
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause}; run the same command again, with any number of ranks, to carry on"
+
+
+def _identity() -> list[str]:
+    """Host, process, and what tells both from others of the same name."""
+    pid = os.getpid()
+    return [socket.gethostname(), str(pid), _started(pid) or "", _where()]
+
+
+def _where() -> str:
+    """The machine since its last start, and the namespace in which its processes are numbered."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    return ""
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started; None if it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _is_gone(other: list[str], own: list[str]) -> bool:
+    """Whether a process of this machine has ended."""
+    _, pid, started, where = other
+    return bool(where and started) and where == own[3] and _started(int(pid)) != started

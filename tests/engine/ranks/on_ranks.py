@@ -1,0 +1,227 @@
+"""What the ranks of the tests do, and what one process comes to alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import random_programs
+import torch
+from roundlog.arithmetic import sums
+from roundlog.commitments import canonical, state_root
+from roundlog.execution import Batches, Executor, StoppedError
+from roundlog.execution.microbatch.analysis import samples_of
+from roundlog.execution.microbatch.layout import ranges
+from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, serve
+from roundlog.execution.ranks.sums import sum_over
+from roundlog.execution.running_step import StepResult
+from roundlog.log.payload import decode, encode
+from roundlog.operators import Inexact, StepInputs
+from roundlog.program import DType, Node, Program, TensorType
+from roundlog.rounding import Follower, Recorder, Window
+from roundlog.training.job import Job
+from tasks import TASKS
+from test_parts import CASES, DRAWS, drawn
+
+
+def digest(result: StepResult) -> str:
+    sums = sha256(np.float64(result.loss).tobytes())
+    for state in result.states:
+        sums.update(str(tuple(state.shape)).encode() + canonical(state).contiguous().numpy().tobytes())
+    return sums.hexdigest()
+
+
+def executed(executor: Any, inputs: StepInputs, log: bytes | None = None) -> list[Any]:
+    """[digest or the sentence of the stop, the log in hex, findings by that log or by one's own]."""
+    recorder = Recorder(4)
+    try:
+        found = digest(executor.run(inputs, recorder))
+    except StoppedError as error:
+        found = f"{error.operator} {error.element} {error}"
+        return [found, "", []]
+    written = encode(recorder.take())
+    findings = []
+    for share in (1.0, 0.3):
+        follower = Follower(4, share, np.random.default_rng(5))
+        follower.follow(inputs.step, decode(written if log is None else log, None))
+        assert digest(executor.run(inputs, follower)) == found
+        findings += [[one.operator, one.element, one.message] for one in follower.findings]
+    return [found, written.hex(), findings]
+
+
+def alone(seeds: list[int]) -> dict[int, list[Any]]:
+    """What one process comes to, for all of these programs."""
+    made = {seed: random_programs.make(seed) for seed in seeds}
+    return {seed: executed(Executor(one.program), one.inputs) for seed, one in made.items()}
+
+
+def run_programs(ranks: Ranks, logs: dict[str, str]) -> dict[str, list[Any]]:
+    """What ranks come to, for all programs that have a sample for every rank; by the log of one process."""
+    found = {}
+    for seed, log in logs.items():
+        made = random_programs.make(int(seed))
+        if samples_of(made.program) < ranks.size:
+            continue
+        if ranks.rank:
+            serve(made.program, ranks, lambda step, states, inputs=made.inputs: inputs)
+            continue
+        executor = RanksExecutor(made.program, ranks)
+        found[seed] = executed(executor, made.inputs, bytes.fromhex(log) if log else None)
+        executor.end()
+    return found
+
+
+def infinite(x: torch.Tensor) -> torch.Tensor:
+    """An infinity of either sign and a NaN among the terms, so that some sums have one of these, and some several."""
+    x = x.clone()
+    flat = x.view(-1)
+    flat[:: max(len(flat) // 3, 1)] = torch.inf
+    flat[1 :: max(len(flat) // 2, 1)] = -torch.inf
+    flat[-1] = torch.nan
+    return x
+
+
+def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
+    """The sums of `test_parts` whose terms are shared out among these ranks, and that are not right.
+
+    undecided: as if double-double decided nothing."""
+    if undecided:
+        decided = sums.round_sums_of
+
+        def nothing_is_decided(*given: Any) -> Any:
+            values, of = decided(*given)
+            return np.full_like(values, np.nan), np.ones_like(of)
+
+        sums.round_sums_of = nothing_is_decided
+    wrong = []
+    for name, (op_name, _, shapes) in CASES.items():
+        for draw in (*DRAWS, infinite):
+            op, attributes, inputs = drawn(name, DRAWS[0] if draw is infinite else draw)
+            if draw is infinite:
+                inputs[0] = infinite(inputs[0])
+            y, bound = op.evaluate(inputs, attributes)
+            right = op.exact(inputs, attributes, torch.arange(y.numel()))
+            terms = op.terms([tuple(x.shape) for x in inputs], attributes)
+            first, last = ranges(shapes[0][0][shapes[0][1]], ranks.size)[ranks.rank]
+            part = [x.narrow(axis, first, last - first) for x, (_, axis) in zip(inputs, shapes, strict=True)]
+            node = Node(op_name, (), attributes, TensorType(tuple(y.shape), DType.F32))
+            seen: list[torch.Tensor] = []
+
+            def round_share(owned: Inexact, start: int, stop: int, seen: list[torch.Tensor] = seen) -> torch.Tensor:
+                found = owned.bound((), {}, torch.zeros(0))
+                seen.append(found.at(torch.arange(stop - start), torch.zeros(stop - start)))
+                return Recorder(4).round(0, owned, (), {}, Window((stop,), 0, start, stop))
+
+            found = sum_over(ranks, node, terms, [part], round_share, ranks.size)
+            start, stop = ranks.share(y.numel())
+            d = bound.whole(y).reshape(-1)[start:stop]
+            # A bound that is not finite says no more than that the exact value decides.
+            same = not seen or torch.allclose(seen[0].nan_to_num(7), d.nan_to_num(7), rtol=1e-12, atol=0)
+            if not torch.equal(canonical(found).view(torch.int32).reshape(-1), canonical(right).view(torch.int32)):
+                wrong.append(f"{name}, {draw.__name__}: other bits")
+            if not same:
+                wrong.append(f"{name}, {draw.__name__}: another bound")
+    return wrong
+
+
+def stopping() -> dict[str, tuple[Program, StepInputs]]:
+    """Programs that stop, each at something that one sample alone has to do with."""
+    x, index = torch.zeros(6, 2), torch.zeros(6, 1, dtype=torch.int64)
+    x[5, 1] = 200.0
+    outside = index.clone()
+    outside[4] = 9
+    twice = outside.clone()
+    twice[1] = -3
+    found = {
+        "a number that is not finite": (x, index),
+        "an index out of range": (torch.ones(6, 2), outside),
+        "two of them": (torch.ones(6, 2), twice),
+        "both": (x, twice),
+        "nothing": (torch.ones(6, 2), index),
+    }
+    kinds = [TensorType((6, 2), DType.F32), TensorType((6, 1), DType.I64)]
+    nodes = (
+        Node("data", (), {"slot": 0}, kinds[0], "made.py:1"),
+        Node("data", (), {"slot": 1}, kinds[1], "made.py:2"),
+        Node("exp", (0,), {}, kinds[0], "made.py:3"),
+        Node("sum", (2,), {"dims": (0,)}, TensorType((1, 2), DType.F32), "made.py:4"),
+        Node("mul", (2, 3), {}, kinds[0], "made.py:5"),
+        Node("gather", (4, 1), {"dim": 1}, TensorType((6, 1), DType.F32), "made.py:6"),
+        Node("sum", (5,), {"dims": (0, 1)}, TensorType((1, 1), DType.F32), "made.py:7"),
+        Node("reshape", (6,), {"shape": ()}, TensorType((), DType.F32), "made.py:8"),
+        Node("loss", (7,), {}, TensorType((), DType.F32), "made.py:9"),
+        Node("store", (3,), {"slot": 0}, TensorType((1, 2), DType.F32), "made.py:10"),
+    )
+    program = Program(nodes=nodes, state_names=("s",), data_names=("x", "i"), schedule_names=(), batch_size=6)
+    empty, cpu = torch.zeros(0), torch.device("cpu")
+    return {
+        name: (program, StepInputs(states=[], data=list(data), schedule=empty, seed=1, step=3, device=cpu))
+        for name, data in found.items()
+    }
+
+
+def run_stops(ranks: Ranks | None) -> dict[str, list[Any]]:
+    """What ranks, or one process alone, come to where a step stops."""
+    found = {}
+    for name, (program, inputs) in stopping().items():
+        if ranks is None:
+            found[name] = executed(Executor(program), inputs)
+        elif ranks.rank:
+            serve(program, ranks, lambda step, states, inputs=inputs: inputs)
+        else:
+            executor = RanksExecutor(program, ranks)
+            found[name] = executed(executor, inputs)
+            executor.end()
+    return found
+
+
+def run_trainings(ranks: Ranks | None, names: list[str], logs: dict[str, list[str]] | None) -> dict[str, Any]:
+    """The state roots after every step of some trainings and, without logs, the logs; with them, what is found wrong in
+    them. By ranks, or by one process alone."""
+    found = {}
+    for name in names:
+        job = Job.from_task(TASKS[name](steps=6))
+        batches = Batches(job.dataset, job.spec)
+
+        def inputs_of(
+            step: int, states: Sequence[torch.Tensor], job: Job = job, batches: Batches = batches
+        ) -> StepInputs:
+            return StepInputs(
+                states=states,
+                data=batches.load(step),
+                schedule=job.schedule[step],
+                seed=job.spec.seed,
+                step=step,
+                device=torch.device("cpu"),
+            )
+
+        if ranks is not None and ranks.rank:
+            serve(job.program, ranks, inputs_of)
+            continue
+        executor = Executor(job.program) if ranks is None else RanksExecutor(job.program, ranks)
+        recorder, follower = Recorder(4), Follower(4, 1.0, np.random.default_rng(1))
+        states, roots, written = list(job.initial.values()), [], []
+        for step in range(job.spec.steps):
+            if logs is not None:
+                follower.follow(step, decode(bytes.fromhex(logs[name][step]), None))
+            states = executor.run(inputs_of(step, states), recorder if logs is None else follower).states
+            roots.append(state_root(states).hex())
+            written.append(encode(recorder.take()).hex())
+        found[name] = [roots, written if logs is None else [asdict(one) for one in follower.findings]]
+        if isinstance(executor, RanksExecutor):
+            executor.end()
+    return found
+
+
+def run_until_one_is_lost(ranks: Ranks) -> str:
+    """Collectives without end, and what this rank says where one of the others is killed."""
+    print("here", flush=True)
+    try:
+        while True:
+            ranks.sums_to_all(torch.ones(100))
+            ranks.numbers(ranks.rank)
+    except LostRankError as error:
+        return str(error)

@@ -1,0 +1,115 @@
+"""Any number of ranks: the bits of one process, the same stops, and logs that everybody finds right."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import on_ranks
+import pytest
+from random_programs import make
+from rank_processes import call, start
+from roundlog.execution.microbatch import samples_of
+from roundlog.execution.ranks import samples_of_ranks
+from roundlog.execution.ranks.local import Cut, Gathered, Summed, analyse_for, local_program
+from roundlog.program import ProgramError
+from tasks import TASKS
+
+
+def compare(size: int, seeds: list[int]) -> int:
+    """Holds ranks against one process; returns how many programs there were."""
+    right = on_ranks.alone(seeds)
+    answers: list[Any] = call("on_ranks:run_programs", size, {seed: one[1] for seed, one in right.items()})
+    for seed, (found, log, findings) in answers[0].items():
+        assert found == right[int(seed)][0], seed
+        assert findings == [], seed
+        # They differ only where an element lies at the edge of the guard.
+        assert (log == "") == (right[int(seed)][1] == ""), seed
+    return len(answers[0])
+
+
+def test_two_ranks_give_the_bits_of_one_process_for_random_programs() -> None:
+    assert compare(2, [1, 7, 18, 23]) == 4
+
+
+def test_three_ranks_do_for_more_programs() -> None:
+    assert compare(3, list(range(20, 50))) > 15
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_ranks_do_for_many_programs(size: int) -> None:
+    assert compare(size, list(range(60, 300))) > 30
+
+
+def test_the_random_programs_sum_over_ranks_and_gather_slices() -> None:
+    """Else the tests above would be vacuous."""
+    summed: set[str] = set()
+    gathered = cut = uneven = 0
+    for seed in range(60):
+        program = make(seed).program
+        analysis = analyse_for(program, 2)
+        local = local_program(program, analysis, samples_of_ranks(program, 2)[0])
+        summed.update(program.nodes[read.value].op for read in local.reads if isinstance(read, Summed))
+        gathered += sum(isinstance(read, Gathered) for read in local.reads)
+        cut += sum(isinstance(read, Cut) for read in local.reads)
+        uneven += samples_of(program) % 2
+    assert {"sum", "matmul", "scatter_add", "conv2d_grad_weight"} <= summed
+    assert gathered and cut and uneven
+
+
+def test_more_ranks_than_samples_are_refused() -> None:
+    program = make(0).program
+    batch = samples_of(program)
+    with pytest.raises(
+        ProgramError, match=f"^{batch} samples of a batch cannot be shared out among {batch + 1} ranks: "
+    ):
+        samples_of_ranks(program, batch + 1)
+
+
+@pytest.mark.parametrize(("size", "undecided"), [(2, True), (3, False)])
+def test_sums_over_ranks_have_the_bound_and_the_bits_of_the_whole(size: int, undecided: bool) -> None:
+    """Ties, cancelling terms of all sizes, infinities and NaN."""
+    assert call("on_ranks:run_sums", size, undecided) == [[]] * size
+
+
+@pytest.mark.parametrize("size", [3])
+def test_ranks_stop_where_one_process_does_and_go_on_afterwards(size: int) -> None:
+    right = on_ranks.run_stops(None)
+    assert [" " in found for found, _, _ in right.values()] == [True, True, True, True, False]
+    assert call("on_ranks:run_stops", size)[0] == right
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_ranks_train_to_the_roots_of_one_process_and_each_finds_the_other_ones_log_right(size: int) -> None:
+    """Batch norm, dropout, clipping, accumulation, tied weights, and batches that the ranks do not divide."""
+    names = [name for name in TASKS if size == 2 or name != "linear"]
+    by_one = on_ranks.run_trainings(None, names, None)
+    by_ranks = call("on_ranks:run_trainings", size, names, None)[0]
+    logs_of_one = {name: log for name, (_, log) in by_one.items()}
+    logs_of_ranks = {name: log for name, (_, log) in by_ranks.items()}
+    followed_by_one = on_ranks.run_trainings(None, names, logs_of_ranks)
+    followed_by_ranks = call("on_ranks:run_trainings", size, names, logs_of_one)[0]
+    for name, (roots, _) in by_one.items():
+        assert by_ranks[name][0] == roots
+        assert followed_by_one[name] == followed_by_ranks[name] == [roots, []]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_by_every_other_one(victim: int) -> None:
+    processes = start("on_ranks:run_until_one_is_lost", 3)
+    try:
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == "here\n"
+        processes[victim].kill()
+        killed = time.monotonic()
+        for rank, process in enumerate(processes):
+            if rank != victim:
+                out, err = process.communicate(timeout=60)
+                assert f"rank {victim} (process {processes[victim].pid} on " in json.loads(out.splitlines()[-1]), err
+        assert time.monotonic() - killed < 30
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
