@@ -28,7 +28,7 @@ FUNDING = 100 * 10**18
 """Wei that `--fund` gives."""
 
 _ATTEMPTS = 50
-"""Times that a payment is made again after another process has taken its nonce."""
+"""Most attempts at a payment whose nonce other processes take."""
 
 
 def register(app: typer.Typer) -> None:
@@ -130,20 +130,20 @@ def _change(node: ChainNode, accounts: list[ChecksumAddress], advance: int | Non
 
 def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddress, int]:
     """Gives each account `FUNDING`. The balances that they have then."""
+    from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
     from tiebreak.chain.accounts import devnet_account
     from tiebreak.chain.devnet_accounts import ACCOUNTS
     from tiebreak.chain.errors import NonceTaken
     from tiebreak.chain.sender import Sender
 
+    # All terminals of the tutorial pay from one account, and may do so at the same moment.
+    @retry(retry=retry_if_exception_type(NonceTaken), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
+    def pay(account: ChecksumAddress) -> None:
+        Sender(node, devnet_account(ACCOUNTS - 1)).send(account, b"", value=FUNDING)
+
     for one in accounts:
-        # Whoever follows the tutorial in several terminals pays from this account in each of them at the same moment.
-        for rest in reversed(range(_ATTEMPTS)):
-            try:
-                Sender(node, devnet_account(ACCOUNTS - 1)).send(one, b"", value=FUNDING)
-                break
-            except NonceTaken:
-                if not rest:
-                    raise
+        pay(one)
     return {one: node.balance(one) for one in accounts}
 
 
