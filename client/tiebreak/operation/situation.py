@@ -86,6 +86,7 @@ def games_of(
 def due_of(look: Look, games: tuple[GameState, ...], now: int) -> Due | None:
     """The deadline that a look names, unless it is a game's. now: the chain's time."""
     deadline = look.progress.deadline
-    if deadline is None or any(deadline - now == game.left for game in games):
+    if deadline is None:
         return None
-    return Due(at=deadline, left=max(0, deadline - now))
+    left = max(0, deadline - now)
+    return None if any(left == game.left for game in games) else Due(at=deadline, left=left)

@@ -184,6 +184,7 @@ def test_windows_of_jobs_that_take_turns_are_measured_apart() -> None:
 def test_the_deadline_of_a_game_is_left_to_the_alarm_of_its_clock() -> None:
     look = Look(progress=Progress(state="plays", deadline=5000))
     assert due_of(look, (replace(GAME, left=1000),), 4000) is None
+    assert due_of(look, (replace(GAME, left=0),), 6000) is None
     assert due_of(look, (replace(GAME, left=900),), 4000) == Due(at=5000, left=1000)
     assert due_of(look, (), 6000) == Due(at=5000, left=0)
     assert due_of(Look(progress=Progress(state="waits")), (), 4000) is None
