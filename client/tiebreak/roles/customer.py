@@ -200,14 +200,15 @@ class CustomerRole(JobRole):
 
     def _fetch_model(self, posted: JobView, path: Path) -> None:
         """Fetches the model from the claim's address, or else from one by which an auditor has promised to serve it.
-        Raises Refused or StoreError if none has it."""
+        Raises Refused or StoreError if none has it. An address that lets the model drip does not hold up the next."""
         job = self.read_job(posted)
         audits = self.context.desk.watch.audits_of(self.job)
         served = [audit.model_cid for audit in audits if audit.model_cid]
         errors: list[Refused | StoreError] = []
+        within = self.patience("model")
         for cid in dict.fromkeys([posted.claim.model_cid, *served]):
             try:
-                fetch_state(self.context, cid, job.program, posted.claim.final_state_root, path)
+                fetch_state(self.context, cid, job.program, posted.claim.final_state_root, path, within=within)
                 return
             except (Refused, StoreError) as error:
                 errors.append(error)
