@@ -54,6 +54,35 @@ def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: Wor
     assert world.contract_balance() == 0
 
 
+def test_the_first_with_the_root_waits_for_its_half_though_another_one_has_won(world: World) -> None:
+    """Its own game is void, and its bond is back, long before the fine is divided."""
+    world.post(terms=OPEN)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
+    world.run(trainer)
+    attest(world, "second")
+    first, quicker = (AuditorRole(world.context(name), world.job) for name in ("auditor", "deployer"))
+    for count, auditor in ((1, first), (2, quicker)):
+        while posted(world).game_count < count:
+            auditor.step()
+    world.run(trainer, quicker)
+    assert (world.game(2).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
+    world.run(first)
+    assert not world.game(1).bond_held and not first.step().finished
+    appellant = by(world, "second")
+    appellant.appeal(world.job, spec_hash=posted(world).spec_hash, bond=OPEN.challenger_bond)
+    assert "waits for 1 appeal of others" in first.step().state
+    world.run(quicker)
+    world.pass_time(world.game(3).deadlines[Side.TRAINER] + 100)  # its parties have a head start
+    world.run(first)
+    assert world.game(3).outcome is Outcome.CHALLENGER_WON, "whoever waits for it ends an appeal that nobody plays"
+    pass_appeals(world)
+    world.run(first, quicker, world.customer())
+    fine = OPEN.trainer_bond + OPEN.attestation_bond
+    gas = min(world.game(2).spent[Side.CHALLENGER], fine // 4)
+    assert world.gains()["auditor"] == (fine - gas) // 2
+    assert world.contract_balance() == 0
+
+
 def lost_by_silence(world: World) -> tuple[AuditorRole, AuditorRole]:
     """A right claim that its trainer loses to a puppet, by silence. Returns the auditor's and the puppet's roles."""
     world.post(terms=OPEN)

@@ -123,6 +123,7 @@ class CustomerRole(JobRole):
         return f"the claim is final, but the trainer has not published its model: {why}"
 
     def consider(self, posted: JobView) -> Progress:
+        self._collect_forfeits(posted)
         match posted.status:
             case JobStatus.OPEN:
                 if self.context.now() <= posted.commit_deadline:
@@ -141,7 +142,6 @@ class CustomerRole(JobRole):
 
     def _watch(self, posted: JobView) -> Progress:
         start_waiting(self, posted)
-        self._collect_forfeits(posted)
         if games := posted.live_games + posted.queued_games:
             end_overdue(self, self.context.desk.games_of(self.job))
             return Progress(state=f"waits for {games} games")
@@ -152,7 +152,8 @@ class CustomerRole(JobRole):
         return Progress(state="finalizes")
 
     def _collect_forfeits(self, posted: JobView) -> None:
-        """Takes the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas."""
+        """Takes the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas.
+        They can be taken at any time from then on: whoever ends the claim may come first."""
         deadline = posted.audits.audit_opening_deadline
         if not deadline or self.context.now() <= deadline:
             return
