@@ -201,15 +201,16 @@ class Desk:
         head = self.watch.head
         return max(self.watch.now(), 0 if head is None else head.timestamp)
 
-    def _settle(self, name: str, order: Order, wei: int | None) -> None:
+    def _settle(self, name: str, order: Order, receipt: Receipt | None) -> None:
         """Takes in what an undertaking has come to; None: it was not sent."""
         if order.call.function not in UNDERTAKINGS or self.spending is None:
             return
         with contextlib.suppress(SpendingLimit):  # the disk is full: the higher amount stays
-            if wei is None:
+            if receipt is None:
                 self.spending.cancel(name)
             else:
-                self.spending.settle(name, wei)
+                value = order.value if receipt.succeeded else 0
+                self.spending.settle(name, receipt.fee + value, failed=not receipt.succeeded)
 
     def flush(self) -> bool:
         """Sends all orders. True if one of them is mined already, so that another look is worth it."""
@@ -270,7 +271,7 @@ class Desk:
             self._under_way.remove(parcel)
             for name, order in parcel.orders.items():
                 if receipt is not None:
-                    self._settle(name, order, receipt.fee + (order.value if receipt.succeeded else 0))
+                    self._settle(name, order, receipt)
                 if receipt is not None and receipt.succeeded:
                     mined = True
                     order.sent(receipt)
