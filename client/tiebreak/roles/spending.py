@@ -7,12 +7,11 @@ the opening of a seal or an appeal that is not made costs more than it saves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from roundlog.storage import StorageError, read_record, write_record
 
-from tiebreak.amounts import in_ether
+from tiebreak.amounts import in_ether, in_utc
 from tiebreak.chain.errors import ChainError
 
 DAY = 86_400
@@ -123,10 +122,9 @@ class Spending:
             left -= one.wei
             if left + wei <= most:
                 until = one.at + DAY
-                when = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
                 raise SpendingLimit(
                     f"--spend-per-day {in_ether(most)} is reached ({in_ether(spent)} in 24 hours): nothing new is "
-                    f"begun until {when}, and all that was begun goes on",
+                    f"begun until {in_utc(until)}, and all that was begun goes on",
                     until,
                 )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from disputes import Cast, Run
+from tiebreak.amounts import in_utc
 from tiebreak.chain.accord import UNDERTAKINGS
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.blocks import Receipt
@@ -44,6 +45,15 @@ def test_a_day_is_the_last_24_hours(tmp_path: Path) -> None:
         book.require("three", 3, 50, START + DAY - 1)
     pay(book, "three", 3, 50, START + DAY)
     assert book.last_day(START + DAY) == 90
+
+
+def test_a_node_that_makes_its_time_up_ends_no_role(tmp_path: Path) -> None:
+    book, late = spending(tmp_path), 2**64 - 1
+    pay(book, "one", 1, 60, late)
+    with pytest.raises(SpendingLimit, match=f"begun until second {late + DAY}"):
+        book.require("two", 2, 50, late)
+    assert in_utc(253_402_300_799) == "9999-12-31 23:59:59 UTC" and in_utc(0) == "second 0"
+    assert all(in_utc(instant) for instant in (-1, 1, 2**63, 2**256))
 
 
 def test_what_no_day_allows_is_said_so(tmp_path: Path) -> None:
