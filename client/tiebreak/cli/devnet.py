@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -216,7 +217,7 @@ def _introduce(
     output.show_line("")
     output.show_line("To use it in another terminal:")
     if kept is not None:
-        output.show_line(f"  . {kept.directory}/environment")
+        output.show_line(f"  . {shlex.quote(str(kept.directory / 'environment'))}")
         output.show_line(f"Ctrl-C ends the chain; {kept.directory} keeps it.")
     else:
         output.show_line(f"  export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}")
