@@ -97,6 +97,24 @@ def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world:
     assert (world.root / "model.safetensors").read_bytes() == model.read_bytes()
 
 
+def test_a_file_that_lies_where_the_model_belongs_is_not_taken_for_it(world: World) -> None:
+    """Another job's model, or a tutorial that was followed twice."""
+    world.post(terms=OPEN)
+    (model := world.root / "model.safetensors").write_bytes(b"of another job")
+    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
+    world.run(trainer, customer, AuditorRole(world.context("auditor"), world.job))
+    assert len(world.said("exists already: move it away")) == 1, "told long before it is in the way"
+    world.pass_challenge_window()
+    world.run(trainer, customer)
+    assert world.status is JobStatus.FINAL and model.read_bytes() == b"of another job"
+    assert not customer.step().finished and len(world.said("is not the model of job 1")) == 1
+    model.unlink()
+    assert "the model is in" in ended(customer).state
+    assert "the model is in" in ended(world.customer()).state, "a second time it is found right"
+    model.write_bytes(model.read_bytes()[:-1])
+    assert "is not the model of job 1" in [world.customer().step() for _ in range(3)][-1].state
+
+
 class Dripping:
     """A store that would let one piece of content drip for weeks, to whoever sets no time for it."""
 
