@@ -36,6 +36,9 @@ imitate."""
 MOST_UNDER_WAY = 12
 """Most transactions that wait for a block; with that many, orders wait for the next look."""
 
+MOST_NEW_JOBS = 1000
+"""Most jobs that one look takes in; the others are left for the next."""
+
 _RANGES = (4, 16, 64)
 _SECONDS_BETWEEN_BALANCES = 30.0
 _ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, whatever the events say
@@ -110,8 +113,9 @@ class Desk:
         return self._jobs
 
     def jobs_after(self, seen: int) -> Iterator[tuple[int, JobView]]:
-        """Jobs with numbers above `seen`, read together; they are followed from now on."""
-        new = range(seen + 1, self.job_count() + 1)
+        """The next jobs with numbers above `seen`, read together; they are followed from now on."""
+        # A node may make their number up.
+        new = range(seen + 1, min(self.job_count(), seen + MOST_NEW_JOBS) + 1)
         for number in new:
             self.watch.follow(number)
         if new:
