@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from eth_account import Account
+from eth_hash.auto import keccak
 from market import BLIND, OPEN, context
 from tiebreak.adversary.desks import SilentDesk
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.errors import ContractError
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.errors import ContractError, RpcRefused
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
+from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import AuditStatus, JobStatus, JobView, Phase
 from tiebreak.chain.sender import Sender
 from tiebreak.roles.auditor import AuditorRole
@@ -34,6 +39,36 @@ AUDITOR_NAMES = ("auditor", "second", "third", "fourth", "fifth")
 OVER = (JobStatus.FINAL, JobStatus.LAPSED, JobStatus.REJECTED, JobStatus.EXPIRED)
 MOST_ROUNDS = 600
 _OPENINGS = ("openClaim", "openAudit")
+
+
+class SlowChain:
+    """A chain on which transactions wait for the next block: several at once, those of all accounts in any order."""
+
+    name = "the slow chain"
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chain, self._chance = EmbeddedChain(), chance
+        self._pool: list[tuple[str, str]] = []
+        self.is_slow = False
+
+    def request(self, method: str, params: list[Any]) -> object:
+        if method == "eth_sendRawTransaction" and self.is_slow:
+            self._pool.append((str(Account.recover_transaction(params[0])), params[0]))
+            return "0x" + keccak(bytes.fromhex(params[0][2:])).hex()
+        if method == "eth_getTransactionCount" and params[1] == "pending":
+            mined = self._chain.request(method, [params[0], "latest"])
+            waiting = {raw for account, raw in self._pool if account == params[0]}
+            return hex(int(str(mined), 16) + len(waiting))
+        return self._chain.request(method, params)
+
+    def mine(self) -> bool:
+        """Takes what waits. Returns whether anything did."""
+        pool, self._pool = self._pool, []
+        for account in self._chance.sample(all_ := sorted({account for account, _ in pool}), len(all_)):
+            for _, raw in (one for one in pool if one[0] == account):
+                with suppress(RpcRefused):  # sent twice, or replaced
+                    self._chain.request("eth_sendRawTransaction", [raw])
+        return bool(pool)
 
 
 class SleepyDesk(Desk):
@@ -77,8 +112,9 @@ class RandomMarket(World):
     """A market with one job. `play` plays it to its end; `violations` says what must not have happened."""
 
     def __init__(self, seed: int, root: Path) -> None:
-        super().__init__(connect("embedded"), root)
         self.chance = random.Random(seed)
+        self.chain = SlowChain(self.chance)
+        super().__init__(ChainNode(self.chain), root)
         for i, name in enumerate(AUDITOR_NAMES[2:]):
             self.senders[name] = CountingSender(self.node, devnet_account(6 + i))
             self.before[name] = self.balance(name)
@@ -92,6 +128,7 @@ class RandomMarket(World):
         )
         self.terms = replace(terms, opening_window=draw.choice((3600, 7200, 49_999))) if self.is_blind else terms
         self.post(terms=self.terms)
+        self.chain.is_slow = draw.random() < 0.6
         self.trainer_kind = draw.choice(TRAINERS)
         trainer = Party("trainer", self.trainer_kind, lambda: self._trainer(self.trainer_kind))
         kinds = [HONEST, *(draw.choice(AUDITORS) for _ in range(draw.choice((1, 2, 3))))]
@@ -157,6 +194,9 @@ class RandomMarket(World):
                 if progress.acted:
                     self.node.advance_time(draw.randint(1, 30))
                 busy |= progress.acted or (party.honest and progress.working)
+            if draw.random() < 0.8:
+                busy |= self.chain.mine()
+                self.node.advance_time(12)
             if self.status in OVER and all(party.finished for party in self.parties if party.honest):
                 return
             idle = 0 if busy else idle + 1
@@ -219,6 +259,10 @@ class RandomMarket(World):
 
     def _clean_up(self) -> dict[str, int]:
         """Gives everybody what is theirs, and returns what each has gained or lost, fees aside."""
+        self.chain.mine()
+        self.chain.is_slow = False
+        for sender in self.senders.values():
+            sender.poll()
         anyone = self.contract.by(self.senders["referee"])
         for audit in self.contract.audits_of(self.job):
             try:
@@ -242,5 +286,5 @@ class RandomMarket(World):
         shown = [f"{one.phase.name} {one.outcome.name}{' appeal' if one.is_appeal else ''}" for one in games]
         live = sum(one.phase is not Phase.OVER for one in games)
         parties = "; ".join(f"{one.name} ({one.kind}): {one.last}" for one in self.parties)
-        audits = "blind" if self.is_blind else "open"
+        audits = f"{'slow, ' if self.chain.is_slow else ''}{'blind' if self.is_blind else 'open'}"
         return f"{audits}, {self.status.name}, games {shown} ({live} live), {parties}"
