@@ -31,6 +31,7 @@ def desk_of(cast: Cast) -> Desk:
 def test_of_a_made_up_number_of_jobs_those_that_are_there_are_taken_in(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(desk, "MOST_NEW_JOBS", 50)
     seen = desk_of(cast)
     monkeypatch.setattr(seen.contract, "job_count", lambda: 2**63)
     for _ in range(3):
