@@ -280,7 +280,7 @@ def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     auditor = AuditorRole(world.context("auditor"), world.job)
     enough = auditor.context.desk.funds
 
-    def poor(bond: int, clock: float) -> Funds:
+    def poor(bond: int, clock: float, *, job: int | None = None) -> Funds:
         """An account with a bond and the gas of a dispute, and a wei less than the other bond."""
         found = enough(bond, clock)
         first = replace(found, bond=OPEN.challenger_bond).needed

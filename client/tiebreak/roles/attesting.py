@@ -38,7 +38,7 @@ def bond_in(posted: JobView, audit: AuditView | None, now: int) -> int:
 
 def lacks(role: JobRole, wei: int) -> str | None:
     """What the account lacks of an amount and the gas of a whole dispute, in one sentence; None if it lacks nothing."""
-    found = role.context.desk.funds(wei, role.context.clock())
+    found = role.context.desk.funds(wei, role.context.clock(), job=role.job)
     if not found.missing:
         return None
     role.notify_job(What.WARNING, found.sentence)

@@ -77,6 +77,8 @@ class Desk:
         self._block_seconds: float | None = None
         self._funds: Funds | None = None
         self._funds_at = 0.0
+        self._has_paid = False
+        """Whether a payment was mined since the balance was read."""
         self._adjudicators: set[ChecksumAddress] = set()
         self._orders: dict[str, Order] = {}
         self.spending: Spending | None = None
@@ -143,12 +145,17 @@ class Desk:
             self._block_seconds = min(_SLOWEST_ON_DEMAND if on_demand else SLOWEST_BLOCKS, *measured)
         return self._block_seconds
 
-    def funds(self, bond: int, clock: float) -> Funds:
-        """Balance of the account, and the amount needed for a bond and a dispute; read at most twice a minute for all
-        bonds."""
-        if self._funds is None or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
+    def funds(self, bond: int, clock: float, *, job: int | None = None) -> Funds:
+        """Balance of the account without what is on its way to other jobs, and the amount needed for a bond and a
+        dispute. It is read twice a minute for all bonds, and anew once something was paid: many jobs in one look must
+        not all count on the same money."""
+        if self._funds is None or self._has_paid or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
             self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
-        return replace(self._funds, bond=bond)
+            self._has_paid = False
+        waiting = [self._orders, *(parcel.orders for parcel in self._under_way)]
+        payments = [order for orders in waiting for order in orders.values() if order.value]
+        promised = sum(order.value for order in payments if order.call.arguments[0] != job)
+        return replace(self._funds, bond=bond, balance=max(0, self._funds.balance - promised))
 
     def is_adjudicator(self, address: ChecksumAddress) -> bool:
         """Whether the code at `address` is this version's adjudicator; read again until it is."""
@@ -273,6 +280,7 @@ class Desk:
             if receipt is None and error is None:
                 continue
             self._under_way.remove(parcel)
+            self._has_paid |= any(order.value for order in parcel.orders.values())
             for name, order in parcel.orders.items():
                 if receipt is not None:
                     self._settle(name, order, receipt)

@@ -308,7 +308,7 @@ class JobRole(Role):
     def missing_funds(self, bond: int) -> str | None:
         """The funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending that
         forbids the bond, in one sentence; None if there is neither."""
-        found = self.context.desk.funds(bond, self.context.clock())
+        found = self.context.desk.funds(bond, self.context.clock(), job=self.job)
         try:
             self.context.desk.require_allowed(self.job, bond)
         except SpendingLimit as error:

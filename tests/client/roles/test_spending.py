@@ -196,6 +196,21 @@ def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
     again.require_allowed(scene.jobs[1], 10**18)
 
 
+def test_two_bonds_of_one_look_do_not_count_on_the_same_money(tmp_path: Path) -> None:
+    """The second would leave nothing for the gas of the first one's game."""
+    scene = Scene(tmp_path, per_day=10**20)
+    scene.desk.look()
+    before = scene.desk.funds(10**18, 0.0).balance
+    assert before == scene.chain.balance(scene.sender.address)
+    assert scene.desk.put(scene.challenge(scene.jobs[0]))
+    assert scene.desk.funds(10**18, 0.0, job=scene.jobs[1]).balance == before - 10**18
+    assert scene.desk.funds(10**18, 0.0, job=scene.jobs[0]).balance == before, "its own bond is not missing"
+    scene.desk.flush()
+    (receipt,) = scene.sent
+    after = scene.chain.balance(scene.sender.address)
+    assert scene.desk.funds(10**18, 0.0).balance == after == before - 10**18 - receipt.fee
+
+
 def test_what_the_contract_refuses_is_not_counted(tmp_path: Path) -> None:
     scene = Scene(tmp_path, per_day=10**19)
     scene.desk.look()
