@@ -30,6 +30,8 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.store import FolderStore
+from tiebreak.store.errors import StoreUnavailable
 from world import CountingSender, World
 
 HONEST = "honest"
@@ -69,6 +71,20 @@ class SlowChain:
                 with suppress(RpcRefused):  # sent twice, or replaced
                     self._chain.request("eth_sendRawTransaction", [raw])
         return bool(pool)
+
+
+class ShakyStore:
+    """A store that is away at times."""
+
+    def __init__(self, store: FolderStore) -> None:
+        self._store = store
+        self.is_away = False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if self.is_away and not name.startswith("address_of"):
+            raise StoreUnavailable("the store is away: try again later.")
+        return found
 
 
 class SleepyDesk(Desk):
@@ -115,6 +131,8 @@ class RandomMarket(World):
         self.chance = random.Random(seed)
         self.chain = SlowChain(self.chance)
         super().__init__(ChainNode(self.chain), root)
+        self.shaky = ShakyStore(self.store)
+        self.store = self.shaky  # type: ignore[assignment]
         for i, name in enumerate(AUDITOR_NAMES[2:]):
             self.senders[name] = CountingSender(self.node, devnet_account(6 + i))
             self.before[name] = self.balance(name)
@@ -129,6 +147,7 @@ class RandomMarket(World):
         self.terms = replace(terms, opening_window=draw.choice((3600, 7200, 49_999))) if self.is_blind else terms
         self.post(terms=self.terms)
         self.chain.is_slow = draw.random() < 0.6
+        self.is_shaky = draw.random() < 0.5
         self.trainer_kind = draw.choice(TRAINERS)
         trainer = Party("trainer", self.trainer_kind, lambda: self._trainer(self.trainer_kind))
         kinds = [HONEST, *(draw.choice(AUDITORS) for _ in range(draw.choice((1, 2, 3))))]
@@ -180,9 +199,12 @@ class RandomMarket(World):
     # The course.
 
     def play(self) -> None:
-        idle = 0
+        idle = waits = 0
         for _ in range(MOST_ROUNDS):
             draw = self.chance
+            if self.is_shaky and draw.random() < (0.1 if self.shaky.is_away else 0.05):
+                self.shaky.is_away = not self.shaky.is_away
+            self.shaky.is_away &= self.status not in OVER
             busy = False
             for party in draw.sample(self.parties, len(self.parties)):
                 if party.finished or draw.random() >= party.wakes:
@@ -200,14 +222,18 @@ class RandomMarket(World):
             if self.status in OVER and all(party.finished for party in self.parties if party.honest):
                 return
             idle = 0 if busy else idle + 1
+            waits = waits + 1 if busy and self.shaky.is_away else 0
             if idle >= 3:
                 idle = 0
                 self._pass_time()
+            elif waits >= 5:
+                waits = 0  # what waits for the store has time to notice that it is late
+                self._pass_time(at_most=3)
         raise AssertionError(f"the market does not end: {self.describe()}")
 
-    def _pass_time(self) -> None:
+    def _pass_time(self, at_most: int = 1) -> None:
         """The next instant at which anything ends comes, the second before it, or the second after; or a part of the
-        time until then. Nobody honest has anything to do before."""
+        time until then, at most one of `at_most`. Nobody honest has anything to do before that it can do."""
         draw, now, view = self.chance, self.node.now(), self.view
         audits, claim = view.audits, view.claim
         ends = [audits.audit_deadline, audits.opening_deadline, audits.audit_opening_deadline, audits.appeal_deadline]
@@ -216,7 +242,8 @@ class RandomMarket(World):
             ends += self.contract.game(number).deadlines
         left = [end + second - now for end in ends for second in (-1, 0, 1)]
         wait = min([one for one in left if one > 0], default=600)
-        self.node.advance_time(wait if draw.random() < 0.7 else max(1, wait // draw.randint(2, 6)))
+        parts = at_most if draw.random() < 0.7 else draw.randint(max(2, at_most), 6)
+        self.node.advance_time(max(1, wait // parts))
 
     # What has to hold.
 
@@ -286,5 +313,6 @@ class RandomMarket(World):
         shown = [f"{one.phase.name} {one.outcome.name}{' appeal' if one.is_appeal else ''}" for one in games]
         live = sum(one.phase is not Phase.OVER for one in games)
         parties = "; ".join(f"{one.name} ({one.kind}): {one.last}" for one in self.parties)
-        audits = f"{'slow, ' if self.chain.is_slow else ''}{'blind' if self.is_blind else 'open'}"
-        return f"{audits}, {self.status.name}, games {shown} ({live} live), {parties}"
+        kinds = {"shaky": self.is_shaky, "slow": self.chain.is_slow, "blind": self.is_blind}
+        shown_kinds = [kind for kind, holds in kinds.items() if holds]
+        return f"{shown_kinds}, {self.status.name}, games {shown} ({live} live), {parties}"
