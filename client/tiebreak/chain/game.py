@@ -126,9 +126,9 @@ class VerificationGame:
     def game_count(self) -> int:
         return int(self._view("gameCount"))
 
-    def credit_of(self, account: ChecksumAddress) -> int:
-        """Wei that `withdraw` would pay to the account."""
-        return int(self._view("creditOf", account))
+    def credit_of(self, account: ChecksumAddress, *, block: int | None = None) -> int:
+        """Wei that `withdraw` would pay to the account now, or after block number `block`."""
+        return int(self._view("creditOf", account, block=block))
 
     def has_attested(self, job: int, auditor: ChecksumAddress) -> bool:
         return bool(self._view("hasAttested", job, auditor))

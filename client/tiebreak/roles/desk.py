@@ -79,6 +79,8 @@ class Desk:
         self._funds_at = 0.0
         self._has_paid = False
         """Whether a payment was mined since the balance was read."""
+        self._credit: tuple[bytes, int] | None = None
+        """A block's hash, and the account's credit then."""
         self._adjudicators: set[ChecksumAddress] = set()
         self._orders: dict[str, Order] = {}
         self.spending: Spending | None = None
@@ -156,6 +158,15 @@ class Desk:
         payments = [order for orders in waiting for order in orders.values() if order.value]
         promised = sum(order.value for order in payments if order.call.arguments[0] != job)
         return replace(self._funds, bond=bond, balance=max(0, self._funds.balance - promised))
+
+    def credit(self) -> int:
+        """Wei that the contract owes to the account, asked once a block: of a thousand jobs that are over each asks."""
+        head = self.watch.head
+        assert head is not None, "look first"
+        if self._credit is None or self._credit[0] != head.hash:
+            # As of the block that was seen: a node that lags behind it refuses, instead of showing an older state.
+            self._credit = head.hash, self.contract.credit_of(self._sender.address, block=head.number)
+        return self._credit[1]
 
     def is_adjudicator(self, address: ChecksumAddress) -> bool:
         """Whether the code at `address` is this version's adjudicator; read again until it is."""
