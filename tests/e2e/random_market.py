@@ -152,7 +152,7 @@ class RandomMarket(World):
         trainer = Party("trainer", self.trainer_kind, lambda: self._trainer(self.trainer_kind))
         kinds = [HONEST, *(draw.choice(AUDITORS) for _ in range(draw.choice((1, 2, 3))))]
         draw.shuffle(kinds)
-        auditors = [self._party(name, kind) for name, kind in zip(AUDITOR_NAMES, kinds, strict=False)]
+        auditors = [self.party(name, kind) for name, kind in zip(AUDITOR_NAMES, kinds, strict=False)]
         self.parties = [trainer, *auditors, Party("customer", HONEST, self.customer)]
         for party in self.parties:
             if not party.honest:
@@ -175,7 +175,8 @@ class RandomMarket(World):
                 return TrainerRole(self._context("trainer", SleepyDesk), self.job)
         return TrainerRole(context(self, "trainer"), self.job)
 
-    def _party(self, name: str, kind: str) -> Party:
+    def party(self, name: str, kind: str) -> Party:
+        """An auditor, or whoever calls itself one."""
         step = self.chance.randrange(15)
 
         def make() -> JobRole:
