@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.amounts import in_ether
+from tiebreak.amounts import in_ether, in_utc
 from tiebreak.cli import network, options, quantities
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.groups import examples
@@ -125,7 +125,7 @@ def _change(node: ChainNode, accounts: list[ChecksumAddress], advance: int | Non
     if balances:
         output.show_facts("Funded", {one: in_ether(wei) for one, wei in balances.items()})
     if advance is not None:
-        output.show_line(f"The chain's clock shows {datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S} UTC.")
+        output.show_line(f"The chain's clock shows {in_utc(instant)}.")
 
 
 def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddress, int]:
@@ -217,7 +217,7 @@ def _introduce(
     output.show_line("")
     output.show_line("To use it in another terminal:")
     if kept is not None:
-        output.show_line(f"  . {kept.directory}/environment")
+        output.show_line(f"  . {shlex.quote(str(kept.directory / 'environment'))}")
         output.show_line(f"Ctrl-C ends the chain; {kept.directory} keeps it.")
     else:
         output.show_line(f"  export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}")

@@ -108,15 +108,15 @@ def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: floa
     return directory
 
 
-def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, room: Path) -> Path:
+def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, room: Path, *, within: float) -> Path:
     """The directory of the trainer's logs, with a readable log of every interval of this job in it; whether their
     decisions are right is another question.
 
-    Raises Refused if they are not readable, StoreError if they cannot be had at present."""
+    Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in `within` seconds."""
     directory, cid = room / "log", posted.claim.log_cid
     if not directory.exists():
         try:
-            context.store.get_directory(cid, directory, max_bytes=context.limits.log_bytes)
+            context.store.get_directory(cid, directory, max_bytes=context.limits.log_bytes, within=within)
         except _NEVER_BETTER as error:
             raise Refused(f"the log at {cid} is not acceptable: {error}") from error
         except StoreError as error:
@@ -131,14 +131,17 @@ def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, r
     return directory
 
 
-def fetch_state(context: RoleContext, cid: str, program: Program, root: bytes, path: Path) -> list[torch.Tensor]:
+def fetch_state(
+    context: RoleContext, cid: str, program: Program, root: bytes, path: Path, *, within: float
+) -> list[torch.Tensor]:
     """The state with this state root, fetched from the store. The file is left at `path`.
 
-    Raises Refused if the file holds anything else, StoreError if it cannot be had at present."""
+    Raises Refused if the file holds anything else, StoreError if it cannot be had at present, or not in `within`
+    seconds."""
     path.unlink(missing_ok=True)
     most = sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
     try:
-        context.store.get_file(cid, path, max_bytes=most)
+        context.store.get_file(cid, path, max_bytes=most, within=within)
         states = list(load_tensors(path, program.states).values())
         found = state_root(states)
     except (*_NEVER_BETTER, StorageError, CommitmentError) as error:

@@ -16,7 +16,7 @@ from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_overdue, start_waiting
-from tiebreak.roles.player import Games
+from tiebreak.roles.player import Games, earliest_deadline
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.publishing import Addresses, Publishing
 from tiebreak.roles.sealed_claim import SealedClaim
@@ -146,9 +146,7 @@ class TrainerRole(JobRole):
         games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
         # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
         end_overdue(self, games)
-        due = min(
-            (game.deadlines[Side.TRAINER] for game in games.values() if game.deadlines[Side.TRAINER]), default=None
-        )
+        due = earliest_deadline(games.values(), Side.TRAINER)
         later = self.context.now() + posted.terms.clock_allowance
         duty = Duty(deadline=due or later, stake=stake, bonded=True)
         evidence = self._evidence(posted, duty)
