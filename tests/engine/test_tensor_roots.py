@@ -11,7 +11,6 @@ from roundlog.commitments import (
     MerkleTree,
     canonical,
     data_root,
-    data_tree,
     state_root,
     tensor_bytes,
     tensor_chunk,
@@ -123,21 +122,14 @@ def test_a_state_root_is_the_tree_over_tensor_roots_in_order() -> None:
     assert state_root([a, b]) != state_root([b, a])
 
 
-def test_a_data_row_is_the_bytes_of_every_field_in_order() -> None:
-    images = torch.arange(5 * 2 * 3, dtype=torch.float32).reshape(5, 2, 3)
+def test_a_data_root_is_the_tree_over_the_fields_tensor_roots_in_order() -> None:
+    images = torch.arange(5 * 2 * 300, dtype=torch.float32).reshape(5, 2, 300)
     labels = np.arange(5, dtype=np.int64)
-    tree = data_tree([images, labels])
-    assert tree.count == 5
-    payload = images[4].numpy().tobytes() + labels[4].tobytes()
-    assert verify(tree.root, payload, 4, 5, tree.proof(4))
-    assert data_root([images, labels]) == tree.root != data_root([labels, images])
-
-
-def test_rows_are_the_same_however_many_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = [torch.arange(40, dtype=torch.float32).reshape(10, 4), torch.arange(10)]
-    whole = data_root(fields)
-    monkeypatch.setattr("roundlog.commitments.state._ROW_BLOCK_BYTES", 50)
-    assert data_root(fields) == whole
+    tree = tensor_tree(images)
+    assert tree.count == 12  # a row of 2,400 bytes lies in up to four chunks
+    above = MerkleTree([tree.root, tensor_root(labels)])
+    assert data_root([images, labels]) == above.root != data_root([labels, images])
+    assert verify(tree.root, tensor_chunk(images, 9), 9, 12, tree.proof(9))
 
 
 @pytest.mark.parametrize("shapes", [[(3, 2), (4,)], [], [(0, 2)], [()]])

@@ -2,7 +2,7 @@
 
 from roundlog.commitments.errors import CommitmentError
 from roundlog.commitments.merkle import PAD, MerkleTree, depth_of, leaf_hash, node_hash, verify
-from roundlog.commitments.state import data_root, data_tree, state_root, state_tree
+from roundlog.commitments.state import data_root, state_root, state_tree
 from roundlog.commitments.tensors import CHUNK_SIZE, canonical, tensor_bytes, tensor_chunk, tensor_root, tensor_tree
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "MerkleTree",
     "canonical",
     "data_root",
-    "data_tree",
     "depth_of",
     "leaf_hash",
     "node_hash",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -41,11 +40,8 @@ def _state(subject: Subject) -> Descriptor:
 
 @rule("data")
 def _data(subject: Subject) -> Descriptor:
-    # A row of the data set is the bytes of that row of every field, in program order.
-    widths = [prod(kind.shape[1:]) * kind.dtype.itemsize for kind in subject.program.data.values()]
-    starts = [0, *accumulate(widths)]
-    elements = prod(subject.type.shape[1:])
-    return load(Family.DATA, subject, starts[subject.integer("slot")], starts[-1], elements)
+    items = prod(subject.type.shape[1:])
+    return load(Family.DATA, subject, subject.integer("slot"), len(subject.program.data_names), items, items)
 
 
 @rule("schedule")

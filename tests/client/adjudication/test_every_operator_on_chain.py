@@ -13,7 +13,7 @@ from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import DisputedStep, segments
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.adjudication.partial import start
-from roundlog.commitments import CHUNK_SIZE, data_tree, state_tree, tensor_bytes, tensor_root, tensor_tree
+from roundlog.commitments import CHUNK_SIZE, data_root, state_tree, tensor_bytes, tensor_root, tensor_tree
 from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.execution import Executor
@@ -57,7 +57,7 @@ class Run:
     def setting(self) -> tuple[Any, ...]:
         spec = (
             *(STEPS, 1, b"p" * 32, len(self.program.nodes), b"i" * 32, len(self.states)),
-            *(data_tree(self.dataset).root, ROWS, 3, tensor_root(self.schedule), SEED),
+            *(data_root(self.dataset), ROWS, 3, tensor_root(self.schedule), SEED),
             *(CHUNK_SIZE, 0, 32, 4, 1, "0x" + "11" * 20, "0x" + "22" * 20),
         )
         return spec, STEP, state_tree(self.states).root

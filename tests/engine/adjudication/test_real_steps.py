@@ -32,7 +32,7 @@ from roundlog.adjudication.openings import (
 from roundlog.adjudication.partial import decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, data_root, state_root, tensor_bytes, tensor_root
 from roundlog.descriptors import Descriptor, Family, describe
-from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.descriptors.descriptor import REDUCTIONS, Stored
 from roundlog.descriptors.segments import leaves
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
@@ -96,9 +96,11 @@ def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> 
         (item, *_) = (item for item in descriptor.inputs if item.value == chunk.tensor)
         return opening.holds(root=trained.roots.roots[chunk.tensor], leaves=leaves(item))
     if chunk.tree == Tree.STATE:
-        return opening.holds(root=job.spec.initial_state_root, leaves=count, states=job.spec.state_count)
-    if chunk.tree == Tree.ROW:
-        return opening.holds(root=job.spec.data_root, leaves=job.spec.data_rows)
+        return opening.holds(root=job.spec.initial_state_root, leaves=count, tensors=job.spec.state_count)
+    if chunk.tree == Tree.FIELD:
+        _, fields, items, stride = descriptor.parameters
+        size = ((job.spec.data_rows - 1) * stride + items) * Stored(descriptor.code).width(descriptor.dtype)
+        return opening.holds(root=job.spec.data_root, leaves=max(1, -(-size // CHUNK_SIZE)), tensors=fields)
     if chunk.tree == Tree.SCHEDULE:
         size = job.spec.steps * descriptor.parameters[1] * 4
         return opening.holds(root=job.spec.schedule_root, leaves=-(-size // CHUNK_SIZE))
@@ -182,7 +184,7 @@ def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> N
         assert opening.holds(**good)
         moved = replace(opening, chunk=replace(opening.chunk, index=opening.chunk.index + 1))
         longer = replace(opening, siblings=[*opening.siblings, bytes(32)])
-        for wrong in (moved, longer, replace(opening, state_siblings=[bytes(32)])):
+        for wrong in (moved, longer, replace(opening, above=[bytes(32)])):
             assert not wrong.holds(**good)
         assert not opening.holds(root=trained.roots.roots[opening.chunk.tensor ^ 1], leaves=count)
         assert not opening.holds(root=good["root"], leaves=4 * count)
