@@ -10,7 +10,6 @@ from roundlog.commitments import (
     CommitmentError,
     MerkleTree,
     canonical,
-    data_root,
     state_root,
     tensor_bytes,
     tensor_chunk,
@@ -120,19 +119,3 @@ def test_a_state_root_is_the_tree_over_tensor_roots_in_order() -> None:
     a, b = torch.ones(3), torch.zeros(2, dtype=torch.int64)
     assert state_root([a, b]) == MerkleTree([tensor_root(a), tensor_root(b)]).root
     assert state_root([a, b]) != state_root([b, a])
-
-
-def test_a_data_root_is_the_tree_over_the_fields_tensor_roots_in_order() -> None:
-    images = torch.arange(5 * 2 * 300, dtype=torch.float32).reshape(5, 2, 300)
-    labels = np.arange(5, dtype=np.int64)
-    tree = tensor_tree(images)
-    assert tree.count == 12  # a row of 2,400 bytes lies in up to four chunks
-    above = MerkleTree([tree.root, tensor_root(labels)])
-    assert data_root([images, labels]) == above.root != data_root([labels, images])
-    assert verify(tree.root, tensor_chunk(images, 9), 9, 12, tree.proof(9))
-
-
-@pytest.mark.parametrize("shapes", [[(3, 2), (4,)], [], [(0, 2)], [()]])
-def test_fields_without_a_common_number_of_rows_are_refused(shapes: list[tuple[int, ...]]) -> None:
-    with pytest.raises(CommitmentError, match="common number of rows"):
-        data_root([torch.ones(shape) for shape in shapes])

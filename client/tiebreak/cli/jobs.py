@@ -177,12 +177,19 @@ def _capture(
     from tiebreak.cli.source import load_task
 
     task = load_task(source, settings if data is None else [*settings, f"data={data}"])
+    from roundlog.execution.microbatch import samples_of
     from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
-    from roundlog.training.job import Job
+    from roundlog.training.job import Job, run_bytes
 
     number = POLICY_THRESHOLD if policy == RoundingPolicy.THRESHOLD else POLICY_CERTIFIED
     found: list[Sameness] = []
     job = Job.from_task(task, policy=number, bits=bits or 32, report=found.append)
+    least = run_bytes(job.program, job.spec, samples_of(job.program))
+    if least > max_memory:
+        raise CommandError(
+            f"{source} needs {least} bytes of memory, however its batches are cut, more than the {max_memory} allowed: "
+            "raise --max-memory, or make state or rows smaller."
+        )
     job.write(out)
     return job, out, found[0]
 

@@ -13,8 +13,8 @@ from roundlog.adjudication.partial import RunningResult, start
 from roundlog.adjudication.reader import index_of, read
 from roundlog.adjudication.scalars import SCALARS
 from roundlog.commitments import CHUNK_SIZE
-from roundlog.descriptors.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar, Stored
-from roundlog.program import DType
+from roundlog.descriptors.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar
+from roundlog.program import DType, Stored
 from roundlog.randomness import philox_word, row_of_position
 from roundlog.spec import TrainingSpec
 

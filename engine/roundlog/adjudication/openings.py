@@ -29,6 +29,7 @@ from roundlog.commitments import (
     verify,
 )
 from roundlog.commitments.tensors import Tensor
+from roundlog.data import Field, data_tree, summarised
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor
 from roundlog.descriptors.rules_elementwise import literal_array
 from roundlog.program import DType, Program
@@ -61,11 +62,11 @@ class Material:
     """Tensors that the openings of one operator are cut from. Implements `Chunks`.
 
     values: outputs by value number, at least the operator's inputs. states: state before the step, in program order.
-    dataset: fields [rows, ...] in program order. schedule: f32[steps, columns]. literals: of a CONSTANT operator."""
+    dataset: fields in program order. schedule: f32[steps, columns]. literals: of a CONSTANT operator."""
 
     values: Mapping[int, torch.Tensor]
     states: Sequence[torch.Tensor]
-    dataset: Sequence[torch.Tensor]
+    dataset: Sequence[Field]
     schedule: torch.Tensor
     literals: tuple[DType, tuple[int, ...]] | None = None
     _bytes: dict[tuple[Tree, int], memoryview] = field(default_factory=dict, init=False)
@@ -78,7 +79,7 @@ class Material:
         *,
         values: Mapping[int, torch.Tensor],
         states: Sequence[torch.Tensor],
-        dataset: Sequence[torch.Tensor],
+        dataset: Sequence[Field],
         schedule: torch.Tensor,
     ) -> Material:
         """The material for operator q of a program."""
@@ -89,26 +90,29 @@ class Material:
 
     def payload(self, chunk: Chunk) -> bytes:
         """Raises KeyError for a value that is not at hand, IndexError for a chunk that there is not."""
-        data = self.whole(chunk.tree, chunk.tensor)
         first = chunk.index * CHUNK_SIZE
+        if chunk.tree == Tree.FIELD:
+            part = self.dataset[chunk.tensor]
+            if not first < max(part.nbytes, 1):
+                raise IndexError(f"a field of {part.nbytes} bytes has no chunk {chunk.index}")
+            return bytes(part.read(first, min(CHUNK_SIZE, part.nbytes - first)))
+        data = self.whole(chunk.tree, chunk.tensor)
         if not first < max(len(data), 1):
             raise IndexError(f"a tensor of {len(data)} bytes has no chunk {chunk.index}")
         return bytes(data[first : first + CHUNK_SIZE])
 
     def whole(self, tree: Tree, tensor: int) -> memoryview:
-        """All bytes of a tensor. Raises KeyError for a value that is not at hand."""
+        """All bytes of a tensor (of any tree but FIELD). Raises KeyError for a value that is not at hand."""
         if (tree, tensor) not in self._bytes:
             self._bytes[tree, tensor] = tensor_bytes(self.tensor(Chunk(tree, tensor, 0)))
         return self._bytes[tree, tensor]
 
     def tensor(self, chunk: Chunk) -> Tensor:
-        """The tensor that a chunk belongs to."""
+        """The tensor that a chunk (of any tree but FIELD) belongs to."""
         if chunk.tree == Tree.VALUE:
             return self.values[chunk.tensor]
         if chunk.tree == Tree.STATE:
             return self.states[chunk.tensor]
-        if chunk.tree == Tree.FIELD:
-            return self.dataset[chunk.tensor]
         if chunk.tree == Tree.SCHEDULE:
             return self.schedule
         assert self.literals is not None
@@ -184,20 +188,25 @@ class OperandOpening:
 
 
 def prove(chunks: Sequence[Chunk], material: Material) -> list[OperandOpening]:
-    """Openings with proofs. Every tensor is hashed once."""
+    """Openings with proofs. Every tensor is hashed once; of a field, the block that a chunk lies in."""
     trees: dict[tuple[Tree, int], MerkleTree] = {}
-    over: dict[Tree, MerkleTree] = {}
-    collections = {Tree.STATE: material.states, Tree.FIELD: material.dataset}
+    states: MerkleTree | None = None
     result = []
     for chunk in chunks:
+        if chunk.tree == Tree.FIELD:
+            part = material.dataset[chunk.tensor]
+            tree_of_field = summarised(part).tree
+            siblings = tree_of_field.proof(chunk.index, part.read)
+            up = data_tree(material.dataset).proof(chunk.tensor)
+            result.append(OperandOpening(chunk, material.payload(chunk), siblings, tree_of_field.root, up))
+            continue
         key = (chunk.tree, chunk.tensor)
         if key not in trees:
             trees[key] = tensor_tree(material.tensor(chunk))
         tree = trees[key]
         above: list[bytes] = []
-        if chunk.tree in collections:
-            if chunk.tree not in over:
-                over[chunk.tree] = state_tree(collections[chunk.tree])
-            above = over[chunk.tree].proof(chunk.tensor)
+        if chunk.tree == Tree.STATE:
+            states = states or state_tree(material.states)
+            above = states.proof(chunk.tensor)
         result.append(OperandOpening(chunk, material.payload(chunk), tree.proof(chunk.index), tree.root, above))
     return result

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from roundlog.commitments import CHUNK_SIZE, depth_of
 from roundlog.descriptors.describe import describe
-from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Family, Stored
+from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Family
 from roundlog.descriptors.encoding import encode_descriptor
 from roundlog.descriptors.segments import chunks_read, leaves
-from roundlog.program import Program
+from roundlog.program import Program, Stored
 from roundlog.spec import TrainingSpec
 
 _WORD = 32

@@ -17,9 +17,8 @@ from roundlog.descriptors.descriptor import (
     Input,
     Row,
     Scalar,
-    Stored,
 )
-from roundlog.program import DType
+from roundlog.program import DType, Stored
 
 MAX_AXES = 16
 """Iteration and reduction axes together; and view axes of an input."""

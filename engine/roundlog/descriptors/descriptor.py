@@ -107,28 +107,6 @@ class Extreme(enum.IntEnum):
     MIN = 1
 
 
-class Stored(enum.IntEnum):
-    """Codes of DATA: how a field's elements are stored. All but the first are integers that are read as int64."""
-
-    AS_READ = 0
-    U8 = 1
-    I8 = 2
-    I16 = 3
-    U16 = 4
-    I32 = 5
-
-    def width(self, dtype: DType) -> int:
-        """Bytes of a stored element that is read as a dtype."""
-        return dtype.itemsize if self is Stored.AS_READ else _STORED_BYTES[self]
-
-    @property
-    def signed(self) -> bool:
-        """Whether a stored integer has a sign; of AS_READ the dtype says it."""
-        return self in (Stored.I8, Stored.I16, Stored.I32)
-
-
-_STORED_BYTES = {Stored.U8: 1, Stored.I8: 1, Stored.I16: 2, Stored.U16: 2, Stored.I32: 4}
-
 DTYPE_CODES = {DType.F32: 0, DType.I64: 1, DType.BOOL: 2}
 
 

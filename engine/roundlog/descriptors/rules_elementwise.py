@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,10 @@ def _state(subject: Subject) -> Descriptor:
 
 @rule("data")
 def _data(subject: Subject) -> Descriptor:
-    items = prod(subject.type.shape[1:])
-    return load(Family.DATA, subject, subject.integer("slot"), len(subject.program.data_names), items, items)
+    slot, program = subject.integer("slot"), subject.program
+    kind = program.fields[program.data_names[slot]]
+    plain = load(Family.DATA, subject, slot, len(program.data_names), kind.row.numel, kind.stride)
+    return replace(plain, code=int(kind.stored))
 
 
 @rule("schedule")

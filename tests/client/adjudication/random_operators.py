@@ -13,8 +13,8 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import DisputedStep, encode
 from roundlog.descriptors import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
 from roundlog.descriptors.check import SIGNATURES, check_descriptor
-from roundlog.descriptors.descriptor import REDUCTIONS, Stored
-from roundlog.program import DType
+from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.program import DType, Stored
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 

@@ -13,7 +13,8 @@ from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import DisputedStep, segments
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.adjudication.partial import start
-from roundlog.commitments import CHUNK_SIZE, data_root, state_tree, tensor_bytes, tensor_root, tensor_tree
+from roundlog.commitments import CHUNK_SIZE, state_tree, tensor_bytes, tensor_root, tensor_tree
+from roundlog.data import data_tree, held
 from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.execution import Executor
@@ -50,14 +51,14 @@ class Run:
         traced = TraceRoots({})
         Executor(self.program).run(inputs, Recorder(4), traced)
         self.roots, self.values = traced.roots, traced.outputs
-        self.states, self.dataset = [state, torch.ones(3), torch.zeros(5)], [images, tokens]
+        self.states, self.dataset = [state, torch.ones(3), torch.zeros(5)], [held(images), held(tokens)]
         self.step = DisputedStep(step=STEP, seed=SEED, batch_size=3, data_rows=ROWS)
 
     @property
     def setting(self) -> tuple[Any, ...]:
         spec = (
             *(STEPS, 1, b"p" * 32, len(self.program.nodes), b"i" * 32, len(self.states)),
-            *(data_root(self.dataset), ROWS, 3, tensor_root(self.schedule), SEED),
+            *(data_tree(self.dataset).root, ROWS, 3, tensor_root(self.schedule), SEED),
             *(CHUNK_SIZE, 0, 32, 4, 1, "0x" + "11" * 20, "0x" + "22" * 20),
         )
         return spec, STEP, state_tree(self.states).root

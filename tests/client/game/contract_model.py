@@ -25,7 +25,8 @@ from roundlog.adjudication.adjudicate import (
 )
 from roundlog.adjudication.partial import RunningResult, decode_partial, start
 from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
-from roundlog.descriptors.descriptor import REDUCTIONS, Stored
+from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.program import Stored
 from tiebreak.chain.records import (
     Children,
     ChunkOpening,

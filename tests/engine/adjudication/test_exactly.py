@@ -12,6 +12,7 @@ from roundlog.adjudication.exactly import function_value
 from roundlog.adjudication.functions import evaluate
 from roundlog.adjudication.openings import Material, openings
 from roundlog.adjudication.size import largest_proof
+from roundlog.data import held
 from roundlog.descriptors import Family, Function, describe
 from roundlog.training.job import Job
 from tasks import linear_task
@@ -43,5 +44,5 @@ def test_rows_of_any_size_are_opened_by_the_chunk() -> None:
     plain = describe(Job.from_task(linear_task()).program, 0)
     load = replace(plain, family=Family.DATA, iteration=(40_000,), parameters=(0, 1, 20_000, 20_000))
     step = DisputedStep(step=0, seed=1, batch_size=2, data_rows=2)
-    answer, chunks = openings(load, 7, step, Material(values={}, states=[], dataset=[x], schedule=torch.zeros(0)))
+    answer, chunks = openings(load, 7, step, Material(values={}, states=[], dataset=[held(x)], schedule=torch.zeros(0)))
     assert answer in (np.float32(7).view(np.uint32), np.float32(20_007).view(np.uint32)) and len(chunks) == 1

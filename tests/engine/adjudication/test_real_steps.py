@@ -30,12 +30,14 @@ from roundlog.adjudication.openings import (
     segment_openings,
 )
 from roundlog.adjudication.partial import decode_partial, start
-from roundlog.commitments import CHUNK_SIZE, MerkleTree, data_root, state_root, tensor_bytes, tensor_root
+from roundlog.commitments import CHUNK_SIZE, MerkleTree, state_root, tensor_bytes, tensor_root
+from roundlog.data import data_tree
 from roundlog.descriptors import Descriptor, Family, describe
-from roundlog.descriptors.descriptor import REDUCTIONS, Stored
+from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.descriptors.segments import leaves
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
+from roundlog.program import Stored
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 from tasks import conv_task, gpt_task
@@ -140,7 +142,7 @@ def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) ->
     count = trained.job.spec.state_count
     assert trained.roots.roots[-count:] == [tensor_root(state) for state in trained.after]
     assert MerkleTree(trained.roots.roots[-count:]).root == state_root(trained.after)
-    assert data_root(list(trained.job.dataset.values())) == trained.job.spec.data_root
+    assert data_tree(trained.job.dataset.values()).root == trained.job.spec.data_root
 
 
 def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
