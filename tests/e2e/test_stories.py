@@ -255,15 +255,13 @@ def test_a_referee_decides_about_a_rounding_that_the_contract_does_not(
     assert (world.game().outcome, world.game().reason) == (won, Reason.VERDICT)
 
 
-@pytest.mark.parametrize("liar", ["trainer", "auditor"])
-def test_the_contract_decides_about_a_row_that_fits_no_transaction(quick_world: World, liar: str) -> None:
+def test_the_contract_decides_about_a_row_that_fits_no_transaction(quick_world: World) -> None:
     world = quick_world
     world.post(wide_task())
     load = next(q for q, node in enumerate(Job.read(world.root / "files").program.nodes) if node.op == "data")
-    roles = lied_about(world, liar, Lie(step=2, operator=load, element=17_001, bit=22))
+    roles = lied_about(world, "trainer", Lie(step=2, operator=load, element=17_001, bit=22))
     world.run(*roles, world.customer())
-    won = Outcome.CHALLENGER_WON if liar == "trainer" else Outcome.TRAINER_WON
-    assert (world.game().outcome, world.game().reason) == (won, Reason.PROOF)
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
 def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_the_claim(world: World) -> None:
