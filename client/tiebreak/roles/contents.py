@@ -18,7 +18,7 @@ from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import JobView
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
+from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec
 from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
 
 _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
@@ -86,13 +86,6 @@ def _read_job(context: RoleContext, posted: JobView, directory: Path) -> engine.
     if (why := unanswerable_program(job)) is not None:
         raise Refused(why)
     return job
-
-
-def require_small_rows(context: RoleContext, job: engine.Job) -> None:
-    """Raises Refused for rows of data that do not fit a transaction, unless the context's policy accepts them. Call it
-    before work and a bond go into a job, never after."""
-    if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
-        raise Refused(why)
 
 
 def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: float) -> Path | None:

@@ -19,7 +19,7 @@ from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_state
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.custody import OVER
-from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
+from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
@@ -37,12 +37,9 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
 
     After an interruption at any instant, the same call with the same context resumes and does not pay twice. After it
     has returned, another call posts another job. Raises JobError if the files are not a valid job, if disputes about it
-    could not be decided, if only the referee could decide them (unless the context's policy accepts that), or if its
-    clocks are too short for this machine; StoreError; ChainError."""
+    could not be decided, or if its clocks are too short for this machine; StoreError; ChainError."""
     job = engine.Job.read(job_dir, engine.JobLimits(memory_bytes=context.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
-        raise engine.JobError(why)
-    if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
         raise engine.JobError(why)
     require_time(context, job, terms)
     adjudicator = context.contract.adjudicator()

@@ -10,7 +10,7 @@ from roundlog.execution import StoppedError
 from tiebreak.chain.record_methods import ANYONE
 from tiebreak.chain.records import JobStatus, JobView, Phase, Side
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
+from tiebreak.roles.contents import Refused, require_decidable
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
@@ -96,8 +96,6 @@ class TrainerRole(JobRole):
         """Trains. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
         room, job = self.context.room(self.job, posted), self.read_job(posted)
         bonded = posted.status is not JobStatus.OPEN
-        if not bonded:
-            require_small_rows(self.context, job)
         on_step = self.on_step(errand, posted, job, "training", bonded=bonded)
         try:
             result = self.context.engine.train(job, room / _RUN, on_step)
