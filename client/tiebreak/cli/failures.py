@@ -43,6 +43,7 @@ ERROR_CODES = {
     "job": "a job's files are damaged, or it is none that this version follows",
     "log": "a rounding log is damaged",
     "storage": "a file of a run is damaged",
+    "ranks": "another rank is lost or differs, or the launcher's environment is wrong",
     "disk-full": "there is no room on the disk",
     "system": "the system refuses a file or a connection",
     "memory": "there is not enough memory",
@@ -68,6 +69,10 @@ _CODES = {
     "JobError": "job",
     "LogError": "log",
     "StorageError": "storage",
+    "DisagreementError": "ranks",
+    "LaunchError": "ranks",
+    "LostRankError": "ranks",
+    "RankMismatchError": "ranks",
 }
 """Code of an error by the name of its class, or of the nearest class that it descends from."""
 

@@ -16,6 +16,7 @@ from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
+from tiebreak.cli.ranks import refuse_ranks
 from tiebreak.cli.spending import SpendingLimits
 from tiebreak.cli.terms import AcceptedTerms
 
@@ -309,6 +310,8 @@ def play(
             raise KeyboardInterrupt
         setup.stop.set()
 
+    # Each of them would send the same transactions.
+    refuse_ranks(f"tiebreak {name} run")
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     progress, context = Progress(state="not started"), None
     try:

@@ -13,6 +13,7 @@ import typer
 from tiebreak.cli import options
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.ranks import crew
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _TRAIN = examples(
     "tiebreak train job --run trained",
     "tiebreak train job --run trained --keep-every 10 --threads 4",
     "tiebreak train job --run trained --validate held_out.safetensors --validate-every 100",
+    "torchrun --nproc-per-node 4 -m -- tiebreak train job --run trained",
 )
 _AUDIT = examples(
     "tiebreak audit job --run audited --claim 0x...",
@@ -84,24 +86,33 @@ def train(
     """Train a job, bit for bit as any other machine would, and write its rounding log.
 
     A directory that holds a run of the job already is looked over: what is damaged in it is computed again.
+
+    Several processes that torchrun starts share every batch, and come to the same root; rank 0 writes and prints.
     """
     from roundlog.training.trainer import Trainer
 
     from tiebreak.cli import output
 
     computing.use_threads()
-    job = read_job(job_directory, computing.max_memory)
-    chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
-    started = time.monotonic()
-    with output.progress("training", job.spec.steps) as bar:
-        last = Listener(bar, job.spec.steps)
-        validation = _validation(validate, validate_every, job, computing.max_memory, last)
-        chosen_options = computing.run_options(on_step=last, on_resume=last.resumes, validation=validation)
-        result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
+    with crew() as ranks:
+        job = read_job(job_directory, computing.max_memory)
+        chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
+        if ranks.serves(job):
+            return
+        started = time.monotonic()
+        with output.progress("training", job.spec.steps) as bar:
+            last = Listener(bar, job.spec.steps)
+            validation = _validation(validate, validate_every, job, computing.max_memory, last)
+            chosen_options = ranks.options(
+                computing.run_options(on_step=last, on_resume=last.resumes, validation=validation)
+            )
+            result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
+        ranks.dismiss()
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
         "steps": job.spec.steps,
+        "ranks": ranks.size,
         "checkpoints": len(result.state_roots),
         "resumed_from": last.resumed_from,
         "loss": last.loss,
@@ -122,6 +133,7 @@ def train(
         {
             "checkpoint root": result.checkpoint_root,
             "steps": f"{job.spec.steps}, a checkpoint every {job.spec.interval}",
+            **({"ranks": ranks.size} if ranks.size > 1 else {}),
             **({"loss": f"{last.loss:.4f}"} if last.loss is not None else {}),
             **({"validation loss": f"{last.validation:.4f}"} if last.validation is not None else {}),
             "final state root": result.state_roots[-1],
@@ -206,7 +218,8 @@ def audit(
     The claim is right if its root is the one that this audit comes to without relying on the log. A wrong log accuses
     nobody of a wrong claim.
 
-    Of a run directory, every checkpoint and the final state that it holds are checked as well.
+    Of a run directory, every checkpoint and the final state that it holds are checked as well. Ranks that torchrun
+    starts can audit together, whatever number of them has trained.
 
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
@@ -219,21 +232,25 @@ def audit(
     claimed = read_claim(claim) if claim is not None else None
     if log is not None and not log.is_dir():
         raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
-    job = read_job(job_directory, computing.max_memory, micro_batches)
-    if claim is not None and isinstance(claimed, list):
-        check_roots(Path(claim), claimed, job)
-    started = time.monotonic()
-    with output.progress("auditing", job.spec.steps) as bar:
-        last = Listener(bar, job.spec.steps)
-        verdict = verdicts.audit(
-            job,
-            run,
-            computing.run_options(micro_batches, last, last.resumes),
-            claim=claimed,
-            log_dir=log,
-            verify_log=verify_log,
-            on_distrust=lambda why: output.warn(f"auditing again without the log: {why}"),
-        )
+    with crew() as ranks:
+        job = read_job(job_directory, computing.max_memory, micro_batches)
+        if claim is not None and isinstance(claimed, list):
+            check_roots(Path(claim), claimed, job)
+        if ranks.serves(job):
+            return
+        started = time.monotonic()
+        with output.progress("auditing", job.spec.steps) as bar:
+            last = Listener(bar, job.spec.steps)
+            verdict = verdicts.audit(
+                job,
+                run,
+                ranks.options(computing.run_options(micro_batches, last, last.resumes)),
+                claim=claimed,
+                log_dir=log,
+                verify_log=verify_log,
+                on_distrust=lambda why: output.warn(f"auditing again without the log: {why}"),
+            )
+        ranks.dismiss()
     states = claimed_states(Path(claim), job, claimed) if claim is not None and isinstance(claimed, list) else None
     if json:
         seconds = round(time.monotonic() - started, 3)

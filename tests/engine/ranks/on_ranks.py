@@ -15,7 +15,7 @@ from roundlog.commitments import canonical, state_root
 from roundlog.execution import Batches, Executor, StoppedError
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.layout import ranges
-from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, serve
+from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, RanksExecutor, dismiss, serve
 from roundlog.execution.ranks.sums import sum_over
 from roundlog.execution.running_step import StepResult
 from roundlog.log.payload import decode, encode
@@ -70,7 +70,7 @@ def run_programs(ranks: Ranks, logs: dict[str, str]) -> dict[str, list[Any]]:
             continue
         executor = RanksExecutor(made.program, ranks)
         found[seed] = executed(executor, made.inputs, bytes.fromhex(log) if log else None)
-        executor.end()
+        dismiss(ranks)
     return found
 
 
@@ -174,7 +174,7 @@ def run_stops(ranks: Ranks | None) -> dict[str, list[Any]]:
         else:
             executor = RanksExecutor(program, ranks)
             found[name] = executed(executor, inputs)
-            executor.end()
+            dismiss(ranks)
     return found
 
 
@@ -211,8 +211,8 @@ def run_trainings(ranks: Ranks | None, names: list[str], logs: dict[str, list[st
             roots.append(state_root(states).hex())
             written.append(encode(recorder.take()).hex())
         found[name] = [roots, written if logs is None else [asdict(one) for one in follower.findings]]
-        if isinstance(executor, RanksExecutor):
-            executor.end()
+        if ranks is not None:
+            dismiss(ranks)
     return found
 
 
@@ -225,3 +225,51 @@ def run_until_one_is_lost(ranks: Ranks) -> str:
             ranks.numbers(ranks.rank)
     except LostRankError as error:
         return str(error)
+
+
+class _Broken:
+    """A part of `Ranks` on one rank that bends one bit of what is received, once."""
+
+    def __init__(self, called: Any, at: int) -> None:
+        self._called, self._left = called, at
+
+    def __call__(self, *given: Any) -> torch.Tensor:
+        found: torch.Tensor = self._called(*given)
+        self._left -= 1
+        if self._left == 0:
+            found = found.clone()
+            found.view(torch.uint8)[0] ^= 1
+        return found
+
+
+def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> list[Any]:
+    """[steps that were done, what this rank says] where one rank receives a bent number."""
+    job = Job.from_task(TASKS[name](steps=6))
+    batches = Batches(job.dataset, job.spec)
+    if ranks.rank == broken:
+        ranks.gather_shares = _Broken(ranks.gather_shares, at)  # type: ignore[method-assign]
+
+    def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
+        return StepInputs(
+            states=states,
+            data=batches.load(step),
+            schedule=job.schedule[step],
+            seed=job.spec.seed,
+            step=step,
+            device=torch.device("cpu"),
+        )
+
+    done = 0
+    try:
+        if ranks.rank:
+            serve(job.program, ranks, inputs_of, interval=2)
+        else:
+            executor = RanksExecutor(job.program, ranks, interval=2)
+            states: Sequence[torch.Tensor] = list(job.initial.values())
+            for step in range(6):
+                states = executor.run(inputs_of(step, states), Recorder(4)).states
+                done += 1
+            dismiss(ranks)
+    except DisagreementError as error:
+        return [done, str(error)]
+    return [done, ""]

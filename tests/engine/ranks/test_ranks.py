@@ -96,6 +96,17 @@ def test_ranks_train_to_the_roots_of_one_process_and_each_finds_the_other_ones_l
         assert followed_by_one[name] == followed_by_ranks[name] == [roots, []]
 
 
+@pytest.mark.parametrize(("size", "broken"), [(3, 1), (2, 0)])
+def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(size: int, broken: int) -> None:
+    said = call("on_ranks:run_with_a_broken_rank", size, broken, 9, "linear")
+    (done, sentence), *others = said
+    assert all(text == sentence for _, text in others)
+    # Of two that differ, nobody knows which one is right.
+    named, than = (broken, "all other ranks") if size > 2 else (1, "rank 0, which may itself be wrong")
+    assert f", rank {named} (process " in sentence and f") had other values than {than}: " in sentence
+    assert sentence.startswith(f"after step {done}, ") and done % 2
+
+
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_by_every_other_one(victim: int) -> None:
     processes = start("on_ranks:run_until_one_is_lost", 3)

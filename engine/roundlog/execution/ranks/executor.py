@@ -19,6 +19,7 @@ from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.layout import Samples
 from roundlog.execution.microbatch.summing import terms_of
 from roundlog.execution.microbatch.values import sliced_source
+from roundlog.execution.ranks.agreement import Agreement, DisagreementError
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import (
     Cut,
@@ -47,18 +48,15 @@ _HEADER = struct.Struct("<?q?qdq??")
 _WELL, _STOPPED, _DISTURBED = range(3)
 
 
-class DisagreementError(RuntimeError):
-    """Ranks have come to different values, so that one of their machines is broken."""
-
-
 class RanksExecutor:
     """An executor of steps of one program, on rank 0 of several ranks."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int = FULL_BITS) -> None:
-        """ranks: at least two, of which this process is number 0; the others `serve` the same program.
+    def __init__(self, program: Program, ranks: Ranks, bits: int = FULL_BITS, interval: int = 1) -> None:
+        """ranks: at least two, of which this process is number 0; the others `serve` the same program. interval: steps
+        after which all compare what they have received, and the states.
 
         Raises ProgramError if the program does not pass the registry's check, or has fewer samples than ranks."""
-        self._step = _RankStep(program, ranks, bits)
+        self._step = _RankStep(program, ranks, bits, interval)
         self._ranks = ranks
         self._sent: list[torch.Tensor] = []
         """The states that the other ranks have, too."""
@@ -73,7 +71,7 @@ class RanksExecutor:
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole
-        outputs, so this rank then executes the step alone. Also raises LostRankError."""
+        outputs, so this rank then executes the step alone. Also raises LostRankError, DisagreementError."""
         if observe is not None:
             return self._whole.run(inputs, rounding, observe)
         orders = Orders.of(rounding)
@@ -89,10 +87,6 @@ class RanksExecutor:
         self._sent = result.states
         collect(rounding, told)
         return result
-
-    def end(self) -> None:
-        """Tells the other ranks that there are no more steps."""
-        _tell(self._ranks, -1, None, False)
 
     def _others_have(self, states: Sequence[torch.Tensor]) -> bool:
         return len(self._sent) == len(states) and all(a is b for a, b in zip(self._sent, states, strict=True))
@@ -116,12 +110,13 @@ def serve(
     ranks: Ranks,
     inputs_of: Callable[[int, Sequence[torch.Tensor]], StepInputs],
     bits: int = FULL_BITS,
+    interval: int = 1,
 ) -> None:
     """Executes the steps that rank 0 tells of, on another rank, until it says that there are no more.
 
-    inputs_of: the inputs of a step, from its number and the states before it. Raises ProgramError as `RanksExecutor`,
-    LostRankError, MachineError."""
-    step = _RankStep(program, ranks, bits)
+    inputs_of: the inputs of a step, from its number and the states before it. interval: as rank 0's. Raises
+    ProgramError as `RanksExecutor`, LostRankError, DisagreementError, MachineError."""
+    step = _RankStep(program, ranks, bits, interval)
     states: Sequence[torch.Tensor] = []
     while (told := _hear(ranks)) is not None:
         number, orders, states_come = told
@@ -139,6 +134,11 @@ def serve(
             continue
         if result is not None:
             states = result.states
+
+
+def dismiss(ranks: Ranks) -> None:
+    """Tells the ranks that serve, from rank 0, that there are no more steps."""
+    _tell(ranks, -1, None, False)
 
 
 def _tell(ranks: Ranks, step: int, orders: Orders | None, states_come: bool) -> None:
@@ -159,11 +159,11 @@ def _hear(ranks: Ranks) -> tuple[int, Orders, bool] | None:
 class _RankStep:
     """The execution of steps on one rank, together with all others."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int) -> None:
+    def __init__(self, program: Program, ranks: Ranks, bits: int, interval: int) -> None:
         check(program)
         check_narrow(program, [operator(node.op) for node in program.nodes], bits)
         self.program, self.bits = program, bits
-        self._ranks = ranks
+        self._ranks, self._agreement = ranks, Agreement(ranks, interval)
         self._samples = samples_of_ranks(program, ranks.size)[ranks.rank]
         self._analysis = analyse_for(program, ranks.size)
         self._local = local_program(program, self._analysis, self._samples)
@@ -171,9 +171,18 @@ class _RankStep:
 
     def run(self, inputs: StepInputs, orders: Orders, log: bytes) -> tuple[StepResult | None, list[bytes]]:
         """The result, None if the step stops, and what all ranks tell of their roundings. Raises DisturbedError if any
-        rank was disturbed."""
+        rank was disturbed, DisagreementError."""
         rounding = RankRounding(orders, self._ranks.rank, inputs.step, self.bits, log)
-        reads = _Reads(self.program, self._analysis, self._local, self._samples, self._ranks, inputs, rounding)
+        reads = _Reads(
+            self.program,
+            self._analysis,
+            self._local,
+            self._samples,
+            self._ranks,
+            inputs,
+            rounding,
+            self._agreement.received,
+        )
         given = StepInputs(
             states=inputs.states,
             data=reads,
@@ -197,6 +206,8 @@ class _RankStep:
             )
         if _STOPPED in states:
             return None, []
+        assert result is not None
+        self._agreement.after(inputs.step, result.states)
         return result, self._ranks.gather_bytes(rounding.told())
 
 
@@ -213,8 +224,10 @@ class _Reads(LazyTensors):
         ranks: Ranks,
         inputs: StepInputs,
         rounding: RankRounding,
+        received: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        self._program, self._analysis, self._local = program, analysis, local
+        """received: is shown every value that all ranks receive, and returns it."""
+        self._program, self._analysis, self._local, self._received = program, analysis, local, received
         self._samples, self._ranks, self._inputs, self._rounding = samples, ranks, inputs, rounding
         self._given: dict[int, torch.Tensor] = {}
 
@@ -233,9 +246,9 @@ class _Reads(LazyTensors):
             case Cut():
                 return read.layout.part(self._given.pop(read.given), *self._samples)
             case Gathered():
-                return self._whole(read.value, self._given.pop(read.given))
+                return self._received(self._whole(read.value, self._given.pop(read.given)))
             case Summed():
-                return self._sum(read.value, [self._given.pop(one) for one in read.given])
+                return self._received(self._sum(read.value, [self._given.pop(one) for one in read.given]))
 
     def _source(self, read: Given) -> torch.Tensor:
         node = self._program.nodes[read.value]

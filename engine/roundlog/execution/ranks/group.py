@@ -163,7 +163,7 @@ def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_hos
     try:
         store = TCPStore(host, port, None, is_host, patience, wait_for_workers=False)
         own = TCPStore(host, port, None, False, patience, wait_for_workers=False)
-        membership = Membership(PrefixStore(f"{name}/membership", own), rank, size)
+        membership = Membership(PrefixStore(f"{name}/membership", own), rank, size, seconds)
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(
             backend, store=PrefixStore(f"{name}/group", store), rank=rank, world_size=size, timeout=_FOREVER
@@ -183,9 +183,9 @@ def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_hos
 def disconnect(ranks: Ranks, reason: str | None = None) -> None:
     """Leaves the group. reason: the error that this rank ends with, for the others."""
     ranks.membership.leave(reason)
-    if reason is None:
-        # So that no rank closes the store while another one still uses it.
-        deadline = time.monotonic() + 1
-        while ranks.membership.lost is None and time.monotonic() < deadline and not ranks.membership.all_have_left():
-            time.sleep(0.01)
+    # So that no rank closes the store while another one still uses it.
+    deadline = time.monotonic() + 2
+    while ranks.membership.lost is None and time.monotonic() < deadline and not ranks.membership.all_have_left():
+        time.sleep(0.01)
+    if reason is None and ranks.membership.lost is None:
         dist.destroy_process_group()

@@ -17,8 +17,8 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # exported, b
 
 BEAT = 0.5
 """Seconds between two beats."""
-STILL = 10.0
-"""Seconds without a beat after which a rank is lost."""
+STILL = 20.0
+"""Seconds without a beat after which a rank is lost. A machine with much else to do is silent for some seconds."""
 
 
 class LostRankError(RuntimeError):
@@ -28,9 +28,9 @@ class LostRankError(RuntimeError):
 class Membership:
     """What this rank says of itself, and what it knows of the others. A thread keeps both up to date."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int, seconds: float) -> None:
         """store: a connection of its own, since its operations wait for each other. Returns once all ranks are there;
-        raises LostRankError if one does not come."""
+        raises LostRankError if one does not come within so many seconds."""
         self.rank, self.size = rank, size
         self._store = store
         self._lost: str | None = None
@@ -39,18 +39,26 @@ class Membership:
         store.set(f"identity/{rank}", json.dumps(self._identity))
         store.add(f"beat/{rank}", 1)
         self._others = [other for other in range(size) if other != rank]
-        self._known: dict[int, list[str]] = {}
-        for other in self._others:
-            try:
-                self._known[other] = json.loads(store.get(f"identity/{other}"))
-            except RuntimeError as error:
-                raise LostRankError(
-                    f"rank {other} of {size} has not come: start as many processes as there are ranks, with the same "
-                    "command"
-                ) from error
+        deadline = time.monotonic() + seconds
+        self._known = {other: self._identity_of(other, deadline) for other in self._others}
         self._beats = {other: (0, time.monotonic()) for other in self._others}
+        self._left: set[int] = set()
+        """The others that have ended, and without an error."""
         self._thread = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._thread.start()
+
+    def _identity_of(self, other: int, deadline: float) -> list[str]:
+        key = f"identity/{other}"
+        # A signal is only answered between two calls of the store.
+        while not self._store.check([key]):
+            if time.monotonic() > deadline:
+                raise LostRankError(
+                    f"rank {other} of {self.size} has not come: start as many processes as there are ranks, with the "
+                    "same command"
+                )
+            time.sleep(0.01)
+        found: list[str] = json.loads(self._store.get(key))
+        return found
 
     @property
     def lost(self) -> str | None:
@@ -62,20 +70,31 @@ class Membership:
         if self._lost is not None:
             raise LostRankError(_sentence(self._lost))
 
-    def why(self, seconds: float = 2 * STILL) -> LostRankError | None:
+    def why(self, seconds: float = STILL + 2 * BEAT) -> LostRankError | None:
         """The error that names the lost rank, once it is found; None if none is within so many seconds."""
         deadline = time.monotonic() + seconds
         while self._lost is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return None if self._lost is None else LostRankError(_sentence(self._lost))
 
+    def why_terminated(self, seconds: float = STILL + 2 * BEAT) -> LostRankError | None:
+        """The error that names the rank whose loss made the launcher end this one; None once all others are known to be
+        there still."""
+        before, deadline = dict(self._beats), time.monotonic() + seconds
+        while self._lost is None and time.monotonic() < deadline:
+            # The first new beat may be older than the signal.
+            if all(beat[0] > before[other][0] + 1 or other in self._left for other, beat in self._beats.items()):
+                return None
+            time.sleep(0.01)
+        return self.why(0)
+
     def leave(self, reason: str | None = None) -> None:
-        """Says that this rank ends, and why where that is an error. The others are told so instead of finding it
-        lost."""
+        """Says that this rank ends, and why where the others are to name it."""
         if self._ended.is_set():
             return
         self._ended.set()
-        self._thread.join()
+        # A store that does not answer holds nobody up.
+        self._thread.join(2 * BEAT)
         with suppress(RuntimeError):
             self._store.set(f"left/{self.rank}", reason or "")
 
@@ -88,39 +107,45 @@ class Membership:
 
     def _watch(self) -> None:
         while not self._ended.wait(BEAT) and self._lost is None:
-            self._lost = self._missing()
+            try:
+                found = self._missing()
+                # All name the one that was found first, and nobody who ended because of it.
+                self._lost = found and self._store.compare_set("lost", "", found).decode()
+            except RuntimeError:
+                # The store lies with rank 0 or with the launcher.
+                self._lost = f"{self.name(0)} or its launcher is lost: the store of the ranks does not answer"
 
     def _missing(self) -> str | None:
-        # A rank that has said why it ends is named before those that ended because of it.
-        try:
-            self._store.add(f"beat/{self.rank}", 1)
-            for other in self._others:
-                if self._store.check([f"left/{other}"]):
-                    reason = self._store.get(f"left/{other}").decode()
-                    if reason:
-                        return f"{self._name(other)} has stopped: {reason}"
-            beats = self._store.multi_get([f"beat/{other}" for other in self._others])
-        except RuntimeError:
-            # The store lies with rank 0 or with whoever has started it.
-            return f"{self._name(0)} or its launcher is lost: the store of the ranks does not answer"
+        if self._store.check(["lost"]):
+            return self._store.get("lost").decode()
+        self._store.add(f"beat/{self.rank}", 1)
+        for other in self._others:
+            if other not in self._left and self._store.check([f"left/{other}"]):
+                if reason := self._store.get(f"left/{other}").decode():
+                    return f"{self.name(other)} has stopped: {reason}"
+                self._left.add(other)
+        beats = self._store.multi_get([f"beat/{other}" for other in self._others])
         now = time.monotonic()
         for other, beat in zip(self._others, beats, strict=True):
+            if other in self._left:
+                continue
             if _is_gone(self._known[other], self._identity) and not self._store.check([f"left/{other}"]):
-                return f"{self._name(other)} is lost: its process has ended"
+                return f"{self.name(other)} is lost: its process has ended"
             count, since = self._beats[other]
             if int(beat) != count:
                 self._beats[other] = (int(beat), now)
             elif now - since > STILL and not self._store.check([f"left/{other}"]):
-                return f"{self._name(other)} is lost: it has not been heard of for {STILL:.0f} s"
+                return f"{self.name(other)} is lost: it has not been heard of for {STILL:.0f} s"
         return None
 
-    def _name(self, other: int) -> str:
+    def name(self, other: int) -> str:
+        """A rank for people: its number, process and machine."""
         host, pid = (self._known.get(other) or self._identity)[:2]
         return f"rank {other} (process {pid} on {host})"
 
 
 def _sentence(clause: str) -> str:
-    return f"{clause}; run the same command again, with any number of ranks, to carry on"
+    return f"{clause.rstrip('.')}; run the same command again, with any number of ranks, to carry on"
 
 
 def _identity() -> list[str]:

@@ -1,0 +1,78 @@
+"""Commands by ranks: what a command does in a process that torchrun has started with others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roundlog.execution.ranks import Ranks
+    from roundlog.training.job import Job
+    from roundlog.training.options import RunOptions
+
+
+class Crew:
+    """This process and the other ranks that execute a job together; or this process alone."""
+
+    def __init__(self, ranks: Ranks | None) -> None:
+        self._ranks = ranks
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return 1 if self._ranks is None else self._ranks.size
+
+    def serves(self, job: Job) -> bool:
+        """Whether this process was another rank than 0, and has done its part of the command by now.
+
+        Raises RankMismatchError if the ranks differ, LaunchError for a job that ranks cannot execute, LostRankError."""
+        if self._ranks is None:
+            return False
+        from roundlog.training.by_ranks import agree, help_rank_0
+
+        agree(self._ranks, job)
+        if self._ranks.rank:
+            help_rank_0(self._ranks, job)
+        return bool(self._ranks.rank)
+
+    def options(self, chosen: RunOptions) -> RunOptions:
+        """The options of a run that all ranks execute. Raises LaunchError for options that ranks do not have."""
+        if self._ranks is None:
+            return chosen
+        from roundlog.training.by_ranks import by_ranks
+
+        return by_ranks(chosen, self._ranks)
+
+    def dismiss(self) -> None:
+        """Tells the other ranks that the run has ended."""
+        if self._ranks is not None:
+            from roundlog.execution.ranks import dismiss
+
+            dismiss(self._ranks)
+
+
+@contextmanager
+def crew() -> Iterator[Crew]:
+    """The processes that execute this command, as the launcher says. Raises LaunchError, LostRankError."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield Crew(None)
+        return
+    from roundlog.execution.ranks import Launch, joined
+
+    launch = Launch.of(os.environ)
+    assert launch is not None
+    with joined(launch) as ranks:
+        yield Crew(ranks)
+
+
+def refuse_ranks(command: str) -> None:
+    """Raises WrongUsage where a launcher has started this process as one of several."""
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
+        from tiebreak.cli.failures import WrongUsage
+
+        raise WrongUsage(
+            f"{command} runs in one process so far, and torchrun has started several (WORLD_SIZE and RANK are set): "
+            "start it alone."
+        )

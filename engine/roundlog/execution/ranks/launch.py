@@ -1,0 +1,117 @@
+"""What a launcher (torchrun) tells a process of the ranks that it belongs to, and the life of such a process.
+
+torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of every process that it starts, and ends
+all of them by SIGTERM where one has ended with an error.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from roundlog.execution.ranks.group import Ranks, connect, disconnect
+from roundlog.execution.ranks.membership import LostRankError
+
+MAX_RANKS = 4096
+"""More ranks than anybody has samples in a batch."""
+
+
+class LaunchError(RuntimeError):
+    """The environment names ranks in a way that no launcher does, or asks ranks for what they do not do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a launcher tells a process of the ranks that it belongs to."""
+
+    rank: int
+    size: int
+    """Number of ranks, at least two."""
+    host: str
+    port: int
+    name: str
+    """Tells this start of the ranks from others that use the same store."""
+    is_host: bool
+    """Whether this process has to hold the store; otherwise rank 0 or the launcher does."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Launch | None:
+        """What the environment of a process says; None if it names no ranks, or a single one. Raises LaunchError."""
+        if environment.get("WORLD_SIZE", "1") == "1":
+            return None
+        size = _number(environment, "WORLD_SIZE", 1, MAX_RANKS)
+        rank = _number(environment, "RANK", 0, size - 1)
+        port = _number(environment, "MASTER_PORT", 1, 65535)
+        host = environment.get("MASTER_ADDR", "")
+        if not host:
+            raise _wrong("MASTER_ADDR", "is not there")
+        by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        start = (environment.get("TORCHELASTIC_RUN_ID", "none"), environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        return cls(rank, size, host, port, "tiebreak/" + "/".join(start), rank == 0 and not by_agent)
+
+
+def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
+    text = environment.get(name)
+    if text is None:
+        raise _wrong(name, "is not there")
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise _wrong(name, f"is {text[:40]!r}, and should be a number from {least} to {most}")
+    return int(text)
+
+
+def _wrong(name: str, what: str) -> LaunchError:
+    return LaunchError(
+        f"the environment has WORLD_SIZE, so that this process is one of several ranks, but {name} {what}: start the "
+        "command by torchrun, or alone, without WORLD_SIZE"
+    )
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM has come."""
+
+
+@contextmanager
+def joined(launch: Launch, seconds: float = 300) -> Iterator[Ranks]:
+    """The ranks of a launch, from when all of them are there. Where this rank ends with an error, the others are told.
+
+    Where this process is terminated because another rank is lost, that becomes the LostRankError that names it; else
+    KeyboardInterrupt. After an error SIGTERM stays ignored, so that this process can say why it ends. To be called on
+    the main thread. Raises LostRankError if a rank does not come within so many seconds."""
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        # A second signal must not interrupt what the first one has begun.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    ranks: Ranks | None = None
+    try:
+        ranks = connect(
+            (launch.host, launch.port), launch.rank, launch.size, launch.name, is_host=launch.is_host, seconds=seconds
+        )
+        yield ranks
+        disconnect(ranks)
+        signal.signal(signal.SIGTERM, before)
+    except _Terminated:
+        lost = ranks.membership.why_terminated() if ranks is not None else None
+        _leave(ranks, None if lost else "it was terminated")
+        raise lost or KeyboardInterrupt from None
+    except LostRankError:
+        # This one is not to be named in place of the lost one, which the others find, too.
+        _leave(ranks, None)
+        raise
+    except KeyboardInterrupt:
+        _leave(ranks, "it was interrupted")
+        raise
+    except BaseException as error:
+        _leave(ranks, str(error) or type(error).__name__)
+        raise
+
+
+def _leave(ranks: Ranks | None, reason: str | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if ranks is not None:
+        disconnect(ranks, reason)

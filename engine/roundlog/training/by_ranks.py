@@ -1,0 +1,110 @@
+"""Runs by ranks: rank 0 trains or audits as a process alone does, and the others help it with every step.
+
+Only rank 0 has a run directory. A state that it resumes from is sent to the others with the first step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from roundlog.arithmetic import MachineError, check_machine, undisturbed
+from roundlog.execution import Batches
+from roundlog.execution.batches import CPU
+from roundlog.execution.ranks import LaunchError, Ranks, RanksExecutor, serve
+from roundlog.kernels.threads import own_threads
+from roundlog.operators import StepInputs
+from roundlog.spec import POLICY_CERTIFIED
+from roundlog.training.job import Job
+from roundlog.training.options import Execution, RunOptions
+
+
+class RankMismatchError(RuntimeError):
+    """Ranks were started with different jobs or versions, or one of them cannot compute. The message names it."""
+
+
+def agree(ranks: Ranks, job: Job) -> None:
+    """Returns on every rank if all of them have the same job and software, and compute as IEEE 754 says.
+
+    All ranks call it. Raises RankMismatchError, on every rank the same, and LaunchError for a job that ranks cannot
+    execute."""
+    if job.spec.rounding_policy != POLICY_CERTIFIED:
+        raise LaunchError(
+            "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it in one "
+            "process, without ranks"
+        )
+    said = [json.loads(one) for one in ranks.gather_bytes(json.dumps(_identity(job)).encode())]
+    problem = difference(said, ranks.membership.name)
+    if problem is not None:
+        raise RankMismatchError(problem)
+
+
+def _identity(job: Job) -> dict[str, str]:
+    wrong = ""
+    try:
+        # As every step is executed: what can be put right is.
+        with own_threads(), undisturbed("the check of this machine"):
+            check_machine(CPU)
+    except MachineError as error:
+        wrong = str(error)
+    return {
+        "job": job.spec.run_id.hex(),
+        "version of tiebreak": version("tiebreak"),
+        "version of PyTorch": str(torch.__version__),
+        "machine": wrong,
+    }
+
+
+def difference(said: Sequence[Mapping[str, str]], name: Callable[[int], str]) -> str | None:
+    """The first rank that cannot compute, or differs from rank 0, as a sentence; None if there is none. said: what
+    every rank says of itself. name: of a rank, for people."""
+    for rank, one in enumerate(said):
+        if one["machine"]:
+            return f"{name(rank)} cannot take part: {one['machine']}"
+        for key, value in one.items():
+            first = said[0][key]
+            if value != first:
+                remedy = "give every rank the same job" if key == "job" else "install the same version on every machine"
+                return f"{name(rank)} has another {key} ({value[:64]}) than rank 0 ({first[:64]}): {remedy}"
+    return None
+
+
+def by_ranks(options: RunOptions, ranks: Ranks) -> RunOptions:
+    """The options of rank 0's run, by which every step is executed by all ranks. Raises LaunchError for options that
+    ranks do not have."""
+    if options.micro_batches != 1:
+        raise LaunchError(
+            "ranks share every batch already, and do not cut their parts any further: leave micro-batches out, or "
+            "start more ranks"
+        )
+    if torch.device(options.device).type != "cpu":
+        raise LaunchError(f"ranks compute on the CPU so far, and not on {str(options.device)[:40]}: choose cpu")
+
+    def execution(job: Job, micro_batches: int, run_dir: Path) -> Execution:
+        executor = RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval)
+        return Execution(executor, Batches(job.dataset, job.spec))
+
+    return replace(options, execution=execution)
+
+
+def help_rank_0(ranks: Ranks, job: Job) -> None:
+    """Executes, on another rank, every step of a job that rank 0 executes, until it has no more. Raises LostRankError,
+    DisagreementError, ProgramError if a batch has fewer samples than there are ranks, MachineError."""
+    batches = Batches(job.dataset, job.spec)
+
+    def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
+        return StepInputs(
+            states=states,
+            data=batches.load(step),
+            schedule=job.schedule[step],
+            seed=job.spec.seed,
+            step=step,
+            device=CPU,
+        )
+
+    serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)

@@ -1,0 +1,198 @@
+"""`train` and `audit` by ranks: the root of one process, whatever becomes of the ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_world import Run, Trained, refused
+from rank_processes import free_port
+from roundlog.examples.digits import digits
+from roundlog.training.job import Job
+
+ALONE = [sys.executable, "-m", "tiebreak"]
+
+
+def by_hand(commands: Sequence[Sequence[object]], starts: Sequence[Sequence[str]] | None = None) -> list[Any]:
+    """Starts one rank a command, without a launcher. starts: what starts `tiebreak` on each rank."""
+    port, size = str(free_port()), str(len(commands))
+    shared = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [*start, *map(str, command)],
+            env={**os.environ, **shared, "RANK": str(rank), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, (command, start) in enumerate(zip(commands, starts or [ALONE] * len(commands), strict=True))
+    ]
+
+
+def ended(processes: list[Any], seconds: float = 240) -> list[tuple[int, str, str]]:
+    """(exit code, standard output, standard error) of every process."""
+    try:
+        return [(lambda said, one=one: (one.returncode, *said))(one.communicate(timeout=seconds)) for one in processes]
+    finally:
+        for one in processes:
+            one.kill()
+            one.wait()
+
+
+def train(job: Path, run: Path) -> list[object]:
+    return ["train", job, "--run", run, "--json"]
+
+
+def test_two_ranks_train_to_the_root_of_one_process(trained: Trained, tmp_path: Path) -> None:
+    (code, out, err), (other, silent, _) = ended(by_hand([train(trained.job, tmp_path)] * 2))
+    assert (code, other, silent) == (0, 0, ""), err
+    found = json.loads(out)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex()
+    assert found["ranks"] == 2
+
+
+def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: Trained, tmp_path: Path) -> None:
+    """And so does one process."""
+
+    def by_torchrun(ranks: int, *words: object) -> Any:
+        # After `--`, since Python 3.11 takes `--run` for one of torchrun's own options.
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        done = subprocess.run(
+            [*launcher, "-m", "--", "tiebreak", *map(str, words), "--json"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    made = tmp_path / "trained"
+    assert by_torchrun(2, "train", trained.job, "--run", made)["checkpoint_root"] == "0x" + trained.root.hex()
+    audit = ["audit", trained.job, "--log", made / "log", "--claim", made, "--verify-log", "all"]
+    for found in (
+        by_torchrun(3, *audit, "--run", tmp_path / "by ranks"),
+        json.loads(run(*audit, "--run", tmp_path / "alone", "--json").stdout),
+    ):
+        assert found["agrees"] is True and found["log"] == "right" and found["findings"] == []
+    for name in ("roots", "roots.sums"):
+        assert (made / name).read_bytes() == (trained.run / name).read_bytes()
+
+
+def recorded(run: Path) -> int:
+    """Intervals that a run has on record."""
+    return (run / "roots").stat().st_size // 32 if (run / "roots").exists() else 0
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int, tmp_path: Path, run: Run) -> None:
+    Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
+    made = tmp_path / "trained"
+    processes = by_hand([train(tmp_path / "job", made)] * 3)
+    while recorded(made) < 2 and all(one.poll() is None for one in processes):
+        time.sleep(0.01)
+    processes[victim].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    for rank, (code, out, err) in enumerate(ended(processes)):
+        if rank != victim:
+            assert (code, out) == (1, ""), err
+            message = json.loads(err.splitlines()[-1])["error"]["message"]
+            # Without a launcher, the store lies with rank 0, which can be missed by either.
+            assert message.startswith(f"rank {victim} (process {processes[victim].pid} on "), err
+            assert message.endswith("run the same command again, with any number of ranks, to carry on."), err
+    assert time.monotonic() - killed < 30
+    done = recorded(made)
+    assert 2 <= done < 60
+    (code, out, err), _ = ended(by_hand([train(tmp_path / "job", made)] * 2))
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["resumed_from"] >= done
+    alone = json.loads(run(*train(tmp_path / "job", tmp_path / "alone")).stdout)
+    assert found["checkpoint_root"] == alone["checkpoint_root"]
+
+
+def test_ranks_that_are_terminated_name_the_one_that_was_killed_before(tmp_path: Path) -> None:
+    """As torchrun does it: one is killed, and the others are terminated at once."""
+    Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
+    made = tmp_path / "trained"
+    processes = by_hand([train(tmp_path / "job", made)] * 3)
+    while recorded(made) < 1 and all(one.poll() is None for one in processes):
+        time.sleep(0.01)
+    processes[2].send_signal(signal.SIGKILL)
+    for one in processes[:2]:
+        one.terminate()
+    for code, out, err in ended(processes)[:2]:
+        assert (code, out) == (1, ""), err
+        assert f"rank 2 (process {processes[2].pid} on " in json.loads(err.splitlines()[-1])["error"]["message"]
+
+
+def test_a_rank_that_is_terminated_alone_is_named_by_the_others(tmp_path: Path) -> None:
+    Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
+    processes = by_hand([train(tmp_path / "job", tmp_path / "trained")] * 2)
+    while recorded(tmp_path / "trained") < 1 and all(one.poll() is None for one in processes):
+        time.sleep(0.01)
+    processes[1].terminate()
+    (code, _, err), (other, _, _) = ended(processes)
+    assert (code, other) == (1, 130)
+    assert "has stopped: it was terminated; run the same command again" in err
+
+
+_BROKEN = """
+from roundlog.training import by_ranks
+
+def fails(device):
+    raise by_ranks.MachineError("this process flushes subnormal numbers to zero")
+
+by_ranks.check_machine = fails
+"""
+
+
+def test_a_rank_whose_machine_cannot_compute_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
+    changed = [sys.executable, "-c", f"{_BROKEN}\nfrom tiebreak.cli.app import main\nmain()"]
+    processes = by_hand([train(trained.job, tmp_path)] * 2, [ALONE, changed])
+    for exit_code, out, err in ended(processes):
+        assert (exit_code, out) == (1, ""), err
+        message = json.loads(err)["error"]["message"]
+        assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
+        assert "cannot take part: this process flushes subnormal numbers to zero" in message
+    assert not recorded(tmp_path)
+
+
+def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
+    Job.from_task(digits(steps=5, interval=1)).write(tmp_path / "other")
+    run = tmp_path / "trained"
+    for code, _, err in ended(by_hand([train(trained.job, run), train(tmp_path / "other", run)])):
+        assert code == 1
+        assert ") has another job (" in err and "give every rank the same job" in err
+
+
+def test_a_rank_without_a_job_is_named_by_the_others(trained: Trained, tmp_path: Path) -> None:
+    said = ended(by_hand([train(trained.job, tmp_path / "run"), train(tmp_path / "none", tmp_path / "run")]))
+    assert [code for code, _, _ in said] == [1, 1]
+    assert "there is no job directory" in said[1][2]
+    assert "has stopped: there is no job directory" in said[0][2] and "rank 1 (process " in said[0][2]
+
+
+def test_ranks_do_not_cut_their_parts(trained: Trained, tmp_path: Path) -> None:
+    words = ["audit", trained.job, "--run", tmp_path, "--micro-batches", 2, "--json"]
+    assert all(code == 1 and "leave micro-batches out" in err for code, _, err in ended(by_hand([words, words])))
+
+
+@pytest.mark.parametrize("role", ["trainer", "auditor"])
+def test_roles_refuse_to_be_several(role: str, run: Run) -> None:
+    ranks = {"WORLD_SIZE": "2", "RANK": "1"}
+    result = run(role, "run", "--job", 1, env=ranks)
+    refused(result, f"tiebreak {role} run runs in one process so far", "start it alone", code=2)
+
+
+def test_an_environment_without_a_rank_is_refused(run: Run, trained: Trained, tmp_path: Path) -> None:
+    refused(run(*train(trained.job, tmp_path), env={"WORLD_SIZE": "2"}), "RANK is not there")

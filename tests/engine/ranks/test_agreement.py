@@ -1,0 +1,33 @@
+"""Ranks that differ are named before they compute."""
+
+from __future__ import annotations
+
+import pytest
+from roundlog.training.by_ranks import difference
+
+ALIKE = {"job": "ab" * 32, "version of tiebreak": "0.1.0", "version of PyTorch": "2.13.0", "machine": ""}
+
+
+def named(*said: dict[str, str]) -> str | None:
+    return difference(said, lambda rank: f"rank {rank} (process {rank + 70} on box)")
+
+
+def test_ranks_that_are_alike_agree() -> None:
+    assert named(ALIKE, ALIKE, ALIKE) is None
+
+
+@pytest.mark.parametrize("key", ["job", "version of tiebreak", "version of PyTorch"])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_the_first_rank_with_something_else_is_named(key: str, rank: int) -> None:
+    said = [ALIKE] * rank + [{**ALIKE, key: "other"}] * (4 - rank)
+    remedy = "give every rank the same job" if key == "job" else "install the same version on every machine"
+    assert named(*said) == (
+        f"rank {rank} (process {rank + 70} on box) has another {key} (other) than rank 0 ({ALIKE[key]}): {remedy}"
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_cannot_compute_is_named(rank: int) -> None:
+    said = [ALIKE, ALIKE, ALIKE]
+    said[rank] = {**ALIKE, "machine": "this process rounds to zero"}
+    assert named(*said) == f"rank {rank} (process {rank + 70} on box) cannot take part: this process rounds to zero"

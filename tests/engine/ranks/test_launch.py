@@ -1,0 +1,47 @@
+"""What a launcher says of the ranks, right or wrong."""
+
+from __future__ import annotations
+
+import pytest
+from roundlog.execution.ranks import Launch, LaunchError
+
+RIGHT = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+BY_TORCHRUN = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "2"}
+
+
+def test_a_process_without_ranks_is_alone() -> None:
+    assert Launch.of({}) is None
+    assert Launch.of({**RIGHT, "WORLD_SIZE": "1"}) is None
+    assert Launch.of({"RANK": "3"}) is None
+
+
+def test_the_environment_names_the_ranks() -> None:
+    assert Launch.of(RIGHT) == Launch(0, 3, "10.0.0.1", 29500, "tiebreak/none/0", is_host=True)
+    assert Launch.of({**RIGHT, "RANK": "2"}) == Launch(2, 3, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False)
+    # torchrun holds the store itself, and may start the ranks again in it.
+    assert Launch.of(RIGHT | BY_TORCHRUN) == Launch(0, 3, "10.0.0.1", 29500, "tiebreak/a/2", is_host=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WORLD_SIZE", "two"),
+        ("WORLD_SIZE", "0"),
+        ("WORLD_SIZE", ""),
+        ("WORLD_SIZE", "100000"),
+        ("RANK", None),
+        ("RANK", "3"),
+        ("RANK", "-1"),
+        ("RANK", "1" * 5000),
+        ("RANK", "\u0661"),
+        ("MASTER_ADDR", None),
+        ("MASTER_ADDR", ""),
+        ("MASTER_PORT", None),
+        ("MASTER_PORT", "0"),
+        ("MASTER_PORT", "65536"),
+    ],
+)
+def test_what_no_launcher_says_is_refused_by_name(name: str, value: str | None) -> None:
+    environment = {**RIGHT, name: value} if value is not None else {k: v for k, v in RIGHT.items() if k != name}
+    with pytest.raises(LaunchError, match=f"{name} is .*start the command by torchrun, or alone"):
+        Launch.of(environment)
