@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import matrix_of_ranks
 import torch
 from machines.process import Outcome, be_a_machine
 from machines.profiles import MACHINES
@@ -154,6 +155,12 @@ def markdown(result: Result, steps: Mapping[str, int], *, full: bool) -> str:
     return "\n".join([_PAGE, where, "", *lines]) + "\n"
 
 
+def _of_ranks(page: Path) -> str:
+    """The table that `scripts/matrix_of_ranks.py` has written into a page."""
+    _, title, rest = page.read_text().partition(matrix_of_ranks.TITLE) if page.exists() else ("", "", "")
+    return "\n" + title + rest if title else ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, help=argparse.SUPPRESS)
@@ -186,7 +193,7 @@ def main() -> int:
     text = markdown(result, steps, full=options.full)
     print(text)
     if options.markdown is not None:
-        options.markdown.write_text(text)
+        options.markdown.write_text(text + _of_ranks(options.markdown))
     wrong = result.wrong()
     print("\n".join(wrong) or "One root for each task, on every machine, with the log and without.")
     return 1 if wrong else 0

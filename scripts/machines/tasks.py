@@ -48,6 +48,33 @@ SMALL: dict[str, Callable[[int], Task]] = {
 }
 SMALL_STEPS = 50
 
+SHARED: dict[str, Callable[[int], Task]] = {
+    "digits": lambda steps: digits(steps=steps, interval=intervals(steps), batch_size=10, width=4),
+    "gpt": lambda steps: gpt(
+        data=_TEXT, steps=steps, interval=intervals(steps), batch_size=9, context=8, width=16, heads=2
+    ),
+    "gpt2": lambda steps: gpt2(
+        rows=64,
+        steps=steps,
+        interval=intervals(steps),
+        batch_size=20,
+        sequence=8,
+        positions=16,
+        vocabulary=61,
+        width=16,
+        heads=2,
+        layers=2,
+        micro_batches=2,
+        max_grad_norm=1.0,
+    ),
+    "logistic": lambda steps: logistic(rows=1000, features=96, steps=steps, interval=intervals(steps), batch_size=64),
+    "resnet50": lambda steps: resnet50(
+        rows=32, steps=steps, interval=intervals(steps), batch_size=8, width=4, stages=2
+    ),
+    "vgg11": lambda steps: vgg11(rows=32, steps=steps, interval=intervals(steps), batch_size=8, width=2),
+}
+"""Tasks with at least eight samples for ranks to share out. They do not divide all batches evenly."""
+
 FULL: dict[str, tuple[Callable[[int], Task], int]] = {
     "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),
     "gpt": (lambda steps: gpt(data=_TEXT, steps=steps, interval=intervals(steps)), 50),

@@ -1,0 +1,50 @@
+"""A sample of the table of tasks and ranks (`scripts/matrix_of_ranks.py`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from machines.ranks import Found
+from machines.tasks import SHARED
+from matrix_of_ranks import FOLLOWERS, SIZES, Result, markdown, run
+from roundlog.execution.microbatch import samples_of
+from roundlog.training.job import Job
+
+
+def test_two_ranks_train_to_the_root_of_one_and_each_follows_the_others_log(tmp_path: Path) -> None:
+    Job.from_task(SHARED["logistic"](3)).write(tmp_path / "job")
+    jobs = {"logistic": tmp_path / "job"}
+    result = run(jobs, tmp_path, (1, 2), (1,))
+    assert result.wrong() == []
+    assert len(result.trained) == len(result.followed) == 2
+    assert f"| logistic | 3 | 64 | 4 | 1 | `{result.trained['logistic', 1].root[:16]}` |" in markdown(
+        result, jobs, (1, 2), (1,)
+    )
+
+
+@pytest.mark.long
+@pytest.mark.matrix
+@pytest.mark.timeout(7200)
+def test_every_task_has_one_root_for_all_numbers_of_ranks(tmp_path: Path) -> None:
+    jobs = {name: tmp_path / "jobs" / name for name in SHARED}
+    for name, directory in jobs.items():
+        Job.from_task(SHARED[name](50)).write(directory)
+    assert run(jobs, tmp_path).wrong() == []
+
+
+def test_every_task_has_a_sample_for_each_of_the_ranks() -> None:
+    made = {name: samples_of(Job.from_task(make(1)).program) for name, make in SHARED.items()}
+    assert min(made.values()) >= max(SIZES), made
+
+
+def test_another_root_or_a_finding_is_told() -> None:
+    trained = {("a", size): Found("00", 0) for size in SIZES}
+    followed = {("a", size, by): Found("00", 0) for size in SIZES for by in FOLLOWERS}
+    assert Result(trained, followed).wrong() == []
+    assert Result(trained, {**followed, ("a", 8, 3): Found("00", 1)}).wrong() == [
+        "1 entries of the logs of a are wrong or missing"
+    ]
+    other = Found("01", 0)
+    assert Result({**trained, ("a", 3): other}, followed).wrong() == ["a has 2 roots"]
+    assert Result(trained, {**followed, ("a", 8, 3): other}).wrong() == ["a has 2 roots"]
