@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Any
 
@@ -65,10 +66,19 @@ def run_programs(ranks: Ranks, logs: dict[str, str]) -> dict[str, list[Any]]:
         made = random_programs.make(int(seed))
         if samples_of(made.program) < ranks.size:
             continue
+        every = made.inputs.step + 1
         if ranks.rank:
-            serve(made.program, ranks, lambda step, states, inputs=made.inputs: inputs)
+            serve(
+                made.program,
+                ranks,
+                lambda step, states, inputs=made.inputs: replace(inputs, step=step),
+                interval=every,
+            )
             continue
-        executor = RanksExecutor(made.program, ranks)
+        # A run that is given up between two comparisons has no part in the next one's.
+        with suppress(StoppedError):
+            RanksExecutor(made.program, ranks, interval=every).run(replace(made.inputs, step=every), Recorder(4))
+        executor = RanksExecutor(made.program, ranks, interval=every)
         found[seed] = executed(executor, made.inputs, bytes.fromhex(log) if log else None)
         dismiss(ranks)
     return found

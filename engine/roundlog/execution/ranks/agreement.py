@@ -28,6 +28,11 @@ class Agreement:
         self._take(value)
         return value
 
+    def begin_anew(self) -> None:
+        """Forgets what was received since the last comparison; all ranks call it. Rank 0 may have given up an interval,
+        and a new executor has received nothing yet."""
+        self._digest = sha256()
+
     def after(self, step: int, states: Sequence[torch.Tensor]) -> None:
         """Compares at the end of an interval; all ranks call it after every step. Raises DisagreementError on all of
         them where one differs."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import is_ as operator_is
 
 import torch
 
@@ -42,8 +43,11 @@ from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Program
 from roundlog.rounding import Rounding, Window
 
-_HEADER = struct.Struct("<?q?qdq??")
-"""Whether there is a step, its number, and the fields of `Orders`; whether states are sent."""
+_HEADER = struct.Struct("<?q?qdq?q")
+"""Whether there is a step, its number, and the fields of `Orders`; how many states are sent, or `_GO_ON`."""
+
+_GO_ON = -1
+"""The step begins with the states that the step before it has left."""
 
 _WELL, _STOPPED, _DISTURBED = range(3)
 
@@ -58,8 +62,8 @@ class RanksExecutor:
         Raises ProgramError if the program does not pass the registry's check, or has fewer samples than ranks."""
         self._step = _RankStep(program, ranks, bits, interval)
         self._ranks = ranks
-        self._sent: list[torch.Tensor] = []
-        """The states that the other ranks have, too."""
+        self._sent: list[torch.Tensor] | None = None
+        """The states that the other ranks have, too; None if they have to begin anew."""
 
     @property
     def program(self) -> Program:
@@ -75,12 +79,14 @@ class RanksExecutor:
         if observe is not None:
             return self._whole.run(inputs, rounding, observe)
         orders = Orders.of(rounding)
-        states = [] if self._others_have(inputs.states) else list(inputs.states)
-        _tell(self._ranks, inputs.step, orders, bool(states))
+        anew = not self._others_have(inputs.states)
+        _tell(self._ranks, inputs.step, orders, len(inputs.states) if anew else _GO_ON)
         log = self._ranks.broadcast_bytes(log_bytes(rounding)) if orders.has_log else b""
-        for state in states:
-            self._ranks.broadcast(state.contiguous().view(-1))
-        self._sent = []
+        if anew:
+            for state in inputs.states:
+                self._ranks.broadcast(state.contiguous().view(-1))
+            self._step.begin_anew()
+        self._sent = None
         result, told = self._step.run(inputs, orders, log)
         if result is None:
             return self._stop_of(inputs, rounding)
@@ -89,7 +95,8 @@ class RanksExecutor:
         return result
 
     def _others_have(self, states: Sequence[torch.Tensor]) -> bool:
-        return len(self._sent) == len(states) and all(a is b for a, b in zip(self._sent, states, strict=True))
+        sent = self._sent
+        return sent is not None and len(sent) == len(states) and all(map(operator_is, sent, states))
 
     @cached_property
     def _whole(self) -> Executor:
@@ -119,14 +126,15 @@ def serve(
     step = _RankStep(program, ranks, bits, interval)
     states: Sequence[torch.Tensor] = []
     while (told := _hear(ranks)) is not None:
-        number, orders, states_come = told
+        number, orders, coming = told
         log = ranks.broadcast_bytes(None) if orders.has_log else b""
-        if states_come:
-            types = program.states.values()
+        if coming != _GO_ON:
+            types = program.states.values() if coming else ()
             received = [torch.empty(kind.shape, dtype=kind.dtype.torch_dtype) for kind in types]
             for state in received:
                 ranks.broadcast(state.view(-1))
             states = received
+            step.begin_anew()
         try:
             result, _ = step.run(inputs_of(number, states), orders, log)
         except DisturbedError:
@@ -138,22 +146,22 @@ def serve(
 
 def dismiss(ranks: Ranks) -> None:
     """Tells the ranks that serve, from rank 0, that there are no more steps."""
-    _tell(ranks, -1, None, False)
+    _tell(ranks, -1, None, _GO_ON)
 
 
-def _tell(ranks: Ranks, step: int, orders: Orders | None, states_come: bool) -> None:
+def _tell(ranks: Ranks, step: int, orders: Orders | None, coming: int) -> None:
     fields = (
         (orders.records, orders.guard, orders.share, orders.secret, orders.has_log) if orders else (0, 0, 0.0, 0, 0)
     )
-    header = _HEADER.pack(orders is not None, step, *fields, states_come)
+    header = _HEADER.pack(orders is not None, step, *fields, coming)
     ranks.broadcast(torch.frombuffer(bytearray(header), dtype=torch.uint8))
 
 
-def _hear(ranks: Ranks) -> tuple[int, Orders, bool] | None:
+def _hear(ranks: Ranks) -> tuple[int, Orders, int] | None:
     header = torch.empty(_HEADER.size, dtype=torch.uint8)
     ranks.broadcast(header)
-    there, step, *fields, states_come = _HEADER.unpack(header.numpy().tobytes())
-    return (step, Orders(*fields), states_come) if there else None
+    there, step, *fields, coming = _HEADER.unpack(header.numpy().tobytes())
+    return (step, Orders(*fields), coming) if there else None
 
 
 class _RankStep:
@@ -168,6 +176,10 @@ class _RankStep:
         self._analysis = analyse_for(program, ranks.size)
         self._local = local_program(program, self._analysis, self._samples)
         self._executor = Executor(self._local.program, bits)
+
+    def begin_anew(self) -> None:
+        """Called on all ranks before a step from a state that rank 0 has sent."""
+        self._agreement.begin_anew()
 
     def run(self, inputs: StepInputs, orders: Orders, log: bytes) -> tuple[StepResult | None, list[bytes]]:
         """The result, None if the step stops, and what all ranks tell of their roundings. Raises DisturbedError if any
