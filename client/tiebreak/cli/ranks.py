@@ -24,6 +24,11 @@ class Crew:
         """Number of processes."""
         return 1 if self._ranks is None else self._ranks.size
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process is rank 0, or alone."""
+        return self._ranks is None or self._ranks.rank == 0
+
     def serves(self, job: Job) -> bool:
         """Whether this process was another rank than 0, and has done its part of the command by now.
 

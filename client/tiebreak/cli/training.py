@@ -229,10 +229,11 @@ def audit(
     from tiebreak.cli import output
 
     computing.use_threads()
-    claimed = read_claim(claim) if claim is not None else None
-    if log is not None and not log.is_dir():
-        raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
     with crew() as ranks:
+        # Only the rank that leads needs what the trainer has written.
+        claimed = read_claim(claim) if claim is not None and ranks.leads else None
+        if log is not None and ranks.leads and not log.is_dir():
+            raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
         job = read_job(job_directory, computing.max_memory, micro_batches)
         if claim is not None and isinstance(claimed, list):
             check_roots(Path(claim), claimed, job)

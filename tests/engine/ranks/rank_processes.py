@@ -13,6 +13,12 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1]
 
 
+def seconds_to_stop() -> float:
+    """Time in which ranks stop once one of them is killed: 30 s where every process has a core's attention, and longer
+    where this machine has more to do."""
+    return 30 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
