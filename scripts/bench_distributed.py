@@ -1,0 +1,242 @@
+"""The cost of training by ranks: steps, memory, and bytes that a rank sends, against one process.
+
+    .venv/bin/python scripts/bench_distributed.py [--rounds 7] [--model gpt12m|digits|...] [--batch 16] [--json FILE]
+
+Every round times one step of one process with two threads and one step of two ranks with one thread each, in turns;
+what is printed are medians, and the ratio taken within each round. Memory is the peak of fresh processes that do
+nothing but two steps, alone and as one of 2 and of 4 ranks. Bytes are counted by the kernel (TCP_INFO, all sockets of
+rank 0), beside those of one all-reduce of as many FP32 numbers as the model has parameters, which is what DDP sends in
+a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from bench_engine import MODELS
+from roundlog.execution import Batches, Executor, StepExecutor
+from roundlog.execution.batches import CPU
+from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, serve
+from roundlog.operators import StepInputs
+from roundlog.rounding import Recorder
+from roundlog.training.job import Job
+
+_BYTES_SENT = 200
+"""Offset of `tcpi_bytes_sent` in struct tcp_info (include/uapi/linux/tcp.h)."""
+
+WARM_UP = 2
+"""Steps that compile loops and fill caches, and are not counted."""
+
+MEMORY_STEPS = 2
+
+
+def sent() -> int:
+    """Bytes of TCP that this process's open sockets have sent."""
+    found = 0
+    for path in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):
+            if not str(path.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(path.name))) as one:
+                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                    found += struct.unpack_from("Q", info, _BYTES_SENT)[0]
+    return found
+
+
+def peak() -> int:
+    """Peak of this process's resident memory in bytes."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+class Steps:
+    """Steps of a job, one after another."""
+
+    def __init__(self, job: Job, executor: StepExecutor) -> None:
+        self._job, self._executor = job, executor
+        self._batches, self._states = Batches(job.dataset, job.spec), list(job.initial.values())
+        self._done = 0
+
+    def next(self) -> float:
+        """Seconds of the next step."""
+        inputs = inputs_of(self._job, self._batches, self._done, self._states)
+        started = time.perf_counter()
+        self._states = self._executor.run(inputs, Recorder(self._job.spec.log_guard)).states
+        self._done += 1
+        return time.perf_counter() - started
+
+
+def inputs_of(job: Job, batches: Batches, step: int, states: Sequence[torch.Tensor]) -> StepInputs:
+    return StepInputs(
+        states=states,
+        data=batches.load(step),
+        schedule=job.schedule[step],
+        seed=job.spec.seed,
+        step=step,
+        device=CPU,
+    )
+
+
+def work(directory: Path, threads: int) -> None:
+    """A process that does a step for every line `step` that it reads, and answers with its seconds; `sent` and `peak`
+    likewise. Ranks other than 0 serve."""
+    torch.set_num_threads(threads)
+    job = Job.read(directory)
+    launch = Launch.of(os.environ)
+    if launch is None:
+        _answer(Steps(job, Executor(job.program)), None, job)
+        return
+    with joined(launch) as ranks:
+        if ranks.rank:
+            batches = Batches(job.dataset, job.spec)
+            serve(
+                job.program,
+                ranks,
+                lambda step, states: inputs_of(job, batches, step, states),
+                interval=job.spec.interval,
+            )
+            ranks.sums_to_all(torch.zeros(_parameters(job)))
+            return
+        _answer(Steps(job, RanksExecutor(job.program, ranks, interval=job.spec.interval)), ranks, job)
+
+
+def _answer(steps: Steps, ranks: Ranks | None, job: Job) -> None:
+    kinds: dict[str, Callable[[], float]] = {"step": steps.next, "sent": sent, "peak": peak}
+    for line in sys.stdin:
+        print(kinds[line.strip()](), flush=True)
+    if ranks is None:
+        return
+    dismiss(ranks)
+    before = sent()
+    ranks.sums_to_all(torch.zeros(_parameters(job)))
+    print(sent() - before, flush=True)
+
+
+def _parameters(job: Job) -> int:
+    return sum(x.numel() for name, x in job.initial.items() if name.startswith("parameter/"))
+
+
+class Group:
+    """Fresh processes that execute a job together: one with these threads, or ranks with one thread each."""
+
+    def __init__(self, directory: Path, ranks: int, threads: int) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        shared = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        if ranks > 1:
+            shared |= {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--work", str(directory), str(threads)],
+                env=shared | {"RANK": str(rank)},
+                stdin=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if rank == 0 else None,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def ask(self, what: str) -> float:
+        """The answer of the first process: to `step` seconds, to `sent` and `peak` bytes."""
+        first = self._processes[0]
+        assert first.stdin is not None
+        first.stdin.write(what + "\n")
+        first.stdin.flush()
+        return self._line()
+
+    def end(self) -> float | None:
+        """Ends the processes; the bytes that one all-reduce of the gradients has sent, if these are ranks."""
+        first = self._processes[0]
+        assert first.stdin is not None
+        first.stdin.close()
+        found = self._line() if len(self._processes) > 1 else None
+        if any(process.wait() for process in self._processes):
+            raise SystemExit("a process failed: its message stands above")
+        return found
+
+    def _line(self) -> float:
+        assert self._processes[0].stdout is not None
+        line = self._processes[0].stdout.readline()
+        if not line:
+            raise SystemExit("a process failed: its message stands above")
+        return float(line)
+
+
+def measure(directory: Path, rounds: int) -> dict[str, object]:
+    """All figures of one job."""
+    with ExitStack() as stack:
+        alone, ranks = (stack.enter_context(Group(directory, size, 3 - size)) for size in (1, 2))
+        pairs = [(alone.ask("step"), ranks.ask("step")) for _ in range(WARM_UP + rounds)][WARM_UP:]
+        before = ranks.ask("sent")
+        ranks.ask("step")
+        step_bytes = ranks.ask("sent") - before
+        alone.end()
+        reduced = ranks.end()
+    assert reduced is not None
+    peaks = {}
+    for size in (1, 2, 4):
+        with Group(directory, size, 2 if size == 1 else 1) as group:
+            for _ in range(MEMORY_STEPS):
+                group.ask("step")
+            peaks[size] = group.ask("peak")
+            group.end()
+    return {
+        "seconds, one process with two threads": statistics.median(one for one, _ in pairs),
+        "seconds, two ranks with one thread": statistics.median(two for _, two in pairs),
+        "two ranks / one process": statistics.median(two / one for one, two in pairs),
+        "peak of a rank of 2 / one process": peaks[2] / peaks[1],
+        "peak of a rank of 4 / one process": peaks[4] / peaks[1],
+        "peak of one process": peaks[1],
+        "bytes that rank 0 of 2 sends in a step": step_bytes,
+        "bytes that it sends in an all-reduce of FP32 gradients": reduced,
+        "bytes / all-reduce": step_bytes / reduced,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
+    parser.add_argument("--batch", type=int, default=16, help="samples of a batch")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
+    options = parser.parse_args()
+    if options.work:
+        work(Path(options.work[0]), int(options.work[1]))
+        return
+    with tempfile.TemporaryDirectory(prefix="ranks-") as room:
+        steps = options.rounds + WARM_UP + 1
+        Job.from_task(replace(MODELS[options.model](steps), batch_size=options.batch)).write(Path(room) / "job")
+        found = {"model": options.model, "batch": options.batch, **measure(Path(room) / "job", options.rounds)}
+    for name, value in found.items():
+        print(f"{name}: {value:,.3f}" if isinstance(value, float) else f"{name}: {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
