@@ -145,7 +145,7 @@ class Scene:
         self.job = self._post()
         self.chain.by_hand()
         self.games: dict[int, GameView] = {}
-        """Those that are not over, the first in the queue in front."""
+        """Games that are not over, the first in the queue in front."""
         self._next_game = 0
         self.lost = 0
         self.finished = False

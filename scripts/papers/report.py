@@ -187,7 +187,7 @@ def _thresholds(found: dict[str, Any]) -> str:
 
 
 def _caution(found: dict[str, Any]) -> str:
-    """How the order of sizes compares with OVT's, and why."""
+    """Comparison of the order of sizes with OVT's, and its reason."""
     least = min(row["threshold"] for row in found.values())
     careful = " and ".join(kind for kind, row in found.items() if row["threshold"] == least)
     differing = sum(row["differing"] for row in found.values())
@@ -227,7 +227,7 @@ def _divergence(found: dict[str, Any]) -> str:
 
 
 def _drift(found: dict[str, Any]) -> str:
-    """How the order of sizes compares with OVT's, and why."""
+    """Comparison of the order of sizes with OVT's, and its reason."""
     apart, curve = found["apart"], found["curves"]["plain FP32, A and B"]
     order, hardware = (apart[f"{name}, plain FP32"]["weights"] for name in ("order of the data", "hardware A and B"))
     text = (

@@ -73,7 +73,7 @@ class Blocks(FolderStore):
 
 
 def older(cid: Cid) -> Cid:
-    """The same identifier as version 0."""
+    """Version 0 of an identifier."""
     return Cid(cid.codec, cid.digest, 0)
 
 

@@ -1,4 +1,4 @@
-"""What `status` says of an account's jobs, bonds, clocks and gas, held against the contract and the accounts."""
+"""The view of `status` of an account's jobs, bonds, clocks and gas, held against the contract and the accounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|baf[a-z2-7]{56}")
 
 
 def printed(*parts: RenderableType) -> str:
-    """What a terminal of 80 columns shows. It must cut nothing and need no wider line."""
+    """Output on a terminal of 80 columns. It must cut nothing and need no wider line."""
     file = io.StringIO()
     console = Console(file=file, width=80, force_terminal=False)
     for part in parts:

@@ -61,7 +61,7 @@ class ChainNode:
 
     @property
     def accord(self) -> Accord:
-        """How the nodes behind this chain stand to each other; a single one agrees with itself."""
+        """Agreement of the nodes behind this chain; a single one agrees with itself."""
         return ALONE
 
     @property

@@ -305,8 +305,8 @@ class SeveralNodes(ChainNode):
         at: int = 0,
         same: Callable[[Said[T]], object] = lambda one: one.content,
     ) -> T:
-        """What more than half say; without a majority, what the node says whose turn it is. `at`: the block that they
-        speak of; of one that is not confirmed nodes may say different things for a while."""
+        """Answer of more than half; without a majority, the answer of the node whose turn it is. `at`: the block that
+        they speak of; of one that is not confirmed nodes may say different things for a while."""
         groups: list[list[Said[T]]] = []
         for one in answers:
             group = next((group for group in groups if same(group[0]) == same(one)), None)

@@ -206,7 +206,7 @@ def _repeat(
 
 
 def _wrong_signature(read: Receipt, wanted: str | None) -> str | None:
-    """What is wrong with the signature, in one clause; None if nothing is, or there is none and none was asked for."""
+    """Fault of the signature, in one clause; None if it is right, or if there is none and none was asked for."""
     from tiebreak.chain.messages import signer_of
 
     if read.signer is None or read.signature is None:
@@ -220,13 +220,13 @@ def _wrong_signature(read: Receipt, wanted: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What `verify` answers."""
+    """Answer of `verify`."""
 
     read: Receipt
     job: Job
     wrong_signature: str | None
     found: Repetition | None
-    """None if nothing was repeated, because of the signature."""
+    """Result of the repetition; None if nothing was repeated, because of the signature."""
     drawn: int
     """Intervals that were to be repeated, drawn at random."""
 

@@ -52,7 +52,7 @@ WINDOWS = {
     "audit_opening_deadline": "open sealed audits",
     "appeal_deadline": "appeal",
 }
-"""What may be done until an instant, by the name of its field."""
+"""Actions that are possible until a deadline, by the name of its field."""
 
 EVENTS = {
     "Appealed": "an auditor appeals, and defends the claim",
@@ -133,7 +133,7 @@ def status_words(status: Enum) -> str:
 
 
 def tone(status: Enum) -> str:
-    """How a status is coloured: good, bad, quiet or busy. The word beside it always says the same."""
+    """Colour of a status: good, bad, quiet or busy. The word beside it always says the same."""
     return TONES.get(status.name, "busy")
 
 

@@ -86,7 +86,7 @@ class DisputedOperator:
 
     @cached_property
     def tree(self) -> MerkleTree:
-        """Over the chunks of the output."""
+        """Merkle tree over the chunks of the output."""
         output = self._values[self.q]
         if self._stopped_here is None:
             return tensor_tree(output)

@@ -17,7 +17,7 @@ from roundlog.operators.registry import Attributes, Direct, Operator, OperatorKi
 from roundlog.program import DType, Program, ProgramError
 
 _SELECTING = frozenset({"neg", "abs", "floor", "maximum", "minimum", "amax", "amin"})
-"""Their FP32 result is the mathematical value."""
+"""Operators whose FP32 result is the mathematical value."""
 
 
 def _add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ pytest.importorskip("expecttest", reason="PyTorch's table of operators needs it"
 from opinfo_samples import outcome, samples
 
 PARTS = 24
-"""Of the table: each takes less than a minute."""
+"""Parts of the table, each of which takes less than a minute."""
 
 
 def check(each: int, part: int, parts: int) -> collections.Counter[str]:

@@ -56,7 +56,7 @@ def is_possible(seed: int) -> bool:
 
 
 def refusal(seed: int) -> str:
-    """What a chain is refused for; empty if it is not."""
+    """Reason for which a chain is refused; empty if it is not."""
     try:
         capture(task_of([seed]))
     except CaptureError as error:

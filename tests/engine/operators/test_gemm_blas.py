@@ -25,7 +25,7 @@ def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(params=["tiles", "panels"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How matrices are multiplied, whatever this processor would have chosen."""
+    """The way in which matrices are multiplied, whatever this processor would have chosen."""
     monkeypatch.setattr(gemm, "by_tiles", lambda: request.param == "tiles")
     return str(request.param)
 
@@ -45,7 +45,7 @@ SHAPES = {
 
 
 def layouts(x: torch.Tensor) -> list[torch.Tensor]:
-    """The same numbers as they lie in memory after various movements."""
+    """A tensor's numbers as they lie in memory after various movements."""
     spread = torch.zeros(x.shape[0], x.shape[1], 2 * x.shape[2] + 3)
     spread[:, :, 1 : 2 * x.shape[2] + 1 : 2] = x
     inside = torch.zeros(x.shape[0] + 2, x.shape[1] + 1, x.shape[2] + 5)

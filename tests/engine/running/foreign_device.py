@@ -80,7 +80,7 @@ class _Factories(TorchDispatchMode):
 
 
 class _Literals(TorchFunctionMode):
-    """What makes its tensors in ways that a dispatch mode does not see."""
+    """A mode for functions that make tensors in ways that a dispatch mode does not see."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,4 +1,4 @@
-"""What a stranger can put in front of an auditor: forged logs, broken jobs, data that explodes."""
+"""Hostile inputs that a stranger can give to an auditor: forged logs, broken jobs, data that explodes."""
 
 import json
 from pathlib import Path
@@ -120,7 +120,7 @@ def reading(batches: type[Batches]) -> RunOptions:
 
 
 def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
-    """Of another run, for instance: findings are for people to read, and memory is finite."""
+    """A log of another run is one: findings are for people to read, and memory is finite."""
     monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
     job = Job.from_task(halfway_task(steps=6))
 

@@ -39,7 +39,7 @@ class Honest:
         return forged_logs.copied(self.result.log_dir, target)
 
     def forgers_claim(self, log: Path, room: Path) -> list[bytes]:
-        """What a run comes to that believes every word of a log: what a forger would claim."""
+        """Roots of a run that believes every word of a log, which a forger would claim."""
         return Auditor(self.job, room, log_dir=log, verify_log=0.0).run().state_roots
 
 

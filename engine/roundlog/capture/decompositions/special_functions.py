@@ -51,7 +51,7 @@ _ERFINV_FAR = (
     *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047),
     *(1.00167406, 2.83297682),
 )
-"""Both of Giles 2012, highest power first."""
+"""Polynomials of Giles 2012, highest power first."""
 
 
 def decompositions() -> dict[Any, Any]:
@@ -159,7 +159,7 @@ def hypot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def logcumsumexp(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """By doubling: log2(n) rounds of log(e^a + e^b)."""
+    """Running logarithm of a sum of exponentials, by doubling: log2(n) rounds of log(e^a + e^b)."""
     if x.ndim == 0:
         return x.clone()
     step, size = 1, x.shape[dim]

@@ -54,7 +54,7 @@ def _need_floats(c: Context, whole: bool, x: Value) -> None:
 
 
 WHOLE_EXPONENTS = 64
-"""Up to here, whole exponents that a step computes are taken by multiplications."""
+"""Largest whole exponent, of those that a step computes, whose power is taken by multiplications."""
 
 
 @rule("pow.Tensor_Tensor", "pow_.Tensor")
@@ -250,8 +250,8 @@ def trunc(c: Context, x: Value) -> Value:
 
 @rule("round", "round.decimals")
 def round_(c: Context, x: Value, *, decimals: int = 0) -> Value:
-    """To nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like that. To
-    decimals as PyTorch does it: round(x 10^decimals) / 10^decimals, three roundings."""
+    """Rounding to nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like
+    that. Decimals are kept as PyTorch does it: round(x 10^decimals) / 10^decimals, three roundings."""
     if c.dtype(x) == DType.I64:
         return x
     if decimals:

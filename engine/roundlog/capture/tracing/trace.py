@@ -333,7 +333,7 @@ def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without PyTorch's log of the failures of fake tensors, which it writes with tracebacks before it raises them."""
+    """Silences PyTorch's log of failures of fake tensors, which it writes with tracebacks before it raises them."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled = logger.disabled
     logger.disabled = True
