@@ -109,7 +109,7 @@ OUTCOMES = {
 
 FINDINGS = {
     Finding.STOPS: "an honest run stops here, so that a claim of any number is wrong",
-    Finding.UNDECIDED: "it cannot tell (rounding beyond its precision, or data too large to send), so the referee does",
+    Finding.UNDECIDED: "it cannot tell (the rounding is beyond its precision), so the referee does",
 }
 
 SIDES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
