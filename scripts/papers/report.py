@@ -34,7 +34,7 @@ def draw(result: dict[str, Any], room: Path) -> None:
         ("divergence-plain", ("plain FP32, A and B", "plain FP32, A and C")),
         ("divergence-methods", None),
     ):
-        # Of every model the longest training.
+        # The longest training of every model.
         ordered = sorted(models_of(result), key=lambda one: one[2]["divergence"]["steps"])
         models = {model: (size, found) for model, size, found in ordered}
         if not models:

@@ -137,7 +137,7 @@ class SeveralNodes(ChainNode):
                 self._newest = 0
             return self._agreed
 
-    # What is compared.
+    # Questions whose answers are compared.
 
     def block(self, number: int) -> Block | None:
         return self._agreed_on(f"block {number}", lambda node: node.block(number), at=number)
@@ -269,7 +269,7 @@ class SeveralNodes(ChainNode):
         # One that has it already outweighs one that will not have it.
         raise next((one for one in refused if "already" in one.reason.lower()), refused[0])
 
-    # How it is compared.
+    # Comparison of the answers.
 
     def _usable(self, at: int | None = None) -> list[Member]:
         """The nodes to ask; with a block's number, those that have it."""

@@ -126,7 +126,7 @@ class _Act:
         contract = self._scene.contract
         return [contract.game(number) for number in contract.games_of(self._stage.job)]
 
-    # What is expected.
+    # Expected results.
 
     def judge_right(self) -> bytes:
         """Compares the end of the first act with what is expected; returns the right root."""

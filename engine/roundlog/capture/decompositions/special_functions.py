@@ -86,7 +86,7 @@ def log_gamma(x: torch.Tensor) -> torch.Tensor:
     negative = x < 0
     positive = torch.where(negative, 1 - x, x)
     small, large = positive < 1, positive >= 3
-    # How far from 2 the argument of the polynomial is; exactly near the zeros at 1 and 2.
+    # Distance of the polynomial's argument from 2; exact near the zeros at 1 and 2.
     apart = torch.where(large, 0.0, torch.where(small, positive - 1, positive - 2))
     other = torch.where(small, positive, positive - 1)
     near = other * apart * _polynomial(_LOG_GAMMA, apart)

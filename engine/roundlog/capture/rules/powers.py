@@ -181,7 +181,7 @@ def log_to_base(c: Context, x: Value) -> Value:
         k = c.op("mul", k, c.f32(high))
     else:
         rest = c.op("mul", rest, c.f32(1 / log(2)))
-    # Of what is no number above zero, the logarithm says what it is.
+    # Arguments that are no numbers above zero get what the logarithm makes of them.
     return c.op("where", ordinary, c.op("add", k, rest), c.op("log", c.op("where", ordinary, c.f32(1.0), x)))
 
 

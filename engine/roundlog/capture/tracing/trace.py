@@ -282,7 +282,7 @@ def _drop_what_nothing_uses(graph: fx.Graph) -> None:
     prints in some turns only is then the same in all."""
     for node in reversed(graph.nodes):
         schema = getattr(node.target, "_schema", None)
-        # What was drawn at random counts, used or not.
+        # Random draws count, used or not.
         kept = schema is not None and (schema.is_mutable or draws(node.target))
         if node.op in ("call_function", "get_attr") and not node.users and not kept:
             graph.erase_node(node)
