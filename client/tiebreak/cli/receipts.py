@@ -44,7 +44,7 @@ def receipt(
         Path, typer.Argument(metavar="RUN", help="Directory of a finished run, a trainer's or an auditor's.")
     ],
     job: _Job,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the receipt.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File for the receipt.")],
     sign: Annotated[bool, typer.Option("--sign", help="Sign it with your account's key (EIP-191).")] = False,
     keystore: network.Keystore = None,
     max_memory: options.Memory = options.DEFAULT_MEMORY,
@@ -113,7 +113,9 @@ def verify(
     ],
     signer: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Who has to have signed it; without it any signature that fits will do."),
+        typer.Option(
+            metavar="ADDRESS", help="Account that has to have signed it; without it any signature that fits will do."
+        ),
     ] = None,
     run: Annotated[
         Path | None,
