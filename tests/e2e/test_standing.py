@@ -80,7 +80,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
 
     world.run(trainer, auditor)
     assert world.game().outcome is Outcome.TRAINER_WON
-    # What was said to come at most did come, and no more.
+    # The gas to come was at most what was said.
     moves = {name: world.game().spent[side] for name, side in (("trainer", Side.TRAINER), ("auditor", Side.CHALLENGER))}
     for one, name in ((mine, "trainer"), (theirs, "auditor")):
         assert moves[name] <= one.spent + one.to_come

@@ -79,7 +79,7 @@ def test_nothing_is_contracted(by_triton: Mark) -> None:
     boundary = boundary.float().double() + 2.0**-26
     factor = 1 + 2.0**-40
     d = (y - boundary - y * 2.0**-52) / factor
-    # What a machine with FMA makes of it: one product, rounded, is added to the other one as it is.
+    # The reach on a machine with FMA: one product, rounded, is added to the other one as it is.
     pairs = zip(d.tolist(), (y * 2.0**-52).tolist(), strict=True)
     reach = [float(Fraction(a) * Fraction(factor) + Fraction(b)) for a, b in pairs]
     contracted = y - torch.tensor(reach, dtype=torch.float64)

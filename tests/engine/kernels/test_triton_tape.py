@@ -38,7 +38,7 @@ def fuse_with_triton() -> int:
         return self._without_waiting(inputs, rounding, pass_on, fused=True)
 
     tape.play, Executor._run = counted, run
-    # How the CPU plays chains does not matter here.
+    # The CPU's way of playing chains does not matter here.
     chosen = [str(Path(__file__).with_name("test_fusion.py")), "-k", "interpreted"]
     failed = pytest.main([*chosen, "-p", "no:cacheprovider", "-W", "ignore"])
     print("tapes:", len(played))

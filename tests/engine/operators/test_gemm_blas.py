@@ -164,7 +164,7 @@ def test_work_is_handed_out_once_and_only_there_where_it_is_wanted(shared_out: i
 
     def work(item: int) -> None:
         done.append(item)
-        # What a task starts in its turn stays on its thread.
+        # Work that a task starts in its turn stays on its thread.
         assert threads.threads_for(100, 100) == 1
         assert torch.get_num_threads() == 1
         threads.in_parts(lambda start, stop: nested.append((start, stop)), 7, 1 << 30)

@@ -154,7 +154,7 @@ def _dispatch(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     def wrapped(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
-        # What works in place gives back the tensor that it was given.
+        # An operator in place gives back the tensor that it was given.
         owner = owners.get(id(x))
         return Foreign(x) if owner is None else owner
 

@@ -78,7 +78,7 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
     # And the other way round: the CPU follows the device's log.
     audit = Auditor(job, tmp_path / "audit", log_dir=Path(there["log"]), verify_log=1.0).run()
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])
-    # What a dispute needs: the steps of an interval, and all that the last of them computes.
+    # A dispute needs the steps of an interval, and all that the last of them computes.
     run = Run(job, tmp_path / "here")
     trace = trace_step(
         run.executor, run.inputs(3, replay_state(run, 3)), alone(job.spec), FabricatedValues(tmp_path), {}

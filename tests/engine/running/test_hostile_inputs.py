@@ -61,7 +61,7 @@ def test_a_bent_decision_in_a_log_file_is_named_by_step_operator_and_element(hon
     assert [(f.step, f.operator, f.element, f.kind) for f in audit.findings] == [
         (bent["step"], bent["operator"], bent["element"], LogFindingKind.FORGED)
     ]
-    # What was found survives a restart of the auditor.
+    # Findings survive a restart of the auditor.
     again = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log", verify_log=1.0).run()
     assert again.findings == audit.findings
 

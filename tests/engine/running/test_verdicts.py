@@ -131,7 +131,7 @@ def test_a_sample_that_finds_anything_decides_nothing(change: str, honest: Hones
             room = tmp_path / f"{number} {claim.hex()[:8]}"
             found = audit(honest.job, room, claim=claim, log_dir=log, verify_log=0.05, on_distrust=told.append)
             if found.log is LogStanding.SAMPLED:
-                # Whoever chooses a sample believes the rest: it agrees with the claim, or it would not have been kept.
+                # An auditor with a sample believes the rest: it agrees with the claim, or it would not have been kept.
                 assert not told and found.right and not found.findings and not found.unreadable
                 assert found.run_dir == room / BY_LOG
                 continue
