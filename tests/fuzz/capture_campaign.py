@@ -31,8 +31,8 @@ class Difference(Exception):
 
 
 def attempt(training: Training) -> str:
-    """What comes of a script: "captured", "refused", "refused by the comparison" (capture had made something else of
-    it), or "fails" (PyTorch itself cannot run it). Raises Difference, or whatever is no CaptureError."""
+    """Outcome of a script: "captured", "refused", "refused by the comparison" (capture had made something else of it),
+    or "fails" (PyTorch itself cannot run it). Raises Difference, and every error that is no CaptureError."""
     try:
         _by_pytorch(training.task(), None, 0.0)
     except Exception:

@@ -189,7 +189,7 @@ class _Lowering(Context):
         if node not in self.constants:
             self._lower(node)
             return
-        # What starts from a computed constant goes on as one; the rest is computed only if no rule knows it, or if many
+        # An operator on a computed constant is computed, too; others are only if no rule knows them, or if many
         # operators would be needed.
         if _takes_many(node) or any(isinstance(self.values[source], torch.Tensor) for source in node.all_input_nodes):
             self.values[node] = self.constants.evaluate(node)

@@ -56,7 +56,7 @@ class Field(ABC):
         self.kind = kind
         self.rows = rows
         self.summary: FieldSummary | None = None
-        """What is known of all its bytes, once they have been read (`roundlog.data.summarised`)."""
+        """Summary of all its bytes, once they have been read (`roundlog.data.summarised`)."""
 
     @abstractmethod
     def read(self, start: int, size: int) -> bytes | memoryview:

@@ -1,4 +1,4 @@
-"""What a task may give as a field: tensors, NumPy arrays and memory maps, safetensors files, Arrow tables, and streams
+"""Sources of the fields of a task: tensors, NumPy arrays and memory maps, safetensors files, Arrow tables, and streams
 that are cut into windows. Nothing that lies in a file is copied."""
 
 from __future__ import annotations

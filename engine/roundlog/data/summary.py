@@ -1,5 +1,5 @@
-"""What is known of a field when it has been read once: its tree, of which 32 bytes a block are kept, and whether it has
-a NaN."""
+"""Summaries of fields that have been read once: the tree, of which 32 bytes a block are kept, and whether there is a
+NaN."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> i
     """Peak memory of a run in bytes, for state, data and one step: an upper bound. Raises as `step_bytes`."""
     state = sum(kind.nbytes for kind in program.states.values())
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
-    # What is not held is read 16 MiB at a time, and known by 32 bytes a block.
+    # Data that are not held are read 16 MiB at a time, and known by 32 bytes a block.
     rows = data if data <= HELD_BYTES else HELD_BYTES // 4 + data // (1 << 14)
     schedule = 4 * spec.steps * len(program.schedule_names)
     return 3 * state + rows + schedule + step_bytes(program, spec, micro_batches)

@@ -43,7 +43,7 @@ def bends():
 
 
 def line_of(code: str) -> int:
-    """Where it stands in the file, counted from 1."""
+    """Number of the line of the file that holds it, counted from 1."""
     return next(number for number, text in enumerate(TASK.splitlines(), 1) if code in text)
 
 

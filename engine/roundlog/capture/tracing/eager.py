@@ -87,7 +87,7 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Without oneDNN, whose recurrent layers are one operator."""
+    """Switches oneDNN off, whose recurrent layers are one operator."""
     was_enabled = torch._C._get_mkldnn_enabled()
     # torch.backends.mkldnn.flags would set other options too, and warn of them.
     torch._C._set_mkldnn_enabled(False)
@@ -99,7 +99,7 @@ def without_onednn() -> Iterator[None]:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Without what computes several operators as one (compiled and scripted functions, fused attention), and without
+    """Switches off what computes several operators as one (compiled and scripted functions, fused attention), and the
     checks of `torch.distributions`, which look at values and change nothing."""
     checks = Distribution._validate_args
     Distribution.set_default_validate_args(False)

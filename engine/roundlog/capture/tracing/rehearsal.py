@@ -109,7 +109,7 @@ def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left
         if not change.name.startswith(_OWN) and id(change.before) not in known:
             left.add(change.name, change.before, change.after)
     for name, tensor in around.written():
-        # What shares memory with a parameter is a view of it.
+        # A tensor that shares memory with a parameter is a view of it.
         own = id(tensor) in known or tensor.untyped_storage()._cdata in memory
         if not name.startswith(_OWN) and not own:
             left.add(name, tensor, tensor)

@@ -282,7 +282,7 @@ def _drop_what_nothing_uses(graph: fx.Graph) -> None:
     prints in some turns only is then the same in all."""
     for node in reversed(graph.nodes):
         schema = getattr(node.target, "_schema", None)
-        # What was drawn at random counts, used or not.
+        # Random draws count, used or not.
         kept = schema is not None and (schema.is_mutable or draws(node.target))
         if node.op in ("call_function", "get_attr") and not node.users and not kept:
             graph.erase_node(node)
@@ -333,7 +333,7 @@ def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without PyTorch's log of the failures of fake tensors, which it writes with tracebacks before it raises them."""
+    """Silences PyTorch's log of failures of fake tensors, which it writes with tracebacks before it raises them."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled = logger.disabled
     logger.disabled = True
