@@ -23,7 +23,7 @@ from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
-from roundlog.capture.task import Task, micro_batches
+from roundlog.capture.task import Task
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
@@ -187,12 +187,12 @@ class Tracer:
         for parameter in self._parameters.values():
             parameter.grad = None
         with lines, lines.all_from("micro_batches"):
-            parts = micro_batches(batch, self._task.micro_batches)
+            parts = self._task.parts(batch)
         for part in parts:
             with lines:
                 loss = _checked(self._task.loss(plain_model(self._task.model), part))
             with lines, lines.all_from("micro_batches"):
-                loss = loss if len(parts) == 1 else loss / len(parts)
+                loss = self._task.share(loss)
             with lines, lines.backward_of(loss):
                 _differentiate(loss)
             losses.append(loss.detach())
