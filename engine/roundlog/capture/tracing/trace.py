@@ -23,6 +23,7 @@ from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
+from roundlog.capture.state_names import model_tensors
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
@@ -66,8 +67,7 @@ class Tracer:
         self._task = task
         self._surroundings = surroundings
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
-        buffers = {f"buffer/{k}": v for k, v in model.named_buffers()}
-        self._originals = {**self._parameters, **buffers, **attributes}
+        self._originals = {**model_tensors(model), **attributes}
         surroundings.refuse_views(self._originals)
         self._first = tied(self._originals)
         self._trainable, self._groups = _groups(task, model)
