@@ -7,7 +7,9 @@ import runpy
 from pathlib import Path
 
 import pytest
-from roundlog.training.job import Job
+import roundlog
+import torch
+from cli_world import Run
 from tiebreak.cli.source import load_task
 
 pytest.importorskip("accelerate")
@@ -36,5 +38,27 @@ def test_both_scripts_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     Path("script.py").write_text(after)
     trainer = runpy.run_path("before.py")["trainer"]
     assert trainer.state.global_step == 8 and Path("output/model.safetensors").is_file()
-    job = Job.from_task(load_task("script.py:task", []))
-    assert (job.spec.steps, job.spec.interval, job.spec.batch_size, job.spec.seed) == (8, 4, 8, 1)
+    task = load_task("script.py:task", [])
+    task.check()
+    assert (task.steps, task.interval, task.batch_size, task.micro_batches, task.seed) == (8, 4, 8, 2, 1)
+    assert len(task.dataset["input_ids"]) == 32
+
+
+def test_the_changed_script_becomes_a_job_and_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """The page's commands, one after the other, up to `from_pretrained`."""
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(scripts()[1])
+    commands = [line.partition("#")[0] for line in re.findall(r"^tiebreak (.*)$", PAGE.read_text(), re.MULTILINE)]
+    assert [command.split()[0] for command in commands] == ["job", "train", "export"]
+    Path("my_model").mkdir()
+    for command in commands:
+        done = run(*command.split())
+        assert done.exit_code == 0, done.output
+    task = load_task("script.py:task", [])
+    task.model.config.save_pretrained("my_model")
+    read = type(task.model).from_pretrained("my_model").state_dict()
+    assert not all(torch.equal(one, read[name]) for name, one in task.model.state_dict().items()), "it was trained"
+    roundlog.load_into(task.model, "trained")
+    assert all(torch.equal(one, read[name]) for name, one in task.model.state_dict().items())

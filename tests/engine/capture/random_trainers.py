@@ -124,6 +124,29 @@ MODELS: dict[str, tuple[Callable[[float], nn.Module], Callable[[int], Rows]]] = 
     "plain": (Plain, _numbers),
 }
 
+
+def _adapted(**options: Any) -> Callable[[float], nn.Module]:
+    """A frozen base with adapters of `peft`, whose last layer is tied to a frozen embedding."""
+
+    def make(dropout: float) -> nn.Module:
+        from peft import LoraConfig, get_peft_model
+
+        given = {"r": 2, "lora_alpha": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True, **options}
+        # B begins with zeros, which have no sign that a gradient of A could have.
+        return get_peft_model(_tied(0.0), LoraConfig(lora_dropout=dropout, init_lora_weights=False, **given))
+
+    return make
+
+
+ADAPTED: dict[str, tuple[Callable[[float], nn.Module], Callable[[int], Rows]]] = {
+    "LoRA": (_adapted(), _words),
+    "DoRA": (_adapted(use_dora=True), _words),
+    "all layers": (_adapted(target_modules="all-linear", bias="all", use_rslora=True), _words),
+    "a module besides": (_adapted(modules_to_save=["ln_f"]), _words),
+    "tokens besides": (_adapted(trainable_token_indices=[1, 2]), _words),
+}
+"""Models of which adapters alone are trained."""
+
 _SCHEDULES: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
     ("cosine", {"num_cycles": 0.7}),
@@ -184,7 +207,7 @@ class Case:
     ) -> transformers.Trainer:
         """The trainer, freshly made. rows: in place of its own data, to be taken in order."""
         torch.manual_seed(self.seed)
-        make, data = MODELS[self.model]
+        make, data = (MODELS | ADAPTED)[self.model]
         model = make(self.dropout).to(dtype)
         own = data(self.rows)
         arguments = transformers.TrainingArguments(

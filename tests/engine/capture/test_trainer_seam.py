@@ -40,7 +40,7 @@ def difference(case: Case, task: Task, where: Path) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", [*range(8), *(pytest.param(one, marks=pytest.mark.long) for one in range(8, 12))])
 def test_a_captured_trainer_takes_the_steps_of_train(number: int, tmp_path: Path) -> None:
     case = random_case(number)
     task = Task.from_trainer(case.trainer(tmp_path))
