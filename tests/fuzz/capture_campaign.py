@@ -14,7 +14,7 @@ import torch
 from random_trainings import Training, random_training
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
-from roundlog.capture.state_names import model_tensors
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs

@@ -10,8 +10,9 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.state_names import BESIDE, split
 from roundlog.capture.tracing.eager import plain_model
+from roundlog.program import ProgramError
+from roundlog.program.state_names import names_in_model
 from roundlog.storage import load_tensors, tensor_types
 
 _DTYPES = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
@@ -51,7 +52,10 @@ def load_state(model: nn.Module, path: Path) -> None:
 
 
 def _load(model: nn.Module, path: Path, kinds: Mapping[str, _Kind], read: _Read) -> None:
-    found = names_in_model(kinds, path)
+    try:
+        found = names_in_model(kinds)
+    except ProgramError as error:
+        raise CaptureError(f"{path} {error}") from error
     targets = _matching(plain_model(model), set(found), path)
     for name, target in targets.items():
         dtype, shape = kinds[found[name]]
@@ -70,20 +74,6 @@ def _load(model: nn.Module, path: Path, kinds: Mapping[str, _Kind], read: _Read)
     with torch.no_grad():
         for name, target in targets.items():
             target.copy_(values[name])
-
-
-def names_in_model(names: Collection[str], path: Path) -> dict[str, str]:
-    """Name in the model -> name in the file, for every tensor of a model's. Names of another making than a trained
-    state's are the model's own. Raises CaptureError for one that comes twice."""
-    plain: dict[str, str] = {}
-    for name in names:
-        kind, own = split(name)
-        if kind in BESIDE:
-            continue
-        if own in plain:
-            raise CaptureError(f"{path} has {own} twice, as {plain[own]} and as {name}: leave one away")
-        plain[own] = name
-    return plain
 
 
 def _matching(model: nn.Module, found: set[str], path: Path) -> dict[str, torch.Tensor]:

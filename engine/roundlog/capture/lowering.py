@@ -14,9 +14,9 @@ from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.table import storage
-from roundlog.capture.state_names import model_tensors
 from roundlog.capture.storage import Storages
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.eager import plain_model

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundlog.capture.checkpoint import load_state, names_in_model
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.state_names import SAVED, split
-from roundlog.program import TensorType
+from roundlog.program import ProgramError, TensorType
+from roundlog.program.state_names import SAVED, names_in_model, split
 from roundlog.storage import StorageError, load_tensors, save_tensors, tensor_types
 from roundlog.training.checkpoints import checkpoint_path
 
@@ -96,7 +94,11 @@ def load_into(model: nn.Module, run_dir: str | os.PathLike[str], *, steps: int |
 
     Raises ExportError if there is no state, StorageError for one that is damaged, and CaptureError for one of another
     model."""
+    # Capture takes longer to load than an export takes.
     from torch import nn
+
+    from roundlog.capture.checkpoint import load_state
+    from roundlog.capture.errors import CaptureError
 
     if not isinstance(model, nn.Module):
         raise CaptureError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
@@ -129,9 +131,9 @@ def _names(path: Path, types: Mapping[str, TensorType]) -> dict[str, str]:
             f"{path} has a tensor {strange[0][:80]!r}, which is named otherwise than in a trained state: {_NO_STATE}"
         )
     try:
-        names = names_in_model([name for name in types if split(name)[0] in SAVED], path)
-    except CaptureError as error:
-        raise ExportError(str(error)) from error
+        names = names_in_model(name for name in types if split(name)[0] in SAVED)
+    except ProgramError as error:
+        raise ExportError(f"{path} {error}") from error
     for name in names:
         if not name or name == "__metadata__" or not name.isprintable():
             raise ExportError(f"{path} has a tensor {names[name][:80]!r}, which no model can have: {_NO_STATE}")

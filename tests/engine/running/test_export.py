@@ -13,7 +13,7 @@ import pytest
 import roundlog
 import torch
 from roundlog.capture import CaptureError
-from roundlog.capture.state_names import model_tensors
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.substitution import tied
 from roundlog.storage import StorageError
 from roundlog.training.export import ExportError, trained_state

@@ -22,8 +22,8 @@ from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
-from roundlog.capture.state_names import model_tensors
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING

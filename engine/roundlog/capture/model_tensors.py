@@ -1,25 +1,11 @@
-"""Names of a model's tensors among the states of a program.
-
-    parameter/NAME    a parameter
-    buffer/NAME       a buffer that the model's `state_dict` holds
-    transient/NAME    a buffer that it leaves out (`register_buffer(..., persistent=False)`)
-
-NAME is that of `state_dict`. Other states are no tensors of a model: slot/... of the optimizer, attribute/... where a
-step changes tensors elsewhere, constant/... for large constants of the step."""
+"""A model's tensors by the names that they have among the states of a program."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-SAVED = ("parameter", "buffer")
-"""Kinds of states that a model's `state_dict` holds."""
-
-TRANSIENT = "transient"
-"""Kind of the buffers that it leaves out."""
-
-BESIDE = ("slot", "attribute", "constant")
-"""Kinds of states that are no tensor of a model's."""
+from roundlog.program.state_names import TRANSIENT
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -47,9 +33,3 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
         **{name: tensor for name, tensor in buffers.items() if name not in late},
         **late,
     }
-
-
-def split(name: str) -> tuple[str, str]:
-    """(kind, name behind it) of a state's name; the kind is "" for a name of another making."""
-    kind, slash, rest = name.partition("/")
-    return (kind, rest) if slash and kind in (*SAVED, TRANSIENT, *BESIDE) else ("", name)
