@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
     from roundlog.training.auditor import Auditor
+    from roundlog.training.export import load_into
     from roundlog.training.job import Job, JobError
     from roundlog.training.options import RunOptions
     from roundlog.training.trainer import Trainer
@@ -38,6 +39,7 @@ _ROOMS = {
     "TrainingSpec": "roundlog.spec",
     "Verdict": "roundlog.training.verdict",
     "audit": "roundlog.training.verdict",
+    "load_into": "roundlog.training.export",
     "safetensors_fields": "roundlog.data",
     "windows": "roundlog.data",
 }
@@ -54,6 +56,7 @@ __all__ = [
     "TrainingSpec",
     "Verdict",
     "audit",
+    "load_into",
     "safetensors_fields",
     "windows",
 ]

@@ -14,6 +14,7 @@ import torch
 from random_trainings import Training, random_training
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
@@ -110,10 +111,7 @@ def _by_pytorch(task: Task, drawn: Drawn | None, nudge: float) -> tuple[Losses, 
 
 
 def _named(task: Task) -> States:
-    return {
-        **{f"parameter/{name}": tensor for name, tensor in task.model.named_parameters()},
-        **{f"buffer/{name}": tensor for name, tensor in task.model.named_buffers()},
-    }
+    return model_tensors(task.model)
 
 
 def _batch(task: Task, step: int) -> States:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
-from roundlog.capture.task import Task, micro_batches
+from roundlog.capture.task import Task
 
 
 class EagerTraining:
@@ -42,8 +42,8 @@ class EagerTraining:
         total = 0.0
         # The first step looks for tensors that a trace has left behind; later ones go at full speed.
         with _OnlyReal() if step == 0 else nullcontext():
-            for part in micro_batches(batch, task.micro_batches):
-                loss = task.loss(self._model, part) / task.micro_batches
+            for part in task.parts(batch):
+                loss = task.share(task.loss(self._model, part))
                 loss.backward()
                 total += float(loss.detach())
         if after_backward is not None:

@@ -26,6 +26,7 @@ _OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
 def surroundings(task: Task) -> Surroundings:
     """Surroundings of a task's step: all that it can reach."""
     roots = {"model": task.model, "loss": task.loss, "optimizer": task.optimizer, "schedule": task.schedule}
+    roots |= {} if task.of_batch is None else {"of_batch": task.of_batch}
     groups = getattr(task.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
     # Wherever else they are found first: a loss may read the optimizer.
     named = {**roots, "optimizer.param_groups": groups}
