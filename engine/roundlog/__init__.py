@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roundlog.capture import CaptureError, Task
-    from roundlog.data import safetensors_fields, windows
+    from roundlog.data import arrow_fields, safetensors_fields, windows
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
     from roundlog.training.auditor import Auditor
@@ -37,6 +37,7 @@ _ROOMS = {
     "Trainer": "roundlog.training.trainer",
     "TrainingSpec": "roundlog.spec",
     "Verdict": "roundlog.training.verdict",
+    "arrow_fields": "roundlog.data",
     "audit": "roundlog.training.verdict",
     "safetensors_fields": "roundlog.data",
     "windows": "roundlog.data",
@@ -53,6 +54,7 @@ __all__ = [
     "Trainer",
     "TrainingSpec",
     "Verdict",
+    "arrow_fields",
     "audit",
     "safetensors_fields",
     "windows",

@@ -62,6 +62,11 @@ class Field(ABC):
     def read(self, start: int, size: int) -> bytes | memoryview:
         """`size` bytes from byte `start` on, which the field has. Raises StorageError if they cannot be read."""
 
+    @abstractmethod
+    def recut(self, kind: FieldType, rows: int) -> Field:
+        """The first bytes of this field as rows of another type, of elements that are stored alike. Nothing is
+        copied."""
+
     @property
     def nbytes(self) -> int:
         return self.kind.nbytes(self.rows)
@@ -106,6 +111,9 @@ class HeldField(Field):
 
     def read(self, start: int, size: int) -> memoryview:
         return self._bytes[start : start + size].data
+
+    def recut(self, kind: FieldType, rows: int) -> HeldField:
+        return HeldField(kind, rows, self._elements[: kind.elements(rows)])
 
     @cached_property
     def _bytes(self) -> NDArray[np.uint8]:
