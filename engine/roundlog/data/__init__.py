@@ -6,6 +6,7 @@ from roundlog.data.field import Field, HeldField, held
 from roundlog.data.file_field import FileField
 from roundlog.data.files import HELD_BYTES, read_fields, write_fields
 from roundlog.data.sources import field_of, fields_of, safetensors_fields, windows
+from roundlog.data.stored_field import StoredField
 from roundlog.data.summary import FieldSummary, data_tree, summarised
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "FieldSummary",
     "FileField",
     "HeldField",
+    "StoredField",
     "arrow_fields",
     "data_tree",
     "field_of",

@@ -20,7 +20,8 @@ import numpy as np
 
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, type_of
-from roundlog.data.file_field import read_at
+from roundlog.data.file_field import changed_at, read_at
+from roundlog.data.stored_field import StoredField
 from roundlog.program import FieldType
 from roundlog.storage import StorageError, open_regular
 
@@ -54,7 +55,7 @@ class Part:
         return Part, (self.nbytes, self.path, self.begin, bytes(self.memory))
 
 
-class ArrowField(Field):
+class ArrowField(StoredField):
     """A field whose bytes come in parts, of files or of memory. Files are read by position, as `FileField` does."""
 
     def __init__(self, kind: FieldType, rows: int, parts: Sequence[Part]) -> None:
@@ -83,6 +84,11 @@ class ArrowField(Field):
                 pieces.append(read_at(self._files[part.path], part.path, part.begin + skipped, taken))
             start, size, number = start + taken, size - taken, number + 1
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def changed(self, start: int) -> StorageError:
+        number = bisect_right(self._starts, start) - 1
+        part = self.parts[number]
+        return changed_at(part.path or Path("an Arrow table in memory"), part.begin + start - self._starts[number])
 
     def recut(self, kind: FieldType, rows: int) -> ArrowField:
         return ArrowField(kind, rows, self.parts)

@@ -7,12 +7,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from roundlog.data.field import Field
+from roundlog.data.stored_field import StoredField
 from roundlog.program import FieldType
 from roundlog.storage import StorageError, open_regular
 
 
-class FileField(Field):
+class FileField(StoredField):
     """A field whose bytes stand one behind the other in a file, from a byte on.
 
     The file stays open, and is read by position (pread), never mapped: a mapped file that somebody truncates ends the
@@ -32,6 +32,9 @@ class FileField(Field):
 
     def read(self, start: int, size: int) -> bytes:
         return read_at(self._file, self.path, self.offset + start, size)
+
+    def changed(self, start: int) -> StorageError:
+        return changed_at(self.path, self.offset + start)
 
     def recut(self, kind: FieldType, rows: int) -> FileField:
         return FileField(kind, rows, self.path, self.offset, self._file)
@@ -54,3 +57,8 @@ def read_at(file: BufferedReader, path: Path, start: int, size: int) -> bytes:
         parts.append(part)
         left -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def changed_at(path: Path, start: int) -> StorageError:
+    """The error that a file has other bytes at byte `start` than when it was summarised."""
+    return StorageError(path, f"has changed, at byte {start} or soon after, since its root was taken: restore it")
