@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roundlog.capture import CaptureError, Task
-    from roundlog.data import safetensors_fields, windows
+    from roundlog.data import arrow_fields, safetensors_fields, windows
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
     from roundlog.training.auditor import Auditor
@@ -38,6 +38,7 @@ _ROOMS = {
     "Trainer": "roundlog.training.trainer",
     "TrainingSpec": "roundlog.spec",
     "Verdict": "roundlog.training.verdict",
+    "arrow_fields": "roundlog.data",
     "audit": "roundlog.training.verdict",
     "load_into": "roundlog.training.export",
     "safetensors_fields": "roundlog.data",
@@ -55,6 +56,7 @@ __all__ = [
     "Trainer",
     "TrainingSpec",
     "Verdict",
+    "arrow_fields",
     "audit",
     "load_into",
     "safetensors_fields",

@@ -47,9 +47,9 @@ class Task:
     optimizer: one of `torch.optim` (all but LBFGS and SparseAdam) over the model's parameters, freshly made, with any
         number of parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
     dataset: field name -> tensor [rows, ...], float32, bool or integers of any size, which the job holds as int64; all
-        fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows` and
-        `roundlog.safetensors_fields` give: of these, nothing is copied but the rows of a batch, in which
-        integers are int64.
+        fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`,
+        `roundlog.safetensors_fields` and `roundlog.arrow_fields` give: of these, nothing is copied but the rows of a
+        batch, in which integers are int64.
     schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of
         `torch.optim.lr_scheduler` over the optimizer, freshly made, which takes a step after each of the optimizer's.
     micro_batches: gradient accumulation. A batch is cut into so many equal parts, in order; the loss of each is
@@ -196,7 +196,7 @@ class Task:
             if not isinstance(field, torch.Tensor | np.ndarray | Field):
                 raise CaptureError(
                     f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor, a NumPy array or "
-                    "memory map, or one of roundlog.windows and roundlog.safetensors_fields"
+                    "memory map, or what roundlog.windows, safetensors_fields or arrow_fields gives"
                 )
             if len(field.shape) == 0 or field.shape[0] == 0:
                 raise CaptureError(f"dataset field {name} is empty: give at least one row")

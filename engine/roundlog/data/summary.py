@@ -11,7 +11,7 @@ import numpy as np
 from roundlog.commitments import BLOCK_SIZE, BlockTree, CommitmentError, MerkleTree
 from roundlog.data.field import Field, storage_dtype
 
-_PIECE = 16 * BLOCK_SIZE
+_PIECE = 1024 * BLOCK_SIZE
 """Bytes that are read at a time."""
 
 
