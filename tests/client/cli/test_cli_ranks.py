@@ -203,5 +203,5 @@ def test_roles_refuse_to_be_several(role: str, run: Run) -> None:
     refused(result, f"tiebreak {role} run runs in one process so far", "start it alone", code=2)
 
 
-def test_an_environment_without_a_rank_is_refused(run: Run, trained: Trained, tmp_path: Path) -> None:
-    refused(run(*train(trained.job, tmp_path), env={"WORLD_SIZE": "2"}), "RANK is not there")
+def test_an_environment_without_a_rank_is_refused(run: Run, tmp_path: Path) -> None:
+    refused(run(*train(tmp_path / "job", tmp_path), env={"WORLD_SIZE": "2"}), "RANK is not there")

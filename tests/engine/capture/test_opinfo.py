@@ -7,14 +7,16 @@ import collections
 import pytest
 
 pytest.importorskip("expecttest", reason="PyTorch's table of operators needs it")
-from opinfo_samples import outcome, samples
 
 PARTS = 24
-"""Of the table: each takes less than a minute."""
+"""Parts of the table, each of which takes less than a minute."""
 
 
 def check(each: int, part: int, parts: int) -> collections.Counter[str]:
     """Hold samples against PyTorch. Gives how many came to what."""
+    # PyTorch's table takes seconds to load, which collection of the quick tests would wait for.
+    from opinfo_samples import outcome, samples
+
     counts: collections.Counter[str] = collections.Counter()
     bad = []
     for name, op, sample in samples(each, part, parts):
