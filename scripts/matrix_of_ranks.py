@@ -2,8 +2,9 @@
 
     .venv/bin/python scripts/matrix_of_ranks.py [--task NAME] [--ranks N] [--steps N] [--markdown docs/bit-equality.md]
 
-Every task is trained by 1, 2, 3, 4 and 8 ranks, processes of one thread each. Every log is then followed by one process
-and by three ranks, which verify all of it. The roots of a task have to be one, and nothing may be found in any log.
+Every task is trained by 1, 2, 3, 4 and 8 ranks, processes of one thread each (by this one, where it is one). Every log
+is then followed by one process and by three ranks, which verify all of it. The roots of a task have to be one, and
+nothing may be found in any log.
 --markdown replaces the table in the page. Exit code 1 if anything differs.
 """
 

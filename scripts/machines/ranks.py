@@ -44,7 +44,10 @@ class Found:
 
 
 def by(size: int, works: Sequence[Work], room: Path) -> list[Found]:
-    """All of this work, by so many fresh processes of one thread each. Raises RuntimeError if one of them fails."""
+    """All of this work, by so many fresh processes of one thread each, or by this one alone. Raises RuntimeError if one
+    of them fails."""
+    if size == 1:
+        return [_done(work, None) for work in works]
     room.mkdir(parents=True, exist_ok=True)
     plan = room / "plan.json"
     plan.write_text(json.dumps([[str(one.job), str(one.run), str(one.log) if one.log else None] for one in works]))
@@ -77,27 +80,27 @@ def by(size: int, works: Sequence[Work], room: Path) -> list[Found]:
 
 
 def be_a_rank(plan: Path) -> None:
-    """Does the work of a plan, alone or with other ranks; rank 0 prints what it has found as JSON."""
+    """Does the work of a plan with other ranks; rank 0 prints what it has found as JSON."""
     torch.set_num_threads(1)
     works = [Work(Path(job), Path(run), Path(log) if log else None) for job, run, log in json.loads(plan.read_text())]
     launch = Launch.of(os.environ)
-    if launch is None:
-        found = [_done(work, None) for work in works]
-    else:
-        with joined(launch) as ranks:
-            found = [_done(work, ranks) for work in works]
-    if launch is None or launch.rank == 0:
-        print(json.dumps(found))
+    assert launch is not None, "started by `by`"
+    with joined(launch) as ranks:
+        if ranks.rank == 0:
+            print(json.dumps([asdict(_done(work, ranks)) for work in works]))
+            return
+        for work in works:
+            job = Job.read(work.job)
+            agree(ranks, job)
+            help_rank_0(ranks, job)
 
 
-def _done(work: Work, ranks: Ranks | None) -> dict[str, object] | None:
+def _done(work: Work, ranks: Ranks | None) -> Found:
+    """What rank 0, or one process alone, has come to."""
     job = Job.read(work.job)
     options = RunOptions(keep_every=job.spec.intervals)
     if ranks is not None:
         agree(ranks, job)
-        if ranks.rank:
-            help_rank_0(ranks, job)
-            return None
         options = by_ranks(options, ranks)
     if work.log is None:
         found = Found(Trainer(job, work.run, options).run().checkpoint_root.hex(), 0)
@@ -106,7 +109,7 @@ def _done(work: Work, ranks: Ranks | None) -> dict[str, object] | None:
         found = Found(audited.checkpoint_root.hex(), len(audited.findings) + len(audited.unreadable))
     if ranks is not None:
         dismiss(ranks)
-    return asdict(found)
+    return found
 
 
 if __name__ == "__main__":
