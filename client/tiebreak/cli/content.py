@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import quantities
+from tiebreak.cli.failures import WrongUsage
 
 if TYPE_CHECKING:
     from tiebreak.store import ContentStore
@@ -32,6 +33,29 @@ Retention = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+
+
+PublishEvery = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Publish every N-th checkpoint in the content store as soon as it is made, listed beside the log, so that "
+        "many workers can audit the run at a time (default: none).",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def published_every(wanted: int | None, keep_every: int) -> int:
+    """The distance between published checkpoints; 0 for none. Raises WrongUsage if they are not kept."""
+    if wanted is not None and wanted % keep_every:
+        raise WrongUsage(
+            f"--publish-every {wanted} asks for checkpoints that --keep-every {keep_every} does not keep: make it a "
+            "multiple of that."
+        )
+    return wanted or 0
 
 
 def _ignore(text: str) -> None:

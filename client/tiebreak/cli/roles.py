@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import options
-from tiebreak.cli.content import Retention
+from tiebreak.cli.content import PublishEvery, Retention, published_every
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.network import PartyOptions
@@ -95,6 +95,7 @@ def run_trainer(
     job: Job = None,
     *,
     accepted: AcceptedTerms,
+    publish_every: PublishEvery = None,
     retention: Retention = None,
     computing: options.Computing,
     spending: SpendingLimits,
@@ -106,13 +107,14 @@ def run_trainer(
     """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
     is paid. Killed at any moment, it carries on."""
     _require_trust(job, accepted.trust_referee)
+    every = published_every(publish_every, computing.keep_every)
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.follower import JobFollower
         from tiebreak.roles.trainer import TrainerRole
 
         def role(number: int) -> TrainerRole:
-            return TrainerRole(context, number)
+            return TrainerRole(context, number, publish_every=every)
 
         return role(job) if job is not None else JobFollower(context, "trainer", lambda number, _: role(number))
 

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import options
+from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roundlog.parallel.published import Publisher
     from roundlog.rounding import Thresholds
     from roundlog.training.job import Job
     from roundlog.training.options import StepEvent
@@ -28,6 +32,7 @@ _VALIDATION = "Validation"
 _TRAIN = examples(
     "tiebreak train job --run trained",
     "tiebreak train job --run trained --keep-every 10 --threads 4",
+    "tiebreak train job --run trained --publish-every 1 --store /srv/store",
     "tiebreak train job --run trained --validate held_out.safetensors --validate-every 100",
 )
 _AUDIT = examples(
@@ -77,27 +82,37 @@ def train(
             rich_help_panel=_VALIDATION,
         ),
     ] = None,
+    publish_every: PublishEvery = None,
     *,
     computing: options.Computing,
+    content: ContentOptions,
     json: options.Json = False,
 ) -> None:
     """Train a job, bit for bit as any other machine would, and write its rounding log.
 
     A directory that holds a run of the job already is looked over: what is damaged in it is computed again.
     """
+    from roundlog.parallel.published import Publisher
     from roundlog.training.trainer import Trainer
 
     from tiebreak.cli import output
 
+    every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
     job = read_job(job_directory, computing.max_memory)
+    store = content.open_content(warn=output.warn) if every else None
+    publisher = Publisher(job.spec, run, every, store.add_file) if store is not None else None
     chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
     started = time.monotonic()
     with output.progress("training", job.spec.steps) as bar:
-        last = Listener(bar, job.spec.steps)
+        last = Listener(bar, job.spec.steps, _publishes(publisher, job))
         validation = _validation(validate, validate_every, job, computing.max_memory, last)
         chosen_options = computing.run_options(on_step=last, on_resume=last.resumes, validation=validation)
         result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
+    published = None
+    if store is not None and publisher is not None:
+        publisher.publish()
+        published = store.add_directory(result.log_dir)
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -110,6 +125,7 @@ def train(
         "final_state": result.final_state,
         "log": result.log_dir,
         "log_bytes": result.log_bytes,
+        "published_log": published,
         "mended_intervals": result.mended,
         "history": run / _history_name(),
         "history_problem": result.history_problem,
@@ -128,9 +144,27 @@ def train(
             "final state": result.final_state,
             **({"mended": f"{len(result.mended)} damaged intervals, computed again"} if result.mended else {}),
             "log": f"{result.log_dir} ({output.size(result.log_bytes)})",
+            **({"published as": published} if published is not None else {}),
             "history": _incomplete(result.history_problem) or run / _history_name(),
         },
     )
+
+
+def _publishes(publisher: Publisher | None, job: Job) -> Callable[[int], None]:
+    """What is called with every step that was executed: publishes the checkpoints that were made before it. A store
+    that cannot be reached stops no training, since all is published again at its end."""
+    from tiebreak.cli import output
+    from tiebreak.store import StoreError
+
+    def publish(step: int) -> None:
+        if publisher is None or step % job.spec.interval or publisher.due() == publisher.told:
+            return
+        try:
+            publisher.publish()
+        except (StoreError, OSError) as error:
+            output.warn(f"a checkpoint is not published yet: {error}")
+
+    return publish
 
 
 def _validation(path: Path | None, every: int | None, job: Job, max_memory: int, last: Listener) -> Validation | None:
@@ -292,8 +326,9 @@ def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
 class Listener:
     """Listener to a run, which says where it carries on, moves the bar and keeps the loss."""
 
-    def __init__(self, bar: _Bar, steps: int) -> None:
-        self.bar = bar
+    def __init__(self, bar: _Bar, steps: int, also: Callable[[int], None] = lambda step: None) -> None:
+        """also: called with every step that was executed."""
+        self.bar, self._also = bar, also
         self.steps = steps
         self.loss: float | None = None
         self.validation: float | None = None
@@ -318,6 +353,7 @@ class Listener:
 
     def __call__(self, event: StepEvent) -> None:
         self.loss = event.loss
+        self._also(event.step)
         self.bar.done(event.step + 1, f"loss {event.loss:.4f}")
 
 
