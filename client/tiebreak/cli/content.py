@@ -104,18 +104,23 @@ class ContentOptions:
     ) -> ContentStore:
         """The content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
-        from tiebreak.store.location import locations
         from tiebreak.store.transfers import untold
+
+        return open_stores(
+            self.places(), services=self._services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
+        )
+
+    def places(self) -> tuple[str, ...]:
+        """The locations of the stores, from anywhere on this machine. Raises StoreError."""
+        from tiebreak.store.location import gateway_address, kubo_address, locations
 
         if self.store is None:
             from platformdirs import user_data_path
 
-            places: list[str | Path] = [user_data_path("tiebreak") / "store"]
-        else:
-            places = [*locations(self.store)]
-        return open_stores(
-            places, services=self._services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
-        )
+            return (str(user_data_path("tiebreak") / "store"),)
+        is_folder = [gateway_address(one) is None and kubo_address(one) is None for one in locations(self.store)]
+        named = zip(locations(self.store), is_folder, strict=True)
+        return tuple(str(Path(one).expanduser().resolve()) if folder else one for one, folder in named)
 
     def check_content(self) -> None:
         """Checks what is wrong for good: a place that cannot be meant, a token that is missing. Raises StoreError."""

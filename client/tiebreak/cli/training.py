@@ -14,6 +14,7 @@ from tiebreak.cli import options
 from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.parallel import WorkerOptions, audit_by_workers
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _TRAIN = examples(
 _AUDIT = examples(
     "tiebreak audit job --run audited --claim 0x...",
     "tiebreak audit job --run audited --claim trained --log trained/log",
+    "tiebreak audit job --run audited --claim trained --workers 2",
 )
 
 
@@ -225,14 +227,20 @@ def audit(
     claim: Annotated[
         str | None,
         typer.Option(
-            metavar="ROOT|RUN",
+            metavar="ROOT|RUN|CID",
             help="What the trainer claims: its checkpoint root, or its run directory; then the first wrong checkpoint "
-            "is named.",
+            "is named. With --workers: a run directory, or the content address of a log published with --publish-every.",
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="With --workers: audit a run that is still under way, until it has ended."),
+    ] = False,
     micro_batches: options.MicroBatches = 1,
     *,
+    workers: WorkerOptions,
     computing: options.Computing,
+    content: ContentOptions,
     json: options.Json = False,
 ) -> None:
     """Repeat a training and check what the trainer has written and claimed.
@@ -242,6 +250,9 @@ def audit(
 
     Of a run directory, every checkpoint and the final state that it holds are checked as well.
 
+    With --workers the intervals are audited side by side, from the claimed checkpoints, which are checked first; a log
+    is not looked at. One wrong interval ends it: any one, not always the first.
+
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
@@ -250,6 +261,14 @@ def audit(
     from tiebreak.cli import output
 
     computing.use_threads()
+    if workers.are_wanted:
+        if log is not None:
+            raise WrongUsage("workers look at no log: check it by an audit without --workers, or leave --log away.")
+        made = read_job(job_directory, computing.max_memory, micro_batches)
+        audit_by_workers(job_directory, made, run, claim, micro_batches, follow, workers, computing, content, json)
+        return
+    if follow:
+        raise WrongUsage("a run under way is followed by workers: add --workers N.")
     claimed = read_claim(claim) if claim is not None else None
     if log is not None and not log.is_dir():
         raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")

@@ -21,6 +21,7 @@ from tiebreak.roles.contents import fetch_log, require_decidable, require_small_
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
+from tiebreak.roles.shared_audits import SHARED, SharedAudit, Workers
 from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.workshop import Errand, Lane
 
@@ -46,11 +47,17 @@ class _LogArrived(Exception):
 class Auditing:
     """The audit of an auditor in one job."""
 
-    def __init__(self, role: JobRole, *, verify_log: float, use_log: bool) -> None:
-        """verify_log, use_log: as of `AuditorRole`."""
+    def __init__(self, role: JobRole, *, verify_log: float, use_log: bool, workers: Workers | None = None) -> None:
+        """All arguments are as of `AuditorRole`."""
         self._role = role
+        self._shared = None if workers is None else SharedAudit(role, workers)
         self._verify_log = verify_log
         self._use_log = use_log
+
+    @property
+    def unaudited(self) -> str | None:
+        """What of the claim the audit has left out, in one clause; None if it was whole."""
+        return None if self._shared is None else self._shared.unaudited
 
     @property
     def is_under_way(self) -> bool:
@@ -68,15 +75,17 @@ class Auditing:
         if not self._role.files_are_here(posted, duty):
             return None
         if not self._role.is_done(_AUDIT):
-            recalled = self._role.recalled(posted, duty, (BLIND, ALONE), "reading the audit again", root=root)
+            recalled = self._role.recalled(posted, duty, (BLIND, ALONE, SHARED), "reading the audit again", root=root)
             if recalled is None:
                 return None
             if recalled:
                 return recalled[0]
-        return self.audited(posted, duty)
+        claimed = posted.claim.checkpoint_root
+        return self.audited(posted, duty, challenged=None if root == claimed else root)
 
-    def audited(self, posted: JobView, duty: Duty) -> Evidence | None:
-        """The audit, resumed or read from its directory; None until it is done."""
+    def audited(self, posted: JobView, duty: Duty, *, challenged: bytes | None = None) -> Evidence | None:
+        """The audit, resumed or read from its directory; None until it is done. challenged: the root that this account
+        has challenged the claim with, if it has."""
         if not duty.bonded:
             require_decidable(self._role.context, posted)
         if not self._role.files_are_here(posted, duty):
@@ -86,6 +95,15 @@ class Auditing:
             # One run, whether the claim is open already or not: it needs neither the claim nor a log.
             return self._role.work(
                 Lane.RUNS, _AUDIT, lambda errand: self._repeat(posted, errand, bonded), duty, "the audit"
+            )
+        if self._shared is not None:
+            return self._role.work(
+                Lane.RUNS,
+                _AUDIT,
+                lambda errand: self._audit_shared(posted, errand, bonded, challenged),
+                duty,
+                "the audit",
+                about=about,
             )
         log = self._log(posted, duty) if self._use_log else None
         return self._role.work(
@@ -145,6 +163,17 @@ class Auditing:
             return [] if found is None else [found]
 
         return role.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
+
+    def _audit_shared(
+        self, posted: JobView, errand: Errand[Evidence], bonded: bool, challenged: bytes | None
+    ) -> Evidence:
+        """The audit by many workers, or else as a whole without the log."""
+        assert self._shared is not None
+        job = self._role.read_job(posted)
+        if not bonded:
+            require_small_rows(self._role.context, job)
+        found = self._shared.run(posted, job, errand, bonded=bonded, challenged=challenged)
+        return self._audit(posted, None, errand, bonded) if found is None else self._finished(found)
 
     def _audit(
         self, posted: JobView, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool
