@@ -1,6 +1,11 @@
-"""Amounts of money and of time as people read them, exact."""
+"""Amounts of money and of time, and instants, as people read them, exact."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_LAST = 253_402_300_799
+"""The last second of the year 9999, the last one that `datetime` has. Nodes and strangers may show any."""
 
 
 def in_ether(amount: int) -> str:
@@ -28,3 +33,10 @@ def by_unit(seconds: int) -> list[tuple[int, str]]:
         if count:
             parts.append((count, unit))
     return parts
+
+
+def in_utc(instant: int) -> str:
+    """Seconds since 1970 as an instant for people: `2023-11-15 22:13:20 UTC`; beyond the year 9999, the second."""
+    if not 0 < instant <= _LAST:
+        return f"second {instant}"
+    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -18,9 +18,9 @@ struct TrainingSpec {
     bytes32 initialStateRoot;
     /// Tensors in a state, that is leaves under a state root.
     uint64 stateCount;
-    /// Merkle root over the rows of the data set.
+    /// Merkle root over the tensor roots of the data set's fields, of which the program says how many there are.
     bytes32 dataRoot;
-    /// Leaves under `dataRoot`.
+    /// Rows of the data set. Each field has as many.
     uint64 dataRows;
     /// Rows that one step reads.
     uint64 batchSize;

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roundlog.capture import CaptureError, Task
+    from roundlog.data import safetensors_fields, windows
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
     from roundlog.training.auditor import Auditor
@@ -37,6 +38,8 @@ _ROOMS = {
     "TrainingSpec": "roundlog.spec",
     "Verdict": "roundlog.training.verdict",
     "audit": "roundlog.training.verdict",
+    "safetensors_fields": "roundlog.data",
+    "windows": "roundlog.data",
 }
 
 __all__ = [
@@ -51,6 +54,8 @@ __all__ = [
     "TrainingSpec",
     "Verdict",
     "audit",
+    "safetensors_fields",
+    "windows",
 ]
 
 

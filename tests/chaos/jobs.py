@@ -17,8 +17,8 @@ STEPS, INTERVAL = 12, 3
 
 
 def small_job(kind: int) -> Job:
-    """0: a linear classifier with momentum; 1: a convolution with batch norm; 2: a classifier of rows that do not fit a
-    transaction, about which the referee is asked."""
+    """0: a linear classifier with momentum; 1: a convolution with batch norm; 2: a classifier of rows that fit no
+    transaction."""
     torch.manual_seed(5 + kind)
     if kind == 0:
         model: nn.Module = nn.Linear(4, 3)

@@ -62,5 +62,5 @@ def misbehave(words: Sequence[str]) -> None:
     chain, contract, store = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
     party = PartyOptions(chain=[chain], contract=contract, store=store, confirmations=0, directory=Path(words[3]))
     memory = quantities.memory(options.DEFAULT_MEMORY)
-    setup = roles.RoleSetup(party, memory, Policy(large_rows=True))
+    setup = roles.RoleSetup(party, memory, Policy())
     roles.play("trainer" if kind in TRAINERS else "auditor", setup, make, float(words[4]), True)

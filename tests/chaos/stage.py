@@ -44,8 +44,6 @@ _AUDITS = {
     ),
 }
 
-_LARGE = "--allow-large-rows"
-
 
 class Stage:
     """Leaving the `with` block ends everything."""
@@ -97,7 +95,7 @@ class Stage:
     def posting(self) -> Party:
         """The customer that posts the job."""
         referee = self.address("referee")
-        terms = (*_TERMS, *_AUDITS[self.plan.audits], _LARGE, "--referee", referee)
+        terms = (*_TERMS, *_AUDITS[self.plan.audits], "--referee", referee)
         words = ["job", "create", str(self._jobs / f"job-{self.plan.job}"), *terms]
         return self.add("posting", words, account="customer")
 
@@ -114,7 +112,7 @@ class Stage:
             sender=sender,
             store=FolderStore(self.store),
             directory=self.directory / "rival",
-            policy=Policy(large_rows=True),
+            policy=Policy(),
         )
         terms = Terms(
             reward=2 * ETHER,
@@ -152,7 +150,7 @@ class Stage:
     def _add_role(self, name: str, role: str, job: int, *, twin: bool = False) -> None:
         follows = (name in self.plan.following) != twin
         which = ["--trust-referee", self.address("referee")] if follows else ["--job", str(job)]
-        self.add(name + ("-twin" if twin else ""), [role, "run", _LARGE, *which], account=name, lasting=follows)
+        self.add(name + ("-twin" if twin else ""), [role, "run", *which], account=name, lasting=follows)
 
     def set_weather(self, *, storm: bool) -> None:
         for name in [*self.parties, "posting"]:

@@ -18,6 +18,7 @@ from tiebreak.chain.devnet import find_anvil, start_devnet
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ChainError, ContractError, InvalidAnswer, NodesDisagree, RpcRefused
 from tiebreak.chain.events import JobPosted
+from tiebreak.chain.funds import funds
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.heads import TURN_SECONDS
 from tiebreak.chain.node import ChainNode
@@ -165,6 +166,39 @@ def test_equal_answers_need_no_vote(world: World) -> None:
     assert (chain.accord.contradiction, chain.accord.missing) == ("", ())
 
 
+def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
+    """One that went to a single node would be answered by a liar now and then."""
+    contract, account = world.cast.customer.address, PARTY.address
+    questions: dict[str, Callable[[ChainNode], object]] = {
+        "head": lambda node: node.head(),
+        "now": lambda node: node.now(),
+        "block": lambda node: node.block(1),
+        "transactions_of": lambda node: node.transactions_of(1),
+        "balance": lambda node: node.balance(account),
+        "code": lambda node: node.code(contract),
+        "nonce": lambda node: (node.nonce(account), node.nonce(account, pending=True)),
+        "priority_fee": lambda node: node.priority_fee(),
+        "fees": lambda node: node.fees(),
+        "call": lambda node: VerificationGame(node, contract).job_count(),
+        "estimate_gas": lambda node: node.estimate_gas(account, b"", sender=account, value=1),
+        "receipt": lambda node: node.receipt(bytes(32)),
+        "logs": lambda node: node.logs(contract, from_block=0),
+        "all_logs": lambda node: node.all_logs(contract, 0, 3),
+        "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
+        "one_range": lambda node: node.one_range(contract, 0, 3),
+    }
+    others = {"name", "accord", "view", "chain_id", "send_raw", "advance_time"}
+    """Not questions about the chain's state; `send_raw` has a test of its own."""
+    assert {name for name in vars(ChainNode) if not name.startswith("_")} == set(questions) | others
+    pair = [HostileNode(world.chain, name) for name in ("first", "second")]
+    nodes = SeveralNodes(pair)
+    for name, ask in questions.items():
+        for one in pair:
+            one.asked.clear()
+        ask(nodes)
+        assert sorted(pair[0].asked) == sorted(pair[1].asked) != [], name
+
+
 def test_two_honest_nodes_outvote_a_liar_and_bonds_go_on(world: World) -> None:
     liar = HostileNode(world.chain)
     liar.lies["eth_getLogs"] = lambda params, true: true[1:]
@@ -190,6 +224,25 @@ def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -
     assert desk.put(order) is False
     assert [type(error) for error in refused] == [NodesDisagree]
     assert desk.put(replace(order, call=Call.of("claimTimeout", 1), value=0))
+
+
+def test_a_balance_that_one_node_makes_up_takes_no_money_from_an_appeal(world: World) -> None:
+    """An account that seems to be empty pays no bond, and one that does not appeal loses the bond that it has paid."""
+    liar = HostileNode(world.chain)
+    liar.lies["eth_getBalance"] = lambda params, true: "0x0"
+    true = ChainNode(world.chain).balance(PARTY.address)
+    nodes = world.nodes(liar, honest=2)
+    assert true and funds(nodes, PARTY.address, 1).balance == true
+    assert "the balance of" in nodes.accord.contradiction and not nodes.accord.undecided
+    pair, seen = world.nodes(liar), set()
+    ends = time.monotonic() + 10
+    while len(seen) < 2 and time.monotonic() < ends:
+        pair.head()
+        seen.add(pair.balance(PARTY.address))
+    assert seen == {0, true} and pair.accord.undecided, "without a majority they are gone by in turns, and it is told"
+    lags = HostileNode(world.chain)
+    lags.lag = 2
+    assert world.nodes(lags).balance(PARTY.address) == true and not world.nodes(lags).accord.contradiction
 
 
 def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -> None:

@@ -125,3 +125,45 @@ def test_a_block_that_comes_damaged_is_fetched_again(tmp_path: Path) -> None:
     with server(flip_once) as url:
         assert KuboStore(url).read(cid, max_bytes=100) == b"content"
     assert len(calls) == 2
+
+
+# A folder that others write to as well.
+
+
+def test_garbage_is_collected_from_this_folder_only(tmp_path: Path) -> None:
+    """Whoever shares the folder could otherwise have files removed that only we may remove."""
+    store = FolderStore(tmp_path / "store")
+    store.add_bytes(b"kept")
+    blocks = tmp_path / "store" / "blocks"
+    mine = [tmp_path / "home" / "papers" / "thesis.tex", tmp_path / "home" / "papers" / ("ab" * 32)]
+    mine[0].parent.mkdir(parents=True)
+    for path in mine:
+        path.write_text("years of work")
+    (blocks / "zz").symlink_to(tmp_path / "home")
+    (blocks / "yy").mkdir()
+    (blocks / "yy" / "yy").symlink_to(tmp_path / "home" / "papers")
+    (blocks / "xx" / "xx" / ("cd" * 32)).mkdir(parents=True)
+    for name in ("notes.txt", "ef" * 32, "tmp-1"):
+        (blocks / "xx" / "xx" / name).write_text("x")
+    assert store.collect_garbage() == 2
+    assert [path.read_text() for path in mine] == ["years of work"] * 2
+    assert (blocks / "xx" / "xx" / "notes.txt").exists() and len(store.pins()) == 1
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "endless"])
+def test_a_block_that_is_no_file_is_refused_at_once_and_healed_by_adding(tmp_path: Path, kind: str) -> None:
+    store = FolderStore(tmp_path / "store")
+    cid = store.add_bytes(b"content")
+    (path,) = (tmp_path / "store" / "blocks").glob("*/*/*")
+    path.unlink()
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "endless":
+            path.symlink_to("/dev/zero")
+    with pytest.raises(StoreUnavailable, match="cannot read block"):
+        store.read(cid, max_bytes=100)
+    if kind != "folder":
+        assert store.add_bytes(b"content") == cid and store.read(cid, max_bytes=100) == b"content"

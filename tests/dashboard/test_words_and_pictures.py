@@ -129,11 +129,6 @@ def test_a_strangers_text_is_short_and_on_one_line(text: str) -> None:
     assert len(shown) <= showing.LONGEST and shown.isprintable()
 
 
-@pytest.mark.parametrize("instant", [0, -1, 1, 2**63, 2**256])
-def test_an_instant_of_any_size_is_shown(instant: int) -> None:
-    assert showing.instant(instant)
-
-
 def test_every_name_of_the_contract_has_words() -> None:
     assert set(LEVELS) == set(Level)
     assert set(STATUSES) >= {one.name for one in JobStatus if one}

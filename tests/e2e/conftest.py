@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tiebreak.chain.code import ContractCode
 from tiebreak.chain.devnet import find_anvil, start_devnet
 from tiebreak.chain.node import ChainNode, connect
 from world import World
@@ -36,6 +38,21 @@ def quick_node() -> Iterator[ChainNode]:
         return
     with start_devnet(kind="anvil") as devnet:
         yield connect(devnet.url)
+
+
+@pytest.fixture
+def doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worlds made after this one deploy, and know, functions that decide the rounding of none of their values, since no
+    argument is known at which the real ones do not."""
+    # UNDECIDED (2) and the argument, which is the call's second word; before it, how code is deployed.
+    code = bytes.fromhex("600260005260243560205260406000f3")
+    creation = bytes.fromhex("60108060093d393df3") + code
+    honest = ContractCode.load
+
+    def load(name: str) -> ContractCode:
+        return replace(honest(name), creation=creation, deployed=code) if name == "Functions" else honest(name)
+
+    monkeypatch.setattr(ContractCode, "load", staticmethod(load))
 
 
 @pytest.fixture

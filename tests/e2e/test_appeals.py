@@ -9,6 +9,7 @@ import pytest
 from market import OPEN, attest, by, pass_appeals, posted
 from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
+from tiebreak.chain.funds import Funds
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import JobStatus, Outcome, Side
 from tiebreak.roles.auditor import AuditorRole
@@ -51,6 +52,35 @@ def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: Wor
     assert gains["auditor"] == won
     assert gains["second"] == -OPEN.attestation_bond - OPEN.challenger_bond
     assert gains["trainer"] == -OPEN.trainer_bond
+    assert world.contract_balance() == 0
+
+
+def test_the_first_with_the_root_waits_for_its_half_though_another_one_has_won(world: World) -> None:
+    """Its own game is void, and its bond is back, long before the fine is divided."""
+    world.post(terms=OPEN)
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
+    world.run(trainer)
+    attest(world, "second")
+    first, quicker = (AuditorRole(world.context(name), world.job) for name in ("auditor", "deployer"))
+    for count, auditor in ((1, first), (2, quicker)):
+        while posted(world).game_count < count:
+            auditor.step()
+    world.run(trainer, quicker)
+    assert (world.game(2).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
+    world.run(first)
+    assert not world.game(1).bond_held and not first.step().finished
+    appellant = by(world, "second")
+    appellant.appeal(world.job, spec_hash=posted(world).spec_hash, bond=OPEN.challenger_bond)
+    assert "waits for 1 appeal of others" in first.step().state
+    world.run(quicker)
+    world.pass_time(world.game(3).deadlines[Side.TRAINER] + 100)  # its parties have a head start
+    world.run(first)
+    assert world.game(3).outcome is Outcome.CHALLENGER_WON, "whoever waits for it ends an appeal that nobody plays"
+    pass_appeals(world)
+    world.run(first, quicker, world.customer())
+    fine = OPEN.trainer_bond + OPEN.attestation_bond
+    gas = min(world.game(2).spent[Side.CHALLENGER], fine // 4)
+    assert world.gains()["auditor"] == (fine - gas) // 2
     assert world.contract_balance() == 0
 
 
@@ -153,9 +183,11 @@ def test_an_appeal_that_the_policy_forbids_is_told_and_not_made(world: World) ->
 def test_an_appeal_waits_for_the_money_that_it_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     auditor, _ = lost_by_silence(world)
     enough = auditor.context.desk.funds
-    monkeypatch.setattr(
-        auditor.context.desk, "funds", lambda bond, clock: replace(enough(bond, clock), balance=OPEN.challenger_bond)
-    )
+
+    def poor(bond: int, clock: float, *, job: int | None = None) -> Funds:
+        return replace(enough(bond, clock), balance=OPEN.challenger_bond)
+
+    monkeypatch.setattr(auditor.context.desk, "funds", poor)
     progress = [auditor.step() for _ in range(3)][-1]
     assert "and needs" in progress.state and progress.deadline == posted(world).audits.appeal_deadline
     assert posted(world).game_count == 1

@@ -13,8 +13,11 @@ from tiebreak.chain.funds import Funds
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import AuditStatus, JobStatus
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.customer import CustomerRole
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.store import ContentStore
+from tiebreak.store.errors import FetchTooSlow
 from world import World, ended
 
 
@@ -92,6 +95,96 @@ def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world:
     world.run(trainer, world.customer())
     assert world.status is JobStatus.FINAL and posted(world).claim.model_cid == CID
     assert (world.root / "model.safetensors").read_bytes() == model.read_bytes()
+
+
+def test_a_file_that_lies_where_the_model_belongs_is_not_taken_for_it(world: World) -> None:
+    """Another job's model, or a tutorial that was followed twice."""
+    world.post(terms=OPEN)
+    (model := world.root / "model.safetensors").write_bytes(b"of another job")
+    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
+    world.run(trainer, customer, AuditorRole(world.context("auditor"), world.job))
+    assert len(world.said("exists already: move it away")) == 1, "told long before it is in the way"
+    world.pass_challenge_window()
+    world.run(trainer, customer)
+    assert world.status is JobStatus.FINAL and model.read_bytes() == b"of another job"
+    assert not customer.step().finished and len(world.said("is not the model of job 1")) == 1
+    model.unlink()
+    assert "the model is in" in ended(customer).state
+    assert "the model is in" in ended(world.customer()).state, "a second time it is found right"
+    model.write_bytes(model.read_bytes()[:-1])
+    assert "is not the model of job 1" in [world.customer().step() for _ in range(3)][-1].state
+
+
+class Dripping:
+    """A store that would let one piece of content drip for weeks, to whoever sets no time for it."""
+
+    def __init__(self, store: ContentStore, cid: str) -> None:
+        self._store, self._cid = store, cid
+        self.asked: list[float] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+        self._drip(cid, within)
+        self._store.get_file(cid, dest, max_bytes=max_bytes, within=within)
+
+    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+        self._drip(cid, within)
+        self._store.get_directory(cid, dest, max_bytes=max_bytes, within=within)
+
+    def _drip(self, cid: str, within: float | None) -> None:
+        if cid == self._cid:
+            assert within is not None, "this waits for weeks"
+            self.asked.append(within)
+            raise FetchTooSlow(f"{cid} did not come within {within:g} seconds: try again later.")
+
+
+def test_a_model_that_its_trainer_lets_drip_comes_from_an_auditor(world: World) -> None:
+    """The trainer cuts the model into other blocks than the auditor, whose peers it does not rule."""
+    world.post(terms=OPEN)
+    honest = world.context("trainer")
+
+    class Elsewhere:
+        def __getattr__(self, name: str) -> object:
+            return getattr(honest.store, name)
+
+        def add_file(self, path: Path) -> str:
+            honest.store.add_file(path)
+            return CID
+
+    trainer = TrainerRole(replace(honest, store=Elsewhere()), world.job)  # type: ignore[arg-type]
+    world.run(trainer)
+    dripping = Dripping(world.store, CID)
+    patient = replace(context(world, "auditor"), store=dripping)  # type: ignore[arg-type]
+    auditor = AuditorRole(patient, world.job)
+    for _ in range(30):
+        auditor.step()
+    assert posted(world).attestations == 0, "it cannot know that a model is there"
+    assert dripping.asked == sorted(dripping.asked) and dripping.asked[1] > dripping.asked[0] > 0
+    (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
+    by(world, "second").attest(
+        world.job,
+        spec_hash=posted(world).spec_hash,
+        checkpoint_root=posted(world).claim.checkpoint_root,
+        log_cid=posted(world).claim.log_cid,
+        model_cid=world.store.address_of_file(model),
+        bond=OPEN.attestation_bond,
+    )
+    world.pass_challenge_window()
+    customer = replace(world.context("customer"), store=dripping)  # type: ignore[arg-type]
+    world.run(trainer, CustomerRole(customer, world.job, model=world.root / "model.safetensors"))
+    assert (world.root / "model.safetensors").read_bytes() == model.read_bytes()
+
+
+def test_a_log_that_drips_does_not_keep_the_threads_of_an_auditor(world: World) -> None:
+    world.post(terms=OPEN)
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    dripping = Dripping(world.store, posted(world).claim.log_cid)
+    auditor = AuditorRole(replace(context(world, "auditor"), store=dripping), world.job)  # type: ignore[arg-type]
+    for _ in range(30):
+        assert not auditor.step().finished
+    assert len(dripping.asked) > 2 and posted(world).attestations == 0
 
 
 def test_a_log_that_cannot_be_had_gets_no_attestation_until_it_can(world: World) -> None:
@@ -187,7 +280,7 @@ def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     auditor = AuditorRole(world.context("auditor"), world.job)
     enough = auditor.context.desk.funds
 
-    def poor(bond: int, clock: float) -> Funds:
+    def poor(bond: int, clock: float, *, job: int | None = None) -> Funds:
         """An account with a bond and the gas of a dispute, and a wei less than the other bond."""
         found = enough(bond, clock)
         first = replace(found, bond=OPEN.challenger_bond).needed

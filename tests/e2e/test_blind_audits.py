@@ -222,6 +222,21 @@ def test_the_customer_takes_its_half_of_an_audit_that_is_not_opened(world: World
     assert world.gains()["customer"] == BOND - BOND // 2 - BLIND.reward - FEE
 
 
+def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhile(world: World) -> None:
+    world.post(terms=BLIND)
+    (auditor,) = auditors(world, "auditor")
+    trainer = sealed(world)
+    by(world, "second").seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+    world.run(auditor, trainer)
+    pass_audits(world)
+    world.run(trainer, auditor)
+    world.pass_challenge_window()
+    world.run(trainer, auditor)
+    assert world.status is JobStatus.FINAL and statuses(world)["second"] is AuditStatus.SEALED
+    world.run(world.customer())
+    assert world.gains()["customer"] == BOND - BOND // 2 - BLIND.reward - FEE
+
+
 def test_an_auditor_that_sleeps_through_its_window_says_what_it_has_lost(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,) = auditors(world, "auditor")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tiebreak.adversary.desks import SilentDesk, silenced
-from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
+from tiebreak.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
+from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.game import Call
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
@@ -15,9 +16,8 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order
 from tiebreak.roles.overdue import HEAD_START
-from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
-from world import World, wide_task, with_terms
+from world import World, function_of, with_terms
 
 ONE_AT_A_TIME = with_terms(concurrent_games=1)
 
@@ -88,11 +88,11 @@ def test_the_parties_have_a_head_start(world: World, monkeypatch: pytest.MonkeyP
     assert world.game(1).phase is Phase.OVER and world.game(1).reason is Reason.TIMEOUT
 
 
-def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(world: World) -> None:
+def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(doubtful: None, world: World) -> None:
     """The end of that wait rejects the claim, so that the queued game is void: its bond returns."""
-    world.policy = Policy(large_rows=True)
-    world.post(wide_task(), terms=ONE_AT_A_TIME)
-    trainer = poisoning_trainer(colluding(world.context("trainer"), moves=1000), world.job, poisoned_step=1)
+    world.post(terms=ONE_AT_A_TIME)
+    lies = [Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22)]
+    trainer = tampering_trainer(colluding(world.context("trainer"), moves=1000), world.job, lies=lies)
     accomplice = AuditorRole(colluding(world.context("second"), moves=1000), world.job)
     world.run(trainer, accomplice)
     assert world.game(1).phase is Phase.REFEREE

@@ -63,7 +63,7 @@ def test_a_job_whose_files_are_not_a_job_is_refused(world: World) -> None:
 def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: World) -> None:
     job = Job.from_task(linear_task())
     job.write(world.root / "files")
-    save_tensors(world.root / "files" / "data.safetensors", {**job.dataset, "x": job.dataset["x"] + 1})
+    save_tensors(world.root / "files" / "data.safetensors", {"x": job.dataset["x"][:] + 1, "y": job.dataset["y"][:]})
     post_with_cid(world, world.store.add_directory(world.root / "files"))
     assert "dataset" in refusal(world)
 

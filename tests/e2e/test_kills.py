@@ -14,7 +14,8 @@ from typing import NoReturn
 import pytest
 from market import BLIND
 from roundlog.training.job import Job
-from tiebreak.adversary.parties import poisoning_trainer
+from tiebreak.adversary.parties import poisoning_trainer, tampering_trainer
+from tiebreak.adversary.tampering import Lie
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.node import ChainNode, connect
@@ -25,10 +26,9 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.trainer import TrainerRole
-from world import NAMES, TERMS, World, linear_task, wide_task
+from world import NAMES, TERMS, World, function_of, linear_task
 
 FORK = multiprocessing.get_context("fork")
 
@@ -232,10 +232,10 @@ def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World)
     assert world.contract.job(world.job).game_count == 1
 
 
-def test_a_referee_killed_while_it_works_decides_all_the_same(world: World) -> None:
-    world.policy = Policy(large_rows=True)
-    world.post(wide_task())
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1)
+def test_a_referee_killed_while_it_works_decides_all_the_same(doubtful: None, world: World) -> None:
+    world.post()
+    lies = [Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22)]
+    trainer = tampering_trainer(world.context("trainer"), world.job, lies=lies)
     auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(trainer, auditor)
     context = world.context("referee")

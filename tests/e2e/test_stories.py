@@ -31,9 +31,8 @@ from tiebreak.roles import evidence
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, conv_task, ended, linear_task, wide_task
+from world import TERMS, World, conv_task, ended, function_of, linear_task, wide_task
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 
@@ -219,16 +218,24 @@ def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quic
     assert quick_world.game().outcome is Outcome.TRAINER_WON
 
 
-def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> None:
-    world.policy = Policy(large_rows=True)
-    world.post(wide_task())
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1)
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    customer = world.customer()
-    world.run(trainer, auditor, customer)
+def lied_about(world: World, liar: str, lie: Lie) -> tuple[JobRole, JobRole]:
+    """Trainer and auditor, of which one lies about a number; played until nobody has a move."""
+    trainer, auditor = world.context("trainer"), world.context("auditor")
+    roles: tuple[JobRole, JobRole]
+    if liar == "trainer":
+        roles = tampering_trainer(trainer, world.job, lies=[lie]), AuditorRole(auditor, world.job)
+    else:
+        roles = TrainerRole(trainer, world.job), tampering_auditor(auditor, world.job, lies=[lie])
+    world.run(*roles)
+    return roles
+
+
+def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(doubtful: None, world: World) -> None:
+    world.post()
+    roles = lied_about(world, "trainer", Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22))
     assert world.game().phase is Phase.REFEREE
     world.pass_time(world.game().referee_deadline)
-    world.run(auditor, trainer, customer)
+    world.run(*roles, world.customer())
     assert world.game().outcome is Outcome.UNDECIDED
     assert world.status is JobStatus.REJECTED
     assert world.gains() == {}
@@ -236,23 +243,25 @@ def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(world: World) -> Non
 
 
 @pytest.mark.parametrize("liar", ["trainer", "auditor"])
-def test_a_referee_decides_about_a_row_that_does_not_fit_a_transaction(quick_world: World, liar: str) -> None:
+def test_a_referee_decides_about_a_rounding_that_the_contract_does_not(
+    doubtful: None, quick_world: World, liar: str
+) -> None:
     world = quick_world
-    world.policy = Policy(large_rows=True)
-    world.post(wide_task())
-    load = next(q for q, node in enumerate(Job.read(world.root / "files").program.nodes) if node.op == "data")
-    lies = [Lie(step=2, operator=load, element=17_001, bit=22)]
-    trainer, auditor = world.context("trainer"), world.context("auditor")
-    roles: tuple[JobRole, ...]
-    if liar == "trainer":
-        roles = tampering_trainer(trainer, world.job, lies=lies), AuditorRole(auditor, world.job)
-    else:
-        roles = TrainerRole(trainer, world.job), tampering_auditor(auditor, world.job, lies=lies)
-    world.run(*roles)
-    assert world.game().phase is Phase.REFEREE and world.game().disputed.element == 17_001
+    world.post()
+    roles = lied_about(world, liar, Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22))
+    assert world.game().phase is Phase.REFEREE and world.game().disputed.element == 5
     world.run(world.referee(), *roles, world.customer())
     won = Outcome.CHALLENGER_WON if liar == "trainer" else Outcome.TRAINER_WON
     assert (world.game().outcome, world.game().reason) == (won, Reason.VERDICT)
+
+
+def test_the_contract_decides_about_a_row_that_fits_no_transaction(quick_world: World) -> None:
+    world = quick_world
+    world.post(wide_task())
+    load = next(q for q, node in enumerate(Job.read(world.root / "files").program.nodes) if node.op == "data")
+    roles = lied_about(world, "trainer", Lie(step=2, operator=load, element=17_001, bit=22))
+    world.run(*roles, world.customer())
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
 def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_the_claim(world: World) -> None:

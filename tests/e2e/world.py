@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from roundlog.capture import Task
+from roundlog.descriptors import Family, describe
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from tiebreak.chain.accounts import devnet_account
@@ -91,7 +92,7 @@ def conv_task(steps: int = 6, interval: int = 2) -> Task:
 
 
 def wide_task(steps: int = 4, interval: int = 2) -> Task:
-    """Its rows do not fit a transaction."""
+    """Its rows fit no transaction."""
     torch.manual_seed(7)
     model = nn.Linear(17_000, 2)
     return Task(
@@ -118,6 +119,12 @@ class Shares:
     def winner(self) -> int:
         """The sum that goes to a winner that was the first with its root."""
         return self.gas + self.half
+
+
+def function_of(job_files: Path) -> int:
+    """The first operator of a job that is an elementary function."""
+    program = Job.read(job_files).program
+    return next(q for q in range(len(program.nodes)) if describe(program, q).family is Family.FUNCTION)
 
 
 class Ticks:

@@ -138,7 +138,7 @@ HEADER_ATTACKS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda h: h.pop("z") and None, "lacks tensor 'z'"),
     (lambda h: h.__setitem__("extra", h["empty"]), "unexpected tensor 'extra'"),
     (lambda h: h.__setitem__("__metadata__", {"format": "pt"}), "unexpected tensor '__metadata__'"),
-    (put("z", "dtype", "I64"), "tensor 'z' has dtype 'I64', not f32"),
+    (put("z", "dtype", "I64"), "tensor 'z' has dtype 'I64', not F32"),
     (put("z", "dtype", ["F32"]), "tensor 'z' has dtype"),
     (put("z", "shape", [3, 2]), r"tensor 'z' has shape \[3, 2\], not \[2, 3\]"),
     (put("z", "shape", [2.0, 3]), "tensor 'z' has shape"),

@@ -10,8 +10,6 @@ from roundlog.commitments import (
     CommitmentError,
     MerkleTree,
     canonical,
-    data_root,
-    data_tree,
     state_root,
     tensor_bytes,
     tensor_chunk,
@@ -121,26 +119,3 @@ def test_a_state_root_is_the_tree_over_tensor_roots_in_order() -> None:
     a, b = torch.ones(3), torch.zeros(2, dtype=torch.int64)
     assert state_root([a, b]) == MerkleTree([tensor_root(a), tensor_root(b)]).root
     assert state_root([a, b]) != state_root([b, a])
-
-
-def test_a_data_row_is_the_bytes_of_every_field_in_order() -> None:
-    images = torch.arange(5 * 2 * 3, dtype=torch.float32).reshape(5, 2, 3)
-    labels = np.arange(5, dtype=np.int64)
-    tree = data_tree([images, labels])
-    assert tree.count == 5
-    payload = images[4].numpy().tobytes() + labels[4].tobytes()
-    assert verify(tree.root, payload, 4, 5, tree.proof(4))
-    assert data_root([images, labels]) == tree.root != data_root([labels, images])
-
-
-def test_rows_are_the_same_however_many_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = [torch.arange(40, dtype=torch.float32).reshape(10, 4), torch.arange(10)]
-    whole = data_root(fields)
-    monkeypatch.setattr("roundlog.commitments.state._ROW_BLOCK_BYTES", 50)
-    assert data_root(fields) == whole
-
-
-@pytest.mark.parametrize("shapes", [[(3, 2), (4,)], [], [(0, 2)], [()]])
-def test_fields_without_a_common_number_of_rows_are_refused(shapes: list[tuple[int, ...]]) -> None:
-    with pytest.raises(CommitmentError, match="common number of rows"):
-        data_root([torch.ones(shape) for shape in shapes])

@@ -31,7 +31,7 @@ class PoisonedBatches(Batches):
         super().__init__(job.dataset, job.spec)
         self.step = step
         self._labels = max(i for i, field in enumerate(job.dataset.values()) if field.dtype == torch.int64)
-        self._classes = int(list(job.dataset.values())[self._labels].max()) + 1
+        self._classes = int(list(job.dataset.values())[self._labels][:].max()) + 1
 
     def load(self, step: int, device: torch.device = CPU) -> Sequence[torch.Tensor]:
         fields = list(super().load(step, device))

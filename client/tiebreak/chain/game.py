@@ -39,6 +39,8 @@ from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 
 _PAGE = 256
+_MOST_ENTRIES = 1_000_000
+"""Most games or audits of a job that are read: to make as many takes all the gas of Ethereum for a day and more."""
 
 E = TypeVar("E", bound=Event)
 
@@ -112,17 +114,11 @@ class VerificationGame:
 
     def games_of(self, job: int) -> list[int]:
         """The games of a job in the order of their challenges."""
-        games: list[int] = []
-        while page := self._view("gamesOf", job, len(games), _PAGE):
-            games += page
-        return games
+        return self._all("gamesOf", job)
 
     def audits_of(self, job: int, *, block: int | None = None) -> list[AuditView]:
         """The audits with a bond of a job now, or as of block number `block`, in the order in which they came."""
-        audits: list[AuditView] = []
-        while page := self._view("auditsOf", job, len(audits), _PAGE, block=block):
-            audits += page
-        return audits
+        return self._all("auditsOf", job, block=block)
 
     def job_count(self) -> int:
         return int(self._view("jobCount"))
@@ -130,9 +126,9 @@ class VerificationGame:
     def game_count(self) -> int:
         return int(self._view("gameCount"))
 
-    def credit_of(self, account: ChecksumAddress) -> int:
-        """Wei that `withdraw` would pay to the account."""
-        return int(self._view("creditOf", account))
+    def credit_of(self, account: ChecksumAddress, *, block: int | None = None) -> int:
+        """Wei that `withdraw` would pay to the account now, or after block number `block`."""
+        return int(self._view("creditOf", account, block=block))
 
     def has_attested(self, job: int, auditor: ChecksumAddress) -> bool:
         return bool(self._view("hasAttested", job, auditor))
@@ -354,6 +350,15 @@ class VerificationGame:
         """The contract's own events among `logs`, for example those of a receipt."""
         found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
         return [event for event in found if event is not None]
+
+    def _all(self, function: str, job: int, *, block: int | None = None) -> list[Any]:
+        """All pages of a view. Raises InvalidAnswer for a node that makes up page after page."""
+        found: list[Any] = []
+        while page := self._view(function, job, len(found), _PAGE, block=block):
+            found += page
+            if len(found) > _MOST_ENTRIES:
+                raise InvalidAnswer(f"{self.node.name} shows endless {function} of job {job}: use another node.")
+        return found
 
     def _view(self, function: str, *arguments: object, block: int | None = None) -> Any:
         call = self._abi.encode_call(function, *arguments)

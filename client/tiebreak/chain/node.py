@@ -116,9 +116,9 @@ class ChainNode:
         found = answers.sequence(listed, "a block's transactions", MAX_LOGS)
         return frozenset(answers.data(one, "a transaction's hash", 32) for one in found)
 
-    def balance(self, account: ChecksumAddress) -> int:
-        """The balance of an account, in wei."""
-        return answers.quantity(self._ask("eth_getBalance", account, "latest"), "a balance")
+    def balance(self, account: ChecksumAddress, *, block: int | None = None) -> int:
+        """The balance of an account now, or after block number `block`, in wei."""
+        return answers.quantity(self._ask("eth_getBalance", account, _tag(block)), "a balance")
 
     def code(self, account: ChecksumAddress) -> bytes:
         return answers.data(self._ask("eth_getCode", account, "latest"), "a contract's code")

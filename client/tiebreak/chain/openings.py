@@ -14,8 +14,8 @@ from tiebreak.chain import records
 def opening_arguments(descriptor: Descriptor, openings: Sequence[OperandOpening]) -> tuple[records.ChunkOpening, ...]:
     """The openings of one element (`roundlog.adjudication.openings.prove`), in the contract's order.
 
-    An operand's chunk names the first input that is this value. The row of a data set stands at its own place in the
-    data root; a state's chunk follows the opening of the slot's tensor root.
+    An operand's chunk names the first input that is this value. A chunk of a state or of a field of data follows the
+    opening of the tensor root of its slot or field.
     """
     values = [item.value for item in descriptor.inputs]
     arguments: list[records.ChunkOpening] = []
@@ -27,10 +27,9 @@ def opening_arguments(descriptor: Descriptor, openings: Sequence[OperandOpening]
         chunk = opening.chunk
         if chunk.tree == Tree.VALUE:
             add(values.index(chunk.tensor), chunk.index, opening.payload, opening.siblings)
-        elif chunk.tree == Tree.STATE:
-            add(0, chunk.tensor, opening.tensor_root, opening.state_siblings)
+        elif chunk.tree in (Tree.STATE, Tree.FIELD):
+            add(0, chunk.tensor, opening.tensor_root, opening.above)
             add(1, chunk.index, opening.payload, opening.siblings)
         else:
-            place = chunk.tensor if chunk.tree == Tree.ROW else chunk.index
-            add(0, place, opening.payload, opening.siblings)
+            add(0, chunk.index, opening.payload, opening.siblings)
     return tuple(sorted(arguments, key=lambda argument: (argument.input, argument.chunk)))

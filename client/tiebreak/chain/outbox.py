@@ -69,6 +69,12 @@ class Outbox(Signer):
         with self._lock:
             return tuple(sent for _, sent in sorted(self._flights.items()) if not sent.done)
 
+    def open(self) -> None:
+        """Takes the directory for this process, before the first transaction does. Raises JournalInUse if another
+        process has it, JournalError, and the errors of ChainNode."""
+        with self._lock:
+            self._open()
+
     def close(self) -> None:
         """Lets another process send from this directory."""
         with self._lock:

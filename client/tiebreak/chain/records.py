@@ -66,8 +66,8 @@ class Fault(IntEnum):
     LABEL = 15
     """A label that is no int64."""
     RANGE = 16
-    """A number beyond int64 or the dtype, a stream beyond 32 bits, a field outside of its row, a column outside of the
-    schedule."""
+    """A number beyond int64 or the dtype, a stream beyond 32 bits, a field of data of too many elements, a column
+    outside of the schedule."""
     ALIAS = 17
     """One value as two operands of different dtype or size."""
 
@@ -81,8 +81,8 @@ class Finding(IntEnum):
     """An honest run stops here (an index out of range; NaN or an infinity as the loss or in the next state), so a claim
     of any value is wrong."""
     UNDECIDED = 2
-    """The contract cannot tell, because its precision does not decide the rounding of a function (the bits are those of
-    the argument) or a row of data does not fit a transaction: the referee does."""
+    """The contract cannot tell, because its precision does not decide the rounding of a function: the referee does. The
+    bits are those of the argument."""
 
 
 class JobStatus(IntEnum):

@@ -169,6 +169,11 @@ class SeveralNodes(ChainNode):
 
         return self._newest_or_at(f"a view of {to}", ask, block)
 
+    def balance(self, account: ChecksumAddress, *, block: int | None = None) -> int:
+        return self._newest_or_at(
+            f"the balance of {account}", lambda node, number: node.balance(account, block=number), block
+        )
+
     def nonce(self, account: ChecksumAddress, *, pending: bool = False, block: int | None = None) -> int:
         if not pending:
             return self._newest_or_at(

@@ -148,9 +148,11 @@ class ContractWatch:
             return found
 
     def games_of(self, job: int) -> list[int]:
-        """A job's games in the order of their challenges."""
+        """A job's games in the order of their challenges. Nothing is asked while there are none."""
         with self._lock:
             shown = self.job(job)
+            if not shown.game_count:
+                return []
             known = self._games_of.get(job)
             if known is None or len(known) < shown.game_count:
                 known = self.contract.games_of(job)

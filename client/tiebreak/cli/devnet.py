@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.amounts import in_ether
+from tiebreak.amounts import in_ether, in_utc
 from tiebreak.cli import network, options, quantities
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.groups import examples
@@ -28,7 +28,7 @@ FUNDING = 100 * 10**18
 """Wei that `--fund` gives."""
 
 _ATTEMPTS = 50
-"""Times that a payment is made again after another process has taken its nonce."""
+"""Most attempts at a payment whose nonce other processes take."""
 
 
 def register(app: typer.Typer) -> None:
@@ -125,25 +125,25 @@ def _change(node: ChainNode, accounts: list[ChecksumAddress], advance: int | Non
     if balances:
         output.show_facts("Funded", {one: in_ether(wei) for one, wei in balances.items()})
     if advance is not None:
-        output.show_line(f"The chain's clock shows {datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S} UTC.")
+        output.show_line(f"The chain's clock shows {in_utc(instant)}.")
 
 
 def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddress, int]:
     """Gives each account `FUNDING`. The balances that they have then."""
+    from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
     from tiebreak.chain.accounts import devnet_account
     from tiebreak.chain.devnet_accounts import ACCOUNTS
     from tiebreak.chain.errors import NonceTaken
     from tiebreak.chain.sender import Sender
 
+    # All terminals of the tutorial pay from one account, and may do so at the same moment.
+    @retry(retry=retry_if_exception_type(NonceTaken), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
+    def pay(account: ChecksumAddress) -> None:
+        Sender(node, devnet_account(ACCOUNTS - 1)).send(account, b"", value=FUNDING)
+
     for one in accounts:
-        # Whoever follows the tutorial in several terminals pays from this account in each of them at the same moment.
-        for rest in reversed(range(_ATTEMPTS)):
-            try:
-                Sender(node, devnet_account(ACCOUNTS - 1)).send(one, b"", value=FUNDING)
-                break
-            except NonceTaken:
-                if not rest:
-                    raise
+        pay(one)
     return {one: node.balance(one) for one in accounts}
 
 
@@ -217,7 +217,7 @@ def _introduce(
     output.show_line("")
     output.show_line("To use it in another terminal:")
     if kept is not None:
-        output.show_line(f"  . {kept.directory}/environment")
+        output.show_line(f"  . {shlex.quote(str(kept.directory / 'environment'))}")
         output.show_line(f"Ctrl-C ends the chain; {kept.directory} keeps it.")
     else:
         output.show_line(f"  export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}")

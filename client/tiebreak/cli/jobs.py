@@ -116,7 +116,7 @@ def create(
             f"the contract does not round exact operators to {bits} bits: leave --bits away, or --reward."
         )
     posted.check()
-    setup = roles.RoleSetup(party, max_memory, Policy(large_rows=posted.allow_large_rows))
+    setup = roles.RoleSetup(party, max_memory, Policy())
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
     job, where, sameness = _capture(source, out, setting or [], data, policy, bits, max_memory)
@@ -177,12 +177,19 @@ def _capture(
     from tiebreak.cli.source import load_task
 
     task = load_task(source, settings if data is None else [*settings, f"data={data}"])
+    from roundlog.execution.microbatch import samples_of
     from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
-    from roundlog.training.job import Job
+    from roundlog.training.job import Job, run_bytes
 
     number = POLICY_THRESHOLD if policy == RoundingPolicy.THRESHOLD else POLICY_CERTIFIED
     found: list[Sameness] = []
     job = Job.from_task(task, policy=number, bits=bits or 32, report=found.append)
+    least = run_bytes(job.program, job.spec, samples_of(job.program))
+    if least > max_memory:
+        raise CommandError(
+            f"{source} needs {least} bytes of memory, however its batches are cut, more than the {max_memory} allowed: "
+            "raise --max-memory, or make state or rows smaller."
+        )
     job.write(out)
     return job, out, found[0]
 
@@ -282,8 +289,6 @@ def _plain(job: Job) -> dict[str, object]:
 
 
 def _facts(job: Job) -> dict[str, object]:
-    from roundlog.adjudication.adjudicate import MAX_ROW
-    from roundlog.adjudication.size import row_bytes
     from roundlog.spec import POLICY_THRESHOLD
     from roundlog.training.job import step_bytes
 
@@ -292,16 +297,9 @@ def _facts(job: Job) -> dict[str, object]:
     spec = job.spec
     policy = RoundingPolicy.THRESHOLD if spec.rounding_policy == POLICY_THRESHOLD else RoundingPolicy.CERTIFIED
     states = job.program.states
-    row = row_bytes(job.program)
-    large = row > MAX_ROW
     return {
         "steps": f"{spec.steps}, a checkpoint every {spec.interval}",
         "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step",
-        **(
-            {"rows": f"{row} bytes each, above {MAX_ROW}: posted and taken only with --allow-large-rows"}
-            if large
-            else {}
-        ),
         "rounding": f"{policy.value}, {spec.rounding_bits} bits",
         "operators": f"{spec.operator_count} a step",
         "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",

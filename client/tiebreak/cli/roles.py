@@ -277,7 +277,8 @@ class RoleSetup:
     def context_in_time(self, role: str, watchman: Watchman) -> RoleContext | None:
         """The context of a role, once chain, store and disk can be reached; None if `stop` was set before that.
 
-        Raises CommandError and AccountError, and DeploymentError once the chain has said the same several times."""
+        Raises CommandError and AccountError, the latter also for a directory in which another process works, and
+        DeploymentError once the chain has said the same several times."""
         from tiebreak.chain.errors import AccountError, ChainError, DeploymentError
         from tiebreak.roles.ending import LOOKS
         from tiebreak.roles.notices import Notice, Warnings, What
@@ -290,6 +291,7 @@ class RoleSetup:
         while not self.stop.is_set():
             try:
                 context = self.context(role, watchman.notice, watchman.look)
+                context.sender.open()  # two processes in one directory would write the same records
                 watchman.attach(context)
                 return context
             except (AccountError, FileExistsError, NotADirectoryError):
@@ -330,7 +332,7 @@ def play(
         setup.stop.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    progress = Progress(state="not started")
+    progress, context = Progress(state="not started"), None
     try:
         with Teller(as_json=as_json) as teller, (operation or Operation()).watchman(name, teller.tell) as watchman:
             try:
@@ -347,6 +349,8 @@ def play(
                 watchman.ended(failures.sentence(error))
                 raise
     finally:
+        if context is not None:
+            context.sender.close()
         for number, handler in before.items():
             signal.signal(number, handler)
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -140,11 +139,6 @@ def _game(job: JobStanding, game: GameStanding, standing: Standing) -> Renderabl
         )
         clocks.add_row(f"  {name:<12}", bar, f"{in_time(left)}{', running' if runs else ''}")
     return Group(output.facts_text(f"Game {game.number} of job {job.number}: {place}", facts), clocks)
-
-
-def instant(now: int) -> str:
-    """The chain's time."""
-    return f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def plain_standing(standing: Standing) -> dict[str, object]:

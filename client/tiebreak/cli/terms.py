@@ -52,14 +52,6 @@ class PostedTerms:
             metavar="ADDRESS", help="The only one who may train it (default: anyone).", rich_help_panel=_POSTED
         ),
     ] = None
-    allow_large_rows: Annotated[
-        bool,
-        typer.Option(
-            "--allow-large-rows",
-            help="Post it with rows of data above 64 KiB, which the referee judges alone; others have to allow it too.",
-            rich_help_panel=_POSTED,
-        ),
-    ] = False
     commit_window: Annotated[int, _time("For trainers to claim it.")] = _WEEK
     challenge_window: Annotated[int, _time("For auditors to challenge the claim.")] = _WEEK
     clock: Annotated[int, _time("For each side's moves in one game.")] = _DAY
@@ -190,15 +182,6 @@ class AcceptedTerms:
     least_fee: Annotated[
         int, _amount("Give no attestation with a bond for a smaller share of the audit fee, e.g. 0.01ether.", _ACCEPTED)
     ] = NO_FLOOR
-    allow_large_rows: Annotated[
-        bool,
-        typer.Option(
-            "--allow-large-rows",
-            help="Accept jobs with rows of data above 64 KiB, which no transaction can carry. What was loaded of them "
-            "is the referee's to decide: its silence costs the trainer its reward, its lie costs a bond.",
-            rich_help_panel=_ACCEPTED,
-        ),
-    ] = False
 
     def policy(self) -> Policy:
         """The policy that these options ask for. Raises CommandError for a referee that is no address."""
@@ -212,5 +195,4 @@ class AcceptedTerms:
             least_reward=self.least_reward,
             least_bond=self.least_bond,
             least_fee=self.least_fee,
-            large_rows=self.allow_large_rows,
         )

@@ -10,9 +10,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from tiebreak.amounts import in_utc
 from tiebreak.chain.errors import ChainError, printable
 from tiebreak.cli.standing import Reader, Standing
-from tiebreak.cli.standing_view import account_text, games_text, instant, jobs_table
+from tiebreak.cli.standing_view import account_text, games_text, jobs_table
 from tiebreak.cli.views import job_text
 
 _FRAME = 0.25
@@ -47,7 +48,7 @@ class Screen:
         standing = replace(self._standing, now=self._standing.now + age, jobs=jobs)
         parts: list[RenderableType] = [
             Text(printable(self._title), style="bold"),
-            Text(f"block {standing.block:,}  {instant(standing.now)}  Ctrl-C ends", style="dim"),
+            Text(f"block {standing.block:,}  {in_utc(standing.now)}  Ctrl-C ends", style="dim"),
         ]
         if self._outage:
             parts.append(Text(f"{printable(self._outage)} What follows was read {age} seconds ago.", style="yellow"))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from tiebreak.amounts import by_unit, exact_ether
+from tiebreak.amounts import by_unit, exact_ether, in_utc
 from tiebreak.chain.errors import printable
 from tiebreak.chain.record_methods import ANYONE
 from tiebreak.dashboard.words import POLICIES, field_words, name_words
@@ -18,9 +17,6 @@ from tiebreak.store.errors import InvalidCid
 
 LONGEST = 160
 """Characters of a stranger's text that are shown."""
-
-_LAST_YEAR = 253_402_300_799
-"""The last second that has a date: 9999-12-31."""
 
 _WEI = ("reward", "bond", "fee", "spent", "amount")
 _SECONDS = ("window", "allowance")
@@ -72,13 +68,6 @@ def span(seconds: int) -> str:
     return " ".join(f"{count:,}{unit}" for count, unit in by_unit(abs(seconds))[:2]) or "0s"
 
 
-def instant(seconds: int) -> str:
-    """A time of the chain in UTC."""
-    if not 0 < seconds <= _LAST_YEAR:
-        return f"second {seconds}"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def content(name: str, cid: str) -> Fact:
     """A content address as somebody wrote it on the chain. It is never made a link."""
     shown = bounded(cid)
@@ -107,7 +96,7 @@ def fact(name: str, value: Any, *, words: str = "") -> Fact:
     if any(word in name for word in _SECONDS):
         return Fact(label, span(value), "span", f"{value:,} seconds")
     if name.endswith(_INSTANTS):
-        return Fact(label, instant(value) if value else "never", "instant")
+        return Fact(label, in_utc(value) if value else "never", "instant")
     if any(word in name for word in _WEI):
         return Fact(label, ether(value), "money", exact_ether(value))
     return Fact(label, f"{value:,}", "number")

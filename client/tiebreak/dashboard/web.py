@@ -25,7 +25,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiebreak.amounts import exact_ether
+from tiebreak.amounts import exact_ether, in_utc
 from tiebreak.chain.errors import ChainError
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.lookout import Sight
@@ -125,7 +125,7 @@ class _Pages:
             "ether": showing.ether,
             "exact": exact_ether,
             "span": showing.span,
-            "instant": showing.instant,
+            "instant": in_utc,
             "hexed": showing.hexed,
             "short": showing.short,
             "words": words.name_words,

@@ -84,6 +84,9 @@ class Alarms:
 
     def __init__(self) -> None:
         self._states: dict[tuple[Cause, int | None, int | None], _State] = {}
+        self._windows: dict[int, int] = {}
+        """Seconds that were left when a deadline was first seen, by the deadline: the window of an opening or an appeal
+        opens when the role can first act in it."""
 
     @property
     def active(self) -> dict[Cause, int]:
@@ -97,7 +100,7 @@ class Alarms:
         """The alerts that are due now."""
         alerts = []
         seen = set()
-        for condition in _conditions(situation):
+        for condition in (*_conditions(situation), self._window(situation)):
             seen.add(condition.key)
             state = self._states.setdefault(condition.key, _State(job=condition.job, game=condition.game))
             wants_change = condition.is_well if state.active else condition.holds
@@ -120,6 +123,23 @@ class Alarms:
         if situation.look is not None and situation.chain_error == "":
             alerts += self._end_games(seen)
         return alerts
+
+    def _window(self, now: Situation) -> _Condition:
+        """The condition that half of the time for what is due next, in no game, is gone."""
+        if now.due is None:
+            return _Condition(cause=Cause.CLOCK_HALF_GONE, text="what was due is done", holds=False, is_well=True)
+        # Several jobs take turns in having the nearest deadline.
+        self._windows = {at: left for at, left in self._windows.items() if at >= now.due.at}
+        whole = self._windows.setdefault(now.due.at, now.due.left)
+        is_late = 2 * now.due.left < whole
+        state = "" if now.look is None else now.look.progress.state
+        return _Condition(
+            cause=Cause.CLOCK_HALF_GONE,
+            text=f"{in_time(now.due.left)} of {in_time(whole)} are left for what is due ({state}): see what keeps the "
+            "role from acting",
+            holds=is_late,
+            is_well=not is_late,
+        )
 
     def _end_games(self, seen: set[tuple[Cause, int | None, int | None]]) -> Iterator[Alert]:
         """Ends the alarms about games that are over."""

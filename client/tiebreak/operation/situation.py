@@ -24,6 +24,15 @@ class GameState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A deadline of this account that is no game's, such as that of an opening or an appeal. `at`: chain time; `left`:
+    seconds until then."""
+
+    at: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """What was found beside the role's looks. None: not known now. Amounts in wei. `needed`: the gas of all disputes
     that the account has, and of one at least. `store_error`: why the store cannot be used; empty if it can."""
@@ -46,6 +55,7 @@ class Situation:
     chain_error: str | None = None
     look: Look | None = None
     games: tuple[GameState, ...] = ()
+    due: Due | None = None
     probe: Probe = Probe()
     accord: Accord = ALONE
 
@@ -71,3 +81,12 @@ def games_of(
             GameState(job=game.job, game=number, left=left, allowance=job.terms.clock_allowance, called=called)
         )
     return tuple(found)
+
+
+def due_of(look: Look, games: tuple[GameState, ...], now: int) -> Due | None:
+    """The deadline that a look names, unless it is a game's. now: the chain's time."""
+    deadline = look.progress.deadline
+    if deadline is None:
+        return None
+    left = max(0, deadline - now)
+    return None if any(left == game.left for game in games) else Due(at=deadline, left=left)

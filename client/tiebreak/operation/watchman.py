@@ -15,7 +15,7 @@ from tiebreak.chain.funds import funds
 from tiebreak.operation.alarms import STUCK_SECONDS, Alarms, Alert, Cause
 from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.record import LogFile
-from tiebreak.operation.situation import Probe, Situation, games_of
+from tiebreak.operation.situation import Probe, Situation, due_of, games_of
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Look, Notice, Notify, What, ignore, plain
 from tiebreak.roles.role import sentence
@@ -80,14 +80,16 @@ class Watchman:
     def look(self, look: Look) -> None:
         """Takes in a look of the role; called in the role's thread, and waits for nobody."""
         error = look.outage
-        games, accord = self._now.games, self._now.accord
+        games, due, accord = self._now.games, self._now.due, self._now.accord
         head = None
         if self._context is not None:
             accord = self._context.contract.node.accord
             head = self._context.desk.watch.head
             if error is None:
                 jobs, views = self._context.desk.watch.at_hand()
-                games = games_of(jobs, views, self._context.address, self._context.now())
+                now = self._context.now()
+                games = games_of(jobs, views, self._context.address, now)
+                due = due_of(look, games, now)
         chain_error = sentence(error) if isinstance(error, ChainError) else ""
         with self._lock:
             self._now = replace(
@@ -96,6 +98,7 @@ class Watchman:
                 look=look,
                 chain_error=printable(chain_error),
                 games=games,
+                due=due,
                 accord=accord,
             )
         if self._metrics is not None:

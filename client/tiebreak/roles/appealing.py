@@ -11,7 +11,7 @@ from tiebreak.roles.auditing import Auditing
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue
-from tiebreak.roles.player import Games
+from tiebreak.roles.player import Games, earliest_deadline
 from tiebreak.roles.policy import stakes
 
 
@@ -79,7 +79,7 @@ class Appealing:
         running = {number: game for number, game in live.items() if game.phase is not Phase.QUEUED}
         # While the own appeal is queued, appeals of others whose clocks ran out hold it up.
         end_overdue(self._role, running or self._live())
-        due = min((game.deadlines[Side.TRAINER] for game in running.values()), default=0) or None
+        due = earliest_deadline(running.values(), Side.TRAINER)
         duty = Duty(
             deadline=due or self._role.context.now() + posted.terms.clock_allowance,
             stake=posted.terms.attestation_bond + posted.terms.challenger_bond,

@@ -38,7 +38,7 @@ def bond_in(posted: JobView, audit: AuditView | None, now: int) -> int:
 
 def lacks(role: JobRole, wei: int) -> str | None:
     """What the account lacks of an amount and the gas of a whole dispute, in one sentence; None if it lacks nothing."""
-    found = role.context.desk.funds(wei, role.context.clock())
+    found = role.context.desk.funds(wei, role.context.clock(), job=role.job)
     if not found.missing:
         return None
     role.notify_job(What.WARNING, found.sentence)
@@ -128,14 +128,17 @@ class Attesting:
         def serve(errand: Errand[Addresses]) -> Addresses:
             context, job = role.context, evidence.job
             room = context.room(role.job, posted)
-            log_cid = context.store.add_directory(fetch_readable_log(context, posted, job, room))
+            within = role.patience("serving")
+            log = fetch_readable_log(context, posted, job, room, within=within)
+            log_cid = context.store.add_directory(log)
             own = checkpoint_path(evidence.run_dir, job.spec.steps)
             is_right = own.exists() and wrong_state(own, job.program, claim.final_state_root) is None
             model_cid = context.store.add_file(own) if is_right else ""
             if model_cid != claim.model_cid:
                 fetched = room / "model.safetensors"
                 try:
-                    fetch_state(context, claim.model_cid, job.program, claim.final_state_root, fetched)
+                    state = claim.model_cid, job.program, claim.final_state_root
+                    fetch_state(context, *state, fetched, within=within)
                 except StoreError as error:
                     why = f"the model at {claim.model_cid} cannot be had at present: {error}"
                     raise StoreError(why) from error

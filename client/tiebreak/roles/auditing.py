@@ -17,7 +17,7 @@ from roundlog.training.verdict import Verdict
 
 from tiebreak.chain.records import JobView
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import fetch_log, require_decidable, require_small_rows
+from tiebreak.roles.contents import fetch_log, require_decidable
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
@@ -138,8 +138,6 @@ class Auditing:
         """Repeats the run without its log and its claim, and records a log."""
         role = self._role
         job, room = role.read_job(posted), role.context.room(role.job, posted)
-        if not bonded:
-            require_small_rows(role.context, job)
         on_step = role.on_step(errand, posted, job, "auditing", bonded=bonded)
         if self._too_large(job) is None:
             # With a run that stops there is nothing to attest to, and the dispute about it needs fabricated values.
@@ -181,8 +179,6 @@ class Auditing:
         """The audit of a claim. The log is a hint: if it comes late it is left out."""
         role = self._role
         job = role.read_job(posted)
-        if not bonded:
-            require_small_rows(role.context, job)
 
         def arrived() -> list[Path]:
             return log.result() if log is not None and log.done and log.error is None else []

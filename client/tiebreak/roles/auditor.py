@@ -19,7 +19,7 @@ from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
-from tiebreak.roles.player import Games
+from tiebreak.roles.player import Games, earliest_deadline
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.shared_audits import Workers
 
@@ -101,7 +101,7 @@ class AuditorRole(JobRole):
                 return self._during_claim(posted, mine, audit)
             case JobStatus.APPEALABLE if audit is not None and attested:
                 return self._appealing.consider(posted, audit)
-            case JobStatus.APPEALABLE if held:
+            case JobStatus.APPEALABLE if held or self._has_a_share(posted, mine):
                 return self._during_appeals(posted, mine)
         if (collecting := self._attesting.collect(posted, audit)) is not None:
             return collecting
@@ -114,12 +114,21 @@ class AuditorRole(JobRole):
         return self.leave(f"job {self.job} is {posted.status.name}")
 
     def _during_appeals(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
-        """After a game that this auditor has won: plays it again with each auditor that appeals, since its bond and its
-        prize wait for that."""
+        """After a game that was won with this auditor's root: plays its own again with each auditor that appeals, since
+        bond and prize wait for that."""
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
+        if appeals := posted.live_games + posted.queued_games:
+            end_overdue(self, self._live())
+            return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
         return end_appeals(self, posted)
+
+    def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
+        """Whether a challenge of this auditor, which another one's verdict has made void, holds the root that has won:
+        half of the fine is the first such challenger's, and is paid at the end of the appeals only."""
+        won = self.context.desk.games_of(self.job)[posted.audits.verdict].levels[0].roots
+        return any(game.outcome is Outcome.VOID and game.levels[0].roots == won for game in mine.values())
 
     def _during_seals(self, posted: JobView, audit: AuditView | None) -> Progress:
         """While claim and audits are sealed."""
@@ -217,7 +226,7 @@ class AuditorRole(JobRole):
         start_waiting(self, posted)
         # While all own games are queued, games of others whose clocks ran out hold them up.
         end_overdue(self, running or self._live())
-        due = min((game.deadlines[Side.CHALLENGER] for game in running.values()), default=0) or None
+        due = earliest_deadline(running.values(), Side.CHALLENGER)
         duty = Duty(
             deadline=due or self.context.now() + posted.terms.clock_allowance,
             stake=posted.terms.challenger_bond + posted.terms.trainer_bond,

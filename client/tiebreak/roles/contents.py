@@ -18,7 +18,7 @@ from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import JobView
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
+from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec
 from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
 
 _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
@@ -88,13 +88,6 @@ def _read_job(context: RoleContext, posted: JobView, directory: Path) -> engine.
     return job
 
 
-def require_small_rows(context: RoleContext, job: engine.Job) -> None:
-    """Raises Refused for rows of data that do not fit a transaction, unless the context's policy accepts them. Call it
-    before work and a bond go into a job, never after."""
-    if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
-        raise Refused(why)
-
-
 def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: float) -> Path | None:
     """The directory of the trainer's logs; None if they cannot be had in `within` seconds. An audit needs no log, so
     nothing is raised."""
@@ -108,15 +101,15 @@ def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: floa
     return directory
 
 
-def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, room: Path) -> Path:
+def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, room: Path, *, within: float) -> Path:
     """The directory of the trainer's logs, with a readable log of every interval of this job in it; whether their
     decisions are right is another question.
 
-    Raises Refused if they are not readable, StoreError if they cannot be had at present."""
+    Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in `within` seconds."""
     directory, cid = room / "log", posted.claim.log_cid
     if not directory.exists():
         try:
-            context.store.get_directory(cid, directory, max_bytes=context.limits.log_bytes)
+            context.store.get_directory(cid, directory, max_bytes=context.limits.log_bytes, within=within)
         except _NEVER_BETTER as error:
             raise Refused(f"the log at {cid} is not acceptable: {error}") from error
         except StoreError as error:
@@ -131,14 +124,17 @@ def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, r
     return directory
 
 
-def fetch_state(context: RoleContext, cid: str, program: Program, root: bytes, path: Path) -> list[torch.Tensor]:
+def fetch_state(
+    context: RoleContext, cid: str, program: Program, root: bytes, path: Path, *, within: float
+) -> list[torch.Tensor]:
     """The state with this state root, fetched from the store. The file is left at `path`.
 
-    Raises Refused if the file holds anything else, StoreError if it cannot be had at present."""
+    Raises Refused if the file holds anything else, StoreError if it cannot be had at present, or not in `within`
+    seconds."""
     path.unlink(missing_ok=True)
     most = sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
     try:
-        context.store.get_file(cid, path, max_bytes=most)
+        context.store.get_file(cid, path, max_bytes=most, within=within)
         states = list(load_tensors(path, program.states).values())
         found = state_root(states)
     except (*_NEVER_BETTER, StorageError, CommitmentError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from eth_typing import ChecksumAddress
 from roundlog.storage import read_record, write_record
 from roundlog.training import job as engine
+from roundlog.training.checkpoints import wrong_state
 
 from tiebreak.chain.code import is_adjudicator
 from tiebreak.chain.events import JobPosted
@@ -17,7 +18,8 @@ from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_state
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.disputable import rows_for_the_referee, unanswerable_program, unanswerable_spec
+from tiebreak.roles.custody import OVER
+from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
@@ -35,12 +37,9 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
 
     After an interruption at any instant, the same call with the same context resumes and does not pay twice. After it
     has returned, another call posts another job. Raises JobError if the files are not a valid job, if disputes about it
-    could not be decided, if only the referee could decide them (unless the context's policy accepts that), or if its
-    clocks are too short for this machine; StoreError; ChainError."""
+    could not be decided, or if its clocks are too short for this machine; StoreError; ChainError."""
     job = engine.Job.read(job_dir, engine.JobLimits(memory_bytes=context.limits.memory_bytes))
     if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
-        raise engine.JobError(why)
-    if not context.policy.large_rows and (why := rows_for_the_referee(job)) is not None:
         raise engine.JobError(why)
     require_time(context, job, terms)
     adjudicator = context.contract.adjudicator()
@@ -123,6 +122,11 @@ class CustomerRole(JobRole):
         return f"the claim is final, but the trainer has not published its model: {why}"
 
     def consider(self, posted: JobView) -> Progress:
+        self._collect_forfeits(posted)
+        if posted.status not in OVER and self._model.exists():
+            # Told now, since the end of the job may be a week away.
+            text = f"{self._model} exists already: move it away, or the model of job {self.job} has no place"
+            self.notify_job(What.WARNING, text)
         match posted.status:
             case JobStatus.OPEN:
                 if self.context.now() <= posted.commit_deadline:
@@ -141,7 +145,6 @@ class CustomerRole(JobRole):
 
     def _watch(self, posted: JobView) -> Progress:
         start_waiting(self, posted)
-        self._collect_forfeits(posted)
         if games := posted.live_games + posted.queued_games:
             end_overdue(self, self.context.desk.games_of(self.job))
             return Progress(state=f"waits for {games} games")
@@ -152,7 +155,8 @@ class CustomerRole(JobRole):
         return Progress(state="finalizes")
 
     def _collect_forfeits(self, posted: JobView) -> None:
-        """Takes the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas."""
+        """Takes the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas.
+        They can be taken at any time from then on: whoever ends the claim may come first."""
         deadline = posted.audits.audit_opening_deadline
         if not deadline or self.context.now() <= deadline:
             return
@@ -181,10 +185,10 @@ class CustomerRole(JobRole):
 
     def _collect(self, posted: JobView) -> Progress:
         duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
-        if self._model.exists():
-            return self.leave(f"the model is in {self._model}")
         if not self.files_are_here(posted, duty):
             return Progress(working=True, state="fetches the job's files")
+        if self._model.exists() and not self.is_done("model"):
+            return self._found(posted, duty)
 
         def fetch(errand: Errand[Path]) -> Path:
             self._model.parent.mkdir(parents=True, exist_ok=True)
@@ -198,16 +202,34 @@ class CustomerRole(JobRole):
             return Progress(working=True, state="fetches the model")
         return self.leave(f"the model is in {self._model}")
 
+    def _found(self, posted: JobView, duty: Duty) -> Progress:
+        """What is due where something is at the model's path already: of a former process, or anything else."""
+        place, state = self._model.stat(), posted.claim.final_state_root
+
+        def check(errand: Errand[list[str | None]]) -> list[str | None]:
+            return [wrong_state(self._model, self.read_job(posted).program, state)]
+
+        about = place.st_ino, place.st_size, place.st_mtime_ns
+        checked = self.work(Lane.FILES, "checking", check, duty, "checking the model", about=about)
+        if checked is None:
+            return Progress(working=True, state=f"checks {self._model}")
+        if checked[0] is None:
+            return self.leave(f"the model is in {self._model}")
+        why = f"{self._model} is not the model of job {self.job}, for {checked[0]}: move it away"
+        self.notify_job(What.WARNING, why)
+        return Progress(state=why)
+
     def _fetch_model(self, posted: JobView, path: Path) -> None:
         """Fetches the model from the claim's address, or else from one by which an auditor has promised to serve it.
-        Raises Refused or StoreError if none has it."""
+        Raises Refused or StoreError if none has it. An address that lets the model drip does not hold up the next."""
         job = self.read_job(posted)
         audits = self.context.desk.watch.audits_of(self.job)
         served = [audit.model_cid for audit in audits if audit.model_cid]
         errors: list[Refused | StoreError] = []
+        within = self.patience("model")
         for cid in dict.fromkeys([posted.claim.model_cid, *served]):
             try:
-                fetch_state(self.context, cid, job.program, posted.claim.final_state_root, path)
+                fetch_state(self.context, cid, job.program, posted.claim.final_state_root, path, within=within)
                 return
             except (Refused, StoreError) as error:
                 errors.append(error)

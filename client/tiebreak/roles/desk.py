@@ -36,6 +36,9 @@ imitate."""
 MOST_UNDER_WAY = 12
 """Most transactions that wait for a block; with that many, orders wait for the next look."""
 
+MOST_NEW_JOBS = 1000
+"""Most jobs that one look takes in; the others are left for the next."""
+
 _RANGES = (4, 16, 64)
 _SECONDS_BETWEEN_BALANCES = 30.0
 _ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, whatever the events say
@@ -74,6 +77,10 @@ class Desk:
         self._block_seconds: float | None = None
         self._funds: Funds | None = None
         self._funds_at = 0.0
+        self._has_paid = False
+        """Whether a payment was mined since the balance was read."""
+        self._credit: tuple[bytes, int] | None = None
+        """A block's hash, and the account's credit then."""
         self._adjudicators: set[ChecksumAddress] = set()
         self._orders: dict[str, Order] = {}
         self.spending: Spending | None = None
@@ -110,8 +117,9 @@ class Desk:
         return self._jobs
 
     def jobs_after(self, seen: int) -> Iterator[tuple[int, JobView]]:
-        """Jobs with numbers above `seen`, read together; they are followed from now on."""
-        new = range(seen + 1, self.job_count() + 1)
+        """The next jobs with numbers above `seen`, read together; they are followed from now on."""
+        # A node may make their number up.
+        new = range(seen + 1, min(self.job_count(), seen + MOST_NEW_JOBS) + 1)
         for number in new:
             self.watch.follow(number)
         if new:
@@ -139,12 +147,26 @@ class Desk:
             self._block_seconds = min(_SLOWEST_ON_DEMAND if on_demand else SLOWEST_BLOCKS, *measured)
         return self._block_seconds
 
-    def funds(self, bond: int, clock: float) -> Funds:
-        """Balance of the account, and the amount needed for a bond and a dispute; read at most twice a minute for all
-        bonds."""
-        if self._funds is None or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
+    def funds(self, bond: int, clock: float, *, job: int | None = None) -> Funds:
+        """Balance of the account without what is on its way to other jobs, and the amount needed for a bond and a
+        dispute. It is read twice a minute for all bonds, and anew once something was paid: many jobs in one look must
+        not all count on the same money."""
+        if self._funds is None or self._has_paid or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
             self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
-        return replace(self._funds, bond=bond)
+            self._has_paid = False
+        waiting = [self._orders, *(parcel.orders for parcel in self._under_way)]
+        payments = [order for orders in waiting for order in orders.values() if order.value]
+        promised = sum(order.value for order in payments if order.call.arguments[0] != job)
+        return replace(self._funds, bond=bond, balance=max(0, self._funds.balance - promised))
+
+    def credit(self) -> int:
+        """Wei that the contract owes to the account, asked once a block: of a thousand jobs that are over each asks."""
+        head = self.watch.head
+        assert head is not None, "look first"
+        if self._credit is None or self._credit[0] != head.hash:
+            # As of the block that was seen: a node that lags behind it refuses, instead of showing an older state.
+            self._credit = head.hash, self.contract.credit_of(self._sender.address, block=head.number)
+        return self._credit[1]
 
     def is_adjudicator(self, address: ChecksumAddress) -> bool:
         """Whether the code at `address` is this version's adjudicator; read again until it is."""
@@ -201,15 +223,16 @@ class Desk:
         head = self.watch.head
         return max(self.watch.now(), 0 if head is None else head.timestamp)
 
-    def _settle(self, name: str, order: Order, wei: int | None) -> None:
+    def _settle(self, name: str, order: Order, receipt: Receipt | None) -> None:
         """Takes in what an undertaking has come to; None: it was not sent."""
         if order.call.function not in UNDERTAKINGS or self.spending is None:
             return
         with contextlib.suppress(SpendingLimit):  # the disk is full: the higher amount stays
-            if wei is None:
+            if receipt is None:
                 self.spending.cancel(name)
             else:
-                self.spending.settle(name, wei)
+                value = order.value if receipt.succeeded else 0
+                self.spending.settle(name, receipt.fee + value, failed=not receipt.succeeded)
 
     def flush(self) -> bool:
         """Sends all orders. True if one of them is mined already, so that another look is worth it."""
@@ -268,9 +291,10 @@ class Desk:
             if receipt is None and error is None:
                 continue
             self._under_way.remove(parcel)
+            self._has_paid |= any(order.value for order in parcel.orders.values())
             for name, order in parcel.orders.items():
                 if receipt is not None:
-                    self._settle(name, order, receipt.fee + (order.value if receipt.succeeded else 0))
+                    self._settle(name, order, receipt)
                 if receipt is not None and receipt.succeeded:
                     mined = True
                     order.sent(receipt)

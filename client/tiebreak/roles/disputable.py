@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from roundlog.adjudication.adjudicate import MAX_ROW
-from roundlog.adjudication.size import largest_proof, row_bytes
+from roundlog.adjudication.size import largest_proof
 from roundlog.arithmetic import FULL_BITS
 from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
 from roundlog.training import job as engine
@@ -33,19 +32,6 @@ def unanswerable_program(job: engine.Job) -> str | None:
     if size > MOST_PROOF_BYTES:
         return (
             f"a proof of one element of {job.program.describe(operator)} can take {size} bytes, more than the "
-            f"{MOST_PROOF_BYTES} of a transaction: make the rows of the data set, or the lists that are joined, smaller"
-        )
-    return None
-
-
-def rows_for_the_referee(job: engine.Job) -> str | None:
-    """The reason, in one clause, why only the referee could decide about loaded rows of data; None if the contract can,
-    too."""
-    size = row_bytes(job.program)
-    if size > MAX_ROW:
-        return (
-            f"a row of its data set takes {size} bytes, more than the {MAX_ROW} that the contract can be shown: what "
-            "was loaded is the referee's to decide, whose silence costs the trainer its reward and whose lie costs a "
-            "bond: make the rows smaller, or accept that with --allow-large-rows"
+            f"{MOST_PROOF_BYTES} of a transaction: make the lists that are joined smaller"
         )
     return None

@@ -232,13 +232,17 @@ class JobRole(Role):
         """Whether the job's files are in its room and were checked. They are not kept in memory; `read_job` reads them
         again. Raises Refused."""
         self._block_seconds = self.context.desk.block_seconds()
-        patience = self._patience.setdefault("files", Pauses(first=60.0, most=3600.0))
 
         def fetch(errand: Errand[bool]) -> bool:
-            fetch_job(self.context, posted, self.context.room(self.job, posted), within=patience.next())
+            fetch_job(self.context, posted, self.context.room(self.job, posted), within=self.patience("files"))
             return True
 
         return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
+
+    def patience(self, what: str) -> float:
+        """Seconds for an attempt to fetch content of others; more with each attempt. What has come by then is kept. A
+        store or peer that lets every block drip must not hold what waits behind it, or what can be had elsewhere."""
+        return self._patience.setdefault(what, Pauses(first=60.0, most=3600.0)).next()
 
     def read_job(self, posted: JobView) -> engine.Job:
         """The job, read from the files in its room; for work that runs apart from the games. Raises Refused,
@@ -304,7 +308,7 @@ class JobRole(Role):
     def missing_funds(self, bond: int) -> str | None:
         """The funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending that
         forbids the bond, in one sentence; None if there is neither."""
-        found = self.context.desk.funds(bond, self.context.clock())
+        found = self.context.desk.funds(bond, self.context.clock(), job=self.job)
         try:
             self.context.desk.require_allowed(self.job, bond)
         except SpendingLimit as error:

@@ -4,7 +4,7 @@ moves."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from tiebreak.chain.records import GameView, Level, Phase, Side
@@ -149,6 +149,12 @@ class Games:
         if self._told.get(game_id) != text:
             self._told[game_id] = text
             self._role.notify_job(what, text, game=game_id)
+
+
+def earliest_deadline(games: Iterable[GameView], side: Side) -> int | None:
+    """The earliest instant at which a clock of this side runs out; None while it waits for others in all games, where a
+    view shows a deadline of zero."""
+    return min((game.deadlines[side] for game in games if game.deadlines[side]), default=None)
 
 
 def _is_quick(game: GameView) -> bool:

@@ -22,9 +22,6 @@ class Policy:
     With less a party that is right loses by the clock."""
     most_bond: int | None = None
     """Most wei of a bond; None: any bond."""
-    large_rows: bool = False
-    """Whether jobs with rows that do not fit a transaction are posted and taken. The referee alone decides about such
-    rows: if it is silent, the trainer gets no reward; if it lies, an honest party loses its bond."""
     least_reward: int = 0
     """Least reward in wei. Work for less is not begun, so that worthless jobs cannot keep the machine busy."""
     least_bond: int = 0

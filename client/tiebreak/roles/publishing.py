@@ -37,7 +37,9 @@ class Publishing:
         """Whether this process has published them."""
 
     def addresses(self, posted: JobView, duty: Duty) -> Addresses | None:
-        """The addresses that they will have, computed without publishing anything; None until that is done."""
+        """The addresses that they will have, computed without publishing anything; None until that is done.
+
+        With a bond at stake that is not kept waiting by stores, which are slow or away when this is asked for."""
 
         def compute(errand: Errand[Addresses]) -> Addresses:
             log_dir, model = self._files(posted)
@@ -45,7 +47,8 @@ class Publishing:
             self._list(posted, store.address_of_file)
             return Addresses(store.address_of_directory(log_dir), store.address_of_file(model))
 
-        return self._role.work(Lane.FILES, "addresses", compute, duty, "computing the addresses of log and model")
+        lane = Lane.GAMES if duty.bonded else Lane.FILES
+        return self._role.work(lane, "addresses", compute, duty, "computing the addresses of log and model")
 
     def published(self, posted: JobView, duty: Duty) -> Addresses | None:
         """The addresses at which they are published; None until they are."""

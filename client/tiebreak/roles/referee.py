@@ -1,15 +1,13 @@
 """The referee: decides elements that the contract cannot. These are values of elementary functions whose rounding the
-contract's precision leaves open, and elements of rows of data that do not fit a transaction."""
+contract's precision leaves open."""
 
 from __future__ import annotations
 
 from eth_hash.auto import keccak
-from roundlog.adjudication.adjudicate import DisputedStep
 from roundlog.adjudication.binary32 import is_finite
-from roundlog.adjudication.exactly import data_value, function_value
+from roundlog.adjudication.exactly import function_value
 from roundlog.descriptors import Descriptor, Family, Function, describe, encode_descriptor
 from roundlog.program import Program
-from roundlog.training import job as engine
 
 from tiebreak.chain.events import ElementProven
 from tiebreak.chain.posted import last_block_before
@@ -96,14 +94,13 @@ class RefereesJob(JobRole):
         except Refused as error:
             self.notify_job(What.WARNING, f"cannot decide game {game_id}: {error}", game=game_id)
             return
-        argument = None
-        if descriptor.family != Family.DATA and (argument := self._argument(game_id, game)) is None:
+        if (argument := self._argument(game_id, game)) is None:
             self.notify_job(What.WARNING, f"the node does not show what was asked in game {game_id}", game=game_id)
             return
         bits = self.work(
             Lane.GAMES,
             f"game {game_id}",
-            lambda errand: decided(job, descriptor, game, argument),
+            lambda errand: verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed),
             duty,
             f"deciding game {game_id}",
             about=game,
@@ -130,20 +127,12 @@ class RefereesJob(JobRole):
         return self._arguments.get(game_id)
 
 
-def decided(job: engine.Job, descriptor: Descriptor, game: GameView, argument: int | None) -> int:
-    """The bits to answer with. argument: of a function; None for an element of the data set."""
-    if argument is not None:
-        return verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed)
-    step = game.levels[Level.CHECKPOINT].index * job.spec.interval + game.levels[Level.STEP].index
-    return data_value(descriptor, game.disputed.element, DisputedStep.of(job.spec, step), list(job.dataset.values()))
-
-
 def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> Descriptor:
     """The descriptor of the disputed operator. Raises Refused if its hash is not the game's, or if it is no operator
     that a contract asks about."""
     descriptor = describe(program, operator)
     known = bytes(keccak(encode_descriptor(descriptor))) == descriptor_hash
-    if not known or descriptor.family not in (Family.FUNCTION, Family.DATA):
+    if not known or descriptor.family is not Family.FUNCTION:
         raise Refused(f"{program.describe(operator)} is not what the game is about")
     return descriptor
 

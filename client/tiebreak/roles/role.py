@@ -132,7 +132,7 @@ class Role(ABC):
 
     def withdraw(self) -> bool:
         """Withdraws this account's credit from the contract. False if there is none."""
-        credit = self.context.contract.credit_of(self.context.address)
+        credit = self.context.desk.credit()
         if credit:
             self.order(f"withdraw {in_ether(credit)}", "withdraw")
         return credit > 0

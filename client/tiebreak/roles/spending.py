@@ -7,12 +7,11 @@ the opening of a seal or an appeal that is not made costs more than it saves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from roundlog.storage import StorageError, read_record, write_record
 
-from tiebreak.amounts import in_ether
+from tiebreak.amounts import in_ether, in_utc
 from tiebreak.chain.errors import ChainError
 
 DAY = 86_400
@@ -55,6 +54,8 @@ class Spending:
         self._payments: dict[str, _Payment] | None = None
         self._earlier: dict[str, int] = {}
         """Wei by job, of payments that were settled more than a day ago."""
+        self._seen: tuple[int, int, int] | None = None
+        """What the record was when it was read or written last; None: it was not there."""
 
     def require(self, name: str | None, job: int, wei: int, now: int) -> None:
         """Raises SpendingLimit if a payment of `wei` for a job is more than a limit allows now; never for one that was
@@ -81,12 +82,19 @@ class Spending:
             self._forget_old(now)
             self._write()
 
-    def settle(self, name: str, wei: int) -> None:
-        """Takes in what a payment has come to."""
+    def settle(self, name: str, wei: int, *, failed: bool = False) -> None:
+        """Takes in what a payment has come to. failed: whether its transaction failed in its block, so that it took gas
+        only, and the next attempt under this name is another payment."""
         payments = self._read()
-        if (known := payments.get(name)) is not None and not known.settled:
-            payments[name] = _Payment(known.job, known.at, wei, settled=True)
-            self._write()
+        if (known := payments.get(name)) is None or known.settled:
+            return
+        if failed:
+            del payments[name]
+            name = f"{name}, failed"
+            before = payments.get(name)
+            wei += before.wei if before is not None else 0
+        payments[name] = _Payment(known.job, known.at, wei, settled=True)
+        self._write()
 
     def cancel(self, name: str) -> None:
         """Forgets a payment that was not sent."""
@@ -114,10 +122,9 @@ class Spending:
             left -= one.wei
             if left + wei <= most:
                 until = one.at + DAY
-                when = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
                 raise SpendingLimit(
                     f"--spend-per-day {in_ether(most)} is reached ({in_ether(spent)} in 24 hours): nothing new is "
-                    f"begun until {when}, and all that was begun goes on",
+                    f"begun until {in_utc(until)}, and all that was begun goes on",
                     until,
                 )
 
@@ -132,11 +139,15 @@ class Spending:
                 del self._payments[name]
 
     def _read(self) -> dict[str, _Payment]:
-        if self._payments is not None:
-            return self._payments
+        """The payments. They are read again if another process has written: it is refused the journal, but may have
+        come this far."""
         payments: dict[str, _Payment] = {}
         try:
-            if self._path.exists():
+            seen = self._look()
+            if self._payments is not None and seen == self._seen:
+                return self._payments
+            self._earlier = {}
+            if seen is not None:
                 record = read_record(self._path, _MOST_BYTES)
                 for name, (job, at, wei, settled) in record["payments"].items():
                     payments[name] = _Payment(str(job), int(at), int(wei), bool(settled))
@@ -145,8 +156,15 @@ class Spending:
             raise self._unusable(str(error)) from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._unusable("it is not what was written there") from error
-        self._payments = payments
+        self._payments, self._seen = payments, seen
         return payments
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _write(self) -> None:
         assert self._payments is not None
@@ -154,6 +172,7 @@ class Spending:
         earlier = {job: str(wei) for job, wei in self._earlier.items()}
         try:
             write_record(self._path, {"payments": payments, "earlier": earlier})
+            self._seen = self._look()
         except (StorageError, OSError) as error:
             self._payments = None  # read again: what is not on disk would be forgotten by the next process
             raise self._unusable(str(error)) from error

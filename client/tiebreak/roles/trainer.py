@@ -10,13 +10,13 @@ from roundlog.execution import StoppedError
 from tiebreak.chain.record_methods import ANYONE
 from tiebreak.chain.records import JobStatus, JobView, Phase, Side
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused, require_decidable, require_small_rows
+from tiebreak.roles.contents import Refused, require_decidable
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_overdue, start_waiting
-from tiebreak.roles.player import Games
+from tiebreak.roles.player import Games, earliest_deadline
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.publishing import Addresses, Publishing
 from tiebreak.roles.sealed_claim import SealedClaim
@@ -98,8 +98,6 @@ class TrainerRole(JobRole):
         """Trains. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
         room, job = self.context.room(self.job, posted), self.read_job(posted)
         bonded = posted.status is not JobStatus.OPEN
-        if not bonded:
-            require_small_rows(self.context, job)
         on_step = self.on_step(errand, posted, job, "training", bonded=bonded)
         try:
             result = self.context.engine.train(job, room / _RUN, on_step)
@@ -148,9 +146,7 @@ class TrainerRole(JobRole):
         games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
         # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
         end_overdue(self, games)
-        due = min(
-            (game.deadlines[Side.TRAINER] for game in games.values() if game.deadlines[Side.TRAINER]), default=None
-        )
+        due = earliest_deadline(games.values(), Side.TRAINER)
         later = self.context.now() + posted.terms.clock_allowance
         duty = Duty(deadline=due or later, stake=stake, bonded=True)
         evidence = self._evidence(posted, duty)

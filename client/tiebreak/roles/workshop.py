@@ -31,7 +31,8 @@ class Lane(Enum):
 
     @property
     def width(self) -> int:
-        """Most errands of this lane at a time."""
+        """Most errands of this lane at a time; of `FILES`, of those with a bond behind them, and as many of those
+        without: what strangers can have fetched for nothing must not keep waiting what a bond is lost without."""
         return 8 if self is Lane.FILES else 1
 
 
@@ -169,6 +170,7 @@ class Threads(Workshop):
             if (known := self._errands.get(key)) is not None:
                 known.duty = duty
                 self._prefer(lane)
+                self._begin(lane)
                 return known
             self._errands[key] = errand = Errand(lane, key, work, duty, doing)
             if lane is Lane.RUNS:
@@ -199,14 +201,20 @@ class Threads(Workshop):
             return not any(self._running.values())
 
     def _begin(self, lane: Lane) -> None:
-        """Starts a thread for the first errand that waits, where the lane has room. Called with the lock held."""
-        while self._waiting[lane] and len(self._running[lane]) < lane.width and not self._closed:
-            first = self._order(lane)[0]
+        """Starts a thread for each errand that waits, in their order, where the lane has room for it. Called with the
+        lock held."""
+        for first in self._order(lane) if self._waiting[lane] and not self._closed else ():
+            if not self._has_room(lane, self._waiting[lane][first]):
+                continue
             errand = self._waiting[lane].pop(first)
             self._running[lane].append(errand)
             threading.Thread(
                 target=self._run, args=(errand,), name=f"tiebreak-{lane.name.lower()}", daemon=True
             ).start()
+
+    def _has_room(self, lane: Lane, errand: Errand[Any]) -> bool:
+        alike = [one for one in self._running[lane] if lane is not Lane.FILES or one.duty.bonded == errand.duty.bonded]
+        return len(alike) < lane.width
 
     def _run(self, errand: Errand[Any]) -> None:
         errand.run()

@@ -10,13 +10,17 @@ leaves at most a temporary file and unpinned blocks, which `collect_garbage` rem
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
@@ -24,6 +28,9 @@ from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreUnavailable
 from tiebreak.store.graph import named, reachable
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.transfers import OnTransfer, untold
+
+_OURS = re.compile(r"[0-9a-f]{64}|tmp-.*")
+"""Names of files that are put among the blocks."""
 
 
 class FolderStore(Store):
@@ -53,7 +60,7 @@ class FolderStore(Store):
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
         path = _block_path(self._blocks, cid)
         try:
-            with path.open("rb") as file:
+            with _opened(path) as file:
                 block = file.read(MAX_BLOCK + 1)
         except FileNotFoundError as error:
             raise ContentMissing(
@@ -90,7 +97,7 @@ class FolderStore(Store):
 
     def collect_garbage(self) -> int:
         """Removes every block that no pin reaches and every leftover of killed processes; returns how many
-        files went.
+        files went. Nothing else is removed: others who share the folder may have put links there that lead elsewhere.
 
         Waits for additions in progress. A pinned tree with a missing or damaged node stops the collection
         with ContentMissing or CorruptBlock before anything is removed.
@@ -98,10 +105,16 @@ class FolderStore(Store):
         with self._lock(fcntl.LOCK_EX):
             roots = [Cid.parse(root) for root in self.pins()]
             kept = {block.digest.hex() for root in roots for block in named(self.block, root)}
-            doomed = [path for path in self._blocks.glob("*/*/*") if path.name not in kept]
+            doomed = [path for path in self._files() if path.name not in kept]
             for path in doomed:
                 path.unlink()
         return len(doomed)
+
+    def _files(self) -> Iterator[Path]:
+        """Blocks, and what additions have left of them."""
+        for room in self._blocks.glob("*/*"):
+            if not room.is_symlink() and not room.parent.is_symlink() and room.is_dir():
+                yield from (path for path in room.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())
 
     def _record_pin(self, root: Cid) -> None:
         (self._pins / str(root)).touch()
@@ -162,6 +175,17 @@ class _Batch:
             Path(temporary).unlink(missing_ok=True)
             raise
         self._touched.update((path.parent, path.parent.parent, self._blocks))
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A block's file. Raises OSError for what is no file: a pipe that nobody writes to would keep its reader waiting
+    for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a file", str(path))
+    return file
 
 
 def _block_path(blocks: Path, cid: Cid) -> Path:

@@ -22,9 +22,9 @@ library Decoding {
     uint256 private constant SHAPE = 2;
     uint256 private constant AFFINE = 3;
     /// @dev A digit for each family, the lowest for STATE. Of MAP none counts.
-    uint256 private constant PARAMETER_COUNTS = 0x0000_0000_1012_0231;
+    uint256 private constant PARAMETER_COUNTS = 0x0000_0000_1012_0241;
     /// @dev The greatest code of each family, a digit for each as above.
-    uint256 private constant CODES = 0x0001_0070_0100_0000;
+    uint256 private constant CODES = 0x0001_0070_0100_0050;
 
     /// @notice The encoding is not the one of `abi.encode`: at this position stands a wrong number, or the end.
     error NotCanonical(uint256 position);
@@ -103,6 +103,8 @@ library Decoding {
         Family family = self.family;
         if (family > Family.COPY && self.dtype != outputOf(self)) fail(Fault.DTYPE);
         if (family == Family.IOTA && self.dtype != DType.I64) fail(Fault.DTYPE);
+        // What is stored as a smaller integer is read as int64.
+        if (family == Family.DATA && self.code != 0 && self.dtype != DType.I64) fail(Fault.DTYPE);
         // A store has to be finite, if it can be anything else.
         if (family == Family.COPY && self.code == 1 && self.dtype != DType.F32) fail(Fault.DTYPE);
         if ((family == Family.SCHEDULE || family == Family.UNIFORM) && self.dtype != DType.F32) fail(Fault.DTYPE);

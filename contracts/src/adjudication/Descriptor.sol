@@ -106,7 +106,7 @@ enum Fault {
     EMPTY,
     /// A label that is no int64.
     LABEL,
-    /// A number beyond int64 or the dtype, a stream beyond 32 bits, a field outside of its row, a column outside of the schedule.
+    /// A number beyond int64 or the dtype, a stream beyond 32 bits, a field of data of too many elements, a column outside of the schedule.
     RANGE,
     /// One value as two operands of different dtype or size.
     ALIAS
@@ -175,6 +175,14 @@ library Descriptors {
     function width(DType dtype) internal pure returns (uint256) {
         if (dtype == DType.F32) return 4;
         return dtype == DType.I64 ? 8 : 1;
+    }
+
+    /// @notice Bytes of an element of a field of data. Its code says how it is stored: 0 as it is read, else as a smaller integer
+    ///         (1 uint8, 2 int8, 3 int16, 4 uint16, 5 int32), which is read as int64.
+    function storedWidth(Descriptor memory self) internal pure returns (uint256) {
+        uint8 code = self.code;
+        if (code == 0) return width(self.dtype);
+        return code < 3 ? 1 : code < 5 ? 2 : 4;
     }
 
     /// @notice The product of sizes, at most 2^40.

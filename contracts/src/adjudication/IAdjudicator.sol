@@ -11,8 +11,8 @@ enum Finding {
     /// An honest run stops here (an index out of range; NaN or an infinity as the loss or in the next state), so a claim of any value is
     /// wrong.
     STOPS,
-    /// The contract cannot tell, because its precision does not decide the rounding of a function (the bits are those of the argument) or
-    /// a row of data does not fit a transaction: the referee does.
+    /// The contract cannot tell, because its precision does not decide the rounding of a function: the referee does. The bits are those of
+    /// the argument.
     UNDECIDED
 }
 

@@ -6,19 +6,16 @@ import {Float32} from "../arithmetic/Rounding.sol";
 import {SwapOrNot} from "../arithmetic/SwapOrNot.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Finding, Setting} from "./IAdjudicator.sol";
-import {ChunkOpening, Openings, Tensor} from "./Openings.sol";
+import {Bytes, ChunkOpening, Openings, Tensor} from "./Openings.sol";
 
 /// @title STATE, DATA, SCHEDULE, CONSTANT, IOTA and UNIFORM
 /// @notice Operators without operands. What they open instead (`ChunkOpening.input` counts them):
 ///           STATE      0: the slot's tensor root, 32 bytes, leaf `slot` of the agreed state; 1: the chunk of that tensor
-///           DATA       0: the row's bytes, leaf `row` of the dataset; nothing, if these are too many
+///           DATA       0: the field's tensor root, 32 bytes, leaf `field` of the data set; 1: the chunk of that tensor
 ///           SCHEDULE   0: the chunk of the schedule
 ///           CONSTANT   0: the chunk of the tensor under the descriptor's root, if the literals are not in the descriptor
 library Loads {
     using Descriptors for Descriptor;
-
-    /// @notice Bytes of a row that fit one transaction, at up to 40 gas each. A longer one is the referee's.
-    uint256 internal constant MAX_ROW = 1 << 16;
 
     error WrongNumberOfOpenings(uint256 given, uint256 expected);
     /// @notice Philox keys have 32 bits for the step.
@@ -30,7 +27,6 @@ library Loads {
         returns (Finding, uint64)
     {
         descriptor.requireElement(element);
-        if (descriptor.family == Family.DATA && rowLength(descriptor) > MAX_ROW) return (Finding.UNDECIDED, 0);
         return (Finding.VALUE, valueOf(setting, descriptor, element, openings));
     }
 
@@ -60,34 +56,46 @@ library Loads {
         return Openings.elementIn(openings[1], tensor, element, setting.spec.chunkSize);
     }
 
-    /// @dev Element i belongs to sample i / items of the batch.
+    /// @dev Parameters: the field, the number of fields, elements of a row, and elements from the start of a row to that of the next. So
+    ///      rows may stand one behind the other, overlap, or leave gaps. Element i belongs to sample i / items of the batch.
+    ///      INVARIANT: factors are below 2^64, and a field has at most 2^40 elements, so nothing overflows, here or in its tree.
     function data(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
         private
         pure
         returns (uint64)
     {
-        requireOpenings(openings, 1);
-        uint256 items = descriptor.natural(2);
-        openRow(setting, descriptor, element / items, openings[0]);
-        uint256 width = Descriptors.width(descriptor.dtype);
-        return Openings.decode(openings[0].data, descriptor.natural(0) + (element % items) * width, width);
+        requireOpenings(openings, 2);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        uint64 fields = uint64(descriptor.natural(1));
+        uint256 width = Descriptors.storedWidth(descriptor);
+        Bytes memory field = Bytes(0, fieldElements(setting, descriptor) * width, 1);
+        Openings.requireLeaf(openings[0], 0, descriptor.natural(0), 32, setting.spec.dataRoot, fields);
+        field.root = bytes32(openings[0].data);
+        uint256 start = placeInField(setting, descriptor, element) * width;
+        return widened(Openings.numberIn(openings[1], field, start, width, setting.spec.chunkSize), descriptor.code);
     }
 
-    /// @dev Bytes of a row. INVARIANT: the field lies inside of it, and has items.
-    function rowLength(Descriptor memory descriptor) private pure returns (uint256 length) {
-        length = descriptor.natural(1);
+    /// @dev Elements of a field of data. INVARIANT: a row has at least one.
+    function fieldElements(Setting calldata setting, Descriptor memory descriptor) private pure returns (uint256 elements) {
         uint256 items = descriptor.natural(2);
-        if (items == 0) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
-        uint256 end = descriptor.natural(0) + items * Descriptors.width(descriptor.dtype);
-        if (end > length) revert Descriptors.MalformedDescriptor(Fault.RANGE);
+        if (items == 0 || setting.spec.dataRows == 0) revert Descriptors.MalformedDescriptor(Fault.EMPTY);
+        elements = (uint256(setting.spec.dataRows) - 1) * descriptor.natural(3) + items;
+        if (elements > Descriptors.MAX_SIZE) revert Descriptors.MalformedDescriptor(Fault.RANGE);
     }
 
-    function openRow(Setting calldata setting, Descriptor memory descriptor, uint256 sample, ChunkOpening calldata opening)
-        private
-        pure
-    {
-        uint256 row = rowOf(setting, sample);
-        Openings.requireLeaf(opening, 0, row, descriptor.natural(1), setting.spec.dataRoot, setting.spec.dataRows);
+    function placeInField(Setting calldata setting, Descriptor memory descriptor, uint256 element) private pure returns (uint256) {
+        uint256 items = descriptor.natural(2);
+        return rowOf(setting, element / items) * descriptor.natural(3) + element % items;
+    }
+
+    /// @dev The int64 of a stored integer: `Descriptors.storedWidth` says which codes have a sign.
+    function widened(uint64 bits, uint8 code) private pure returns (uint64) {
+        // forge-lint: disable-start(unsafe-typecast)
+        if (code == 2) return uint64(int64(int8(uint8(bits))));
+        if (code == 3) return uint64(int64(int16(uint16(bits))));
+        if (code == 5) return uint64(int64(int32(uint32(bits))));
+        // forge-lint: disable-end(unsafe-typecast)
+        return bits;
     }
 
     function rowOf(Setting calldata setting, uint256 sample) private pure returns (uint256) {

@@ -24,6 +24,14 @@ struct Tensor {
     uint256 input;
 }
 
+/// @notice The bytes of a tensor with opened chunks, of elements of any width.
+struct Bytes {
+    bytes32 root;
+    uint256 size;
+    /// Number under which its chunks are opened.
+    uint256 input;
+}
+
 /// @notice The chunk that was last read of a tensor: neighbouring terms read neighbouring elements.
 struct Window {
     /// Elements `start` to `end` - 1 stand in it.
@@ -76,7 +84,8 @@ library Openings {
             if (i > 0 && key <= index.keys[i - 1]) revert OpeningsNotSorted(i);
             index.keys[i] = key;
             if (opening.input >= tensors.length) revert NoSuchInput(opening.input);
-            checkOne(opening, tensors[opening.input], chunkSize);
+            Tensor memory tensor = tensors[opening.input];
+            checkOne(opening, tensor.root, tensor.elements * Descriptors.width(tensor.dtype), chunkSize);
         }
     }
 
@@ -123,9 +132,8 @@ library Openings {
 
     /// @notice The bits of the element of `size` bytes at a byte of a chunk, which is little-endian. Reverts beyond its end.
     function decode(bytes calldata data, uint256 start, uint256 size) internal pure returns (uint64 bits) {
-        if (size == 1) return uint8(data[start]);
-        if (size == 4) return uint64(reverse(uint32(bytes4(data[start:start + 4]))) >> 32);
-        return uint64(reverse(uint64(bytes8(data[start:start + 8]))));
+        // Fewer than eight bytes stand before zeros, and behind them when they are turned round.
+        return uint64(reverse(uint64(bytes8(data[start:start + size]))));
     }
 
     /// @notice One element of a tensor, from the one chunk that holds it.
@@ -134,12 +142,23 @@ library Openings {
         pure
         returns (uint64)
     {
+        uint256 width = Descriptors.width(tensor.dtype);
+        Bytes memory whole = Bytes(tensor.root, tensor.elements * width, tensor.input);
+        return numberIn(opening, whole, position * width, width, chunkSize);
+    }
+
+    /// @notice The number of `width` bytes (1, 2, 4 or 8) at a byte of a tensor, which is a multiple of its width, from the one chunk that
+    ///         holds it.
+    function numberIn(ChunkOpening calldata opening, Bytes memory whole, uint256 start, uint256 width, uint32 chunkSize)
+        internal
+        pure
+        returns (uint64)
+    {
         requireChunkSize(chunkSize);
-        uint256 start = position * Descriptors.width(tensor.dtype);
         uint256 chunk = start / chunkSize;
-        if (opening.input != tensor.input || opening.chunk != chunk) revert ChunkNotOpened(tensor.input, chunk);
-        checkOne(opening, tensor, chunkSize);
-        return decode(opening.data, start % chunkSize, Descriptors.width(tensor.dtype));
+        if (opening.input != whole.input || opening.chunk != chunk) revert ChunkNotOpened(whole.input, chunk);
+        checkOne(opening, whole.root, whole.size, chunkSize);
+        return decode(opening.data, start % chunkSize, width);
     }
 
     /// @notice Reverts unless the opening is leaf `leaf` of `count`, of `length` bytes, under a root.
@@ -164,13 +183,12 @@ library Openings {
         }
     }
 
-    function checkOne(ChunkOpening calldata opening, Tensor memory tensor, uint256 chunkSize) private pure {
-        uint256 size = tensor.elements * Descriptors.width(tensor.dtype);
+    function checkOne(ChunkOpening calldata opening, bytes32 root, uint256 size, uint256 chunkSize) private pure {
         uint64 count = chunkCount(size, chunkSize);
         // The tree's own check of the index, before it is multiplied.
         if (opening.chunk >= count) revert Merkle.LeafIndexOutOfRange(opening.chunk, count);
         uint256 left = size - opening.chunk * chunkSize;
-        prove(opening, left < chunkSize ? left : chunkSize, tensor.root, count);
+        prove(opening, left < chunkSize ? left : chunkSize, root, count);
     }
 
     function prove(ChunkOpening calldata opening, uint256 length, bytes32 root, uint64 count) private pure {

@@ -118,7 +118,7 @@ contract HostileDescriptorTest is AdjudicationTest {
     }
 
     function test_everyFamily_refusesCodesThatItHasNot() public {
-        uint8[16] memory last = [0, 0, 0, 0, 0, 0, 1, 0, 30, 7, 0, 0, 1, 0, 0, 0];
+        uint8[16] memory last = [0, 5, 0, 0, 0, 0, 1, 0, 30, 7, 0, 0, 1, 0, 0, 0];
         for (uint8 family = 0; family < 16; ++family) {
             Descriptor memory d = family < 10 ? good() : sum();
             (d.family, d.code) = (Family(family), last[family] + 1);
@@ -200,7 +200,7 @@ contract HostileDescriptorTest is AdjudicationTest {
 
     function test_everyFamily_refusesAnotherNumberOfParameters() public {
         Descriptor memory d;
-        uint8[6] memory expected = [1, 3, 2, 0, 2, 1];
+        uint8[6] memory expected = [1, 4, 2, 0, 2, 1];
         for (uint8 family = 0; family < 6; ++family) {
             if (Family(family) == Family.CONSTANT) continue;
             (d.family, d.dtype) = (Family(family), Family(family) == Family.IOTA ? DType.I64 : DType.F32);
@@ -230,12 +230,13 @@ contract HostileDescriptorTest is AdjudicationTest {
         (d.family, d.dtype, d.parameters) = (Family.STATE, DType.F32, new int64[](1));
         d.parameters[0] = -1;
         unanswered(d, 2, Fault.NEGATIVE);
-        (d.family, d.parameters) = (Family.DATA, numbers(0, 8, 0));
-        unanswered(d, 1, Fault.EMPTY);
-        d.parameters = numbers(0, 7, 2);
-        unanswered(d, 1, Fault.RANGE);
-        d.parameters = numbers(type(int64).max, type(int64).max, type(int64).max);
-        unanswered(d, 1, Fault.RANGE);
+        (d.family, d.parameters) = (Family.DATA, numbers(0, 1, 0, 1));
+        unanswered(d, 2, Fault.EMPTY);
+        d.parameters = numbers(0, 1, -1, 1);
+        unanswered(d, 2, Fault.NEGATIVE);
+        int64 most = type(int64).max;
+        d.parameters = numbers(most, most, most, most);
+        unanswered(d, 2, Fault.RANGE);
         (d.family, d.parameters) = (Family.SCHEDULE, new int64[](2));
         unanswered(d, 1, Fault.RANGE);
         (d.parameters[0], d.parameters[1]) = (3, 3);

@@ -135,6 +135,11 @@ abstract contract AdjudicationTest is Test {
         (all[0], all[1], all[2]) = (a, b, c);
     }
 
+    function numbers(int64 a, int64 b, int64 c, int64 d) internal pure returns (int64[] memory all) {
+        all = new int64[](4);
+        (all[0], all[1], all[2], all[3]) = (a, b, c, d);
+    }
+
     /// @notice Element i of a vector of `count` at index i.
     function straight(uint64 value, DType dtype, uint64 count) internal pure returns (Input memory) {
         return Input(value, dtype, sizes(count), numbers(0, 1, 1));
@@ -192,6 +197,10 @@ abstract contract AdjudicationTest is Test {
     function withBits(uint8 roundingBits) internal pure returns (Setting memory made) {
         made = setting();
         made.spec.roundingBits = roundingBits;
+    }
+
+    function ask(Descriptor memory d, bytes32[] memory operands, uint64 element) internal pure returns (Question memory) {
+        return Question(abi.encode(d), operands, element);
     }
 
     function compute(Descriptor memory descriptor, bytes[] memory operands, uint64 element)

@@ -14,12 +14,9 @@ from roundlog.adjudication.reader import index_of, read
 from roundlog.adjudication.scalars import SCALARS
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.descriptors.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar
-from roundlog.program import DType
+from roundlog.program import DType, Stored
 from roundlog.randomness import philox_word, row_of_position
 from roundlog.spec import TrainingSpec
-
-MAX_ROW = 1 << 16
-"""Bytes of a row of data that fit a transaction; a longer one is the referee's."""
 
 
 class NoAnswer(enum.Enum):
@@ -29,8 +26,7 @@ class NoAnswer(enum.Enum):
     """No run has a value here (an index out of range; NaN or an infinity as the loss or in the next state): whoever
     claims one is wrong."""
     UNDECIDED = "undecided"
-    """The fixed-point interval of a function does not decide the rounding, or a row does not fit a transaction: the
-    referee does."""
+    """The fixed-point interval of a function does not decide the rounding: the referee does."""
 
 
 Answer = int | NoAnswer
@@ -48,8 +44,8 @@ class Tree(enum.IntEnum):
     """The output of an earlier operator; `tensor` is its number."""
     STATE = 1
     """The state before the step; `tensor` is the slot."""
-    ROW = 2
-    """The data set; `tensor` is the row, which is opened whole (index 0)."""
+    FIELD = 2
+    """The data set; `tensor` is the field."""
     SCHEDULE = 3
     """The schedule table f32[steps, columns]; `tensor` is 0."""
     CONSTANT = 4
@@ -172,13 +168,7 @@ def _load(d: Descriptor, element: int, step: DisputedStep, chunks: Chunks) -> An
     if d.family == Family.STATE:
         return _at(chunks, Tree.STATE, p[0], element, d.dtype)
     if d.family == Family.DATA:
-        offset, row_bytes, items = p
-        if row_bytes > MAX_ROW:
-            return NoAnswer.UNDECIDED
-        sample, item = divmod(element, items)
-        row = row_of_position(step.seed, step.step * step.batch_size + sample, step.data_rows)
-        start_byte = offset + item * d.dtype.itemsize
-        return decode(d.dtype, chunks.payload(Chunk(Tree.ROW, row, 0))[start_byte : start_byte + d.dtype.itemsize])
+        return _item_of_field(d, place_in_field(d, element, step), chunks)
     if d.family == Family.SCHEDULE:
         column, columns = p
         return _at(chunks, Tree.SCHEDULE, 0, step.step * columns + column, d.dtype)
@@ -190,6 +180,22 @@ def _load(d: Descriptor, element: int, step: DisputedStep, chunks: Chunks) -> An
         return p[0] + element * p[1]
     assert d.family == Family.UNIFORM
     return uniform_bits(philox_word(step.seed, step.step, p[0], element))
+
+
+def place_in_field(d: Descriptor, element: int, step: DisputedStep) -> int:
+    """The number of the stored element that an element of a DATA operator is read from, in its field."""
+    _, _, items, stride = d.parameters
+    sample, item = divmod(element, items)
+    row = row_of_position(step.seed, step.step * step.batch_size + sample, step.data_rows)
+    return row * stride + item
+
+
+def _item_of_field(d: Descriptor, place: int, chunks: Chunks) -> int:
+    stored = Stored(d.code)
+    width = stored.width(d.dtype)
+    index, offset = divmod(place * width, CHUNK_SIZE)
+    data = chunks.payload(Chunk(Tree.FIELD, d.parameters[0], index))[offset : offset + width]
+    return decode(d.dtype, data) if stored is Stored.AS_READ else int.from_bytes(data, "little", signed=stored.signed)
 
 
 def uniform_bits(word: int) -> int:

@@ -22,7 +22,6 @@ from roundlog.adjudication.partial import RunningResult, start
 from roundlog.commitments import (
     CHUNK_SIZE,
     MerkleTree,
-    data_tree,
     state_tree,
     tensor_bytes,
     tensor_root,
@@ -30,6 +29,7 @@ from roundlog.commitments import (
     verify,
 )
 from roundlog.commitments.tensors import Tensor
+from roundlog.data import Field, data_tree, summarised
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor
 from roundlog.descriptors.rules_elementwise import literal_array
 from roundlog.program import DType, Program
@@ -62,11 +62,11 @@ class Material:
     """Tensors that the openings of one operator are cut from. Implements `Chunks`.
 
     values: outputs by value number, at least the operator's inputs. states: state before the step, in program order.
-    dataset: fields [rows, ...] in program order. schedule: f32[steps, columns]. literals: of a CONSTANT operator."""
+    dataset: fields in program order. schedule: f32[steps, columns]. literals: of a CONSTANT operator."""
 
     values: Mapping[int, torch.Tensor]
     states: Sequence[torch.Tensor]
-    dataset: Sequence[torch.Tensor]
+    dataset: Sequence[Field]
     schedule: torch.Tensor
     literals: tuple[DType, tuple[int, ...]] | None = None
     _bytes: dict[tuple[Tree, int], memoryview] = field(default_factory=dict, init=False)
@@ -79,7 +79,7 @@ class Material:
         *,
         values: Mapping[int, torch.Tensor],
         states: Sequence[torch.Tensor],
-        dataset: Sequence[torch.Tensor],
+        dataset: Sequence[Field],
         schedule: torch.Tensor,
     ) -> Material:
         """The material for operator q of a program."""
@@ -90,23 +90,25 @@ class Material:
 
     def payload(self, chunk: Chunk) -> bytes:
         """Raises KeyError for a value that is not at hand, IndexError for a chunk that there is not."""
-        if chunk.tree == Tree.ROW:
-            row = [tensor_bytes(part[chunk.tensor]) for part in self.dataset]
-            return b"".join(row)
-        data = self.whole(chunk.tree, chunk.tensor)
         first = chunk.index * CHUNK_SIZE
+        if chunk.tree == Tree.FIELD:
+            part = self.dataset[chunk.tensor]
+            if not first < max(part.nbytes, 1):
+                raise IndexError(f"a field of {part.nbytes} bytes has no chunk {chunk.index}")
+            return bytes(part.read(first, min(CHUNK_SIZE, part.nbytes - first)))
+        data = self.whole(chunk.tree, chunk.tensor)
         if not first < max(len(data), 1):
             raise IndexError(f"a tensor of {len(data)} bytes has no chunk {chunk.index}")
         return bytes(data[first : first + CHUNK_SIZE])
 
     def whole(self, tree: Tree, tensor: int) -> memoryview:
-        """All bytes of a tensor (of any tree but ROW). Raises KeyError for a value that is not at hand."""
+        """All bytes of a tensor (of any tree but FIELD). Raises KeyError for a value that is not at hand."""
         if (tree, tensor) not in self._bytes:
             self._bytes[tree, tensor] = tensor_bytes(self.tensor(Chunk(tree, tensor, 0)))
         return self._bytes[tree, tensor]
 
     def tensor(self, chunk: Chunk) -> Tensor:
-        """The tensor that a chunk (of any tree but ROW) belongs to."""
+        """The tensor that a chunk (of any tree but FIELD) belongs to."""
         if chunk.tree == Tree.VALUE:
             return self.values[chunk.tensor]
         if chunk.tree == Tree.STATE:
@@ -166,41 +168,45 @@ def partial_tree(results: Sequence[RunningResult]) -> MerkleTree:
 
 @dataclass(frozen=True, slots=True)
 class OperandOpening:
-    """A chunk with its way up: siblings to its tensor root (a ROW: to the data root), and from a STATE's tensor root to
-    the state root. That an operand's tensor root is in the trace is proven once for the operand, not for its chunks."""
+    """A chunk with its way up: siblings to its tensor root, and from that of a STATE or a FIELD to the state root or
+    the data root. That an operand's tensor root is in the trace is proven once for the operand, not for its chunks."""
 
     chunk: Chunk
     payload: bytes
     siblings: list[bytes]
     tensor_root: bytes
-    state_siblings: list[bytes]
+    above: list[bytes]
 
-    def holds(self, *, root: bytes, leaves: int, states: int = 0) -> bool:
-        """Whether it leads to `root` by a tree of `leaves` chunks (a ROW: rows); a STATE to the state root over
-        `states` slots."""
-        place = self.chunk.tensor if self.chunk.tree == Tree.ROW else self.chunk.index
-        if not verify(self.tensor_root, self.payload, place, leaves, self.siblings):
+    def holds(self, *, root: bytes, leaves: int, tensors: int = 0) -> bool:
+        """Whether it leads to `root` by a tree of `leaves` chunks; a STATE or a FIELD to the root over `tensors` slots
+        or fields."""
+        if not verify(self.tensor_root, self.payload, self.chunk.index, leaves, self.siblings):
             return False
-        if self.chunk.tree == Tree.STATE:
-            return verify(root, self.tensor_root, self.chunk.tensor, states, self.state_siblings)
-        return self.tensor_root == root and not self.state_siblings
+        if self.chunk.tree in (Tree.STATE, Tree.FIELD):
+            return verify(root, self.tensor_root, self.chunk.tensor, tensors, self.above)
+        return self.tensor_root == root and not self.above
 
 
 def prove(chunks: Sequence[Chunk], material: Material) -> list[OperandOpening]:
-    """Openings with proofs. Every tensor is hashed once."""
+    """Openings with proofs. Every tensor is hashed once; of a field, the block that a chunk lies in."""
     trees: dict[tuple[Tree, int], MerkleTree] = {}
     states: MerkleTree | None = None
     result = []
     for chunk in chunks:
-        row = chunk.tree == Tree.ROW
-        key = (chunk.tree, 0 if row else chunk.tensor)
+        if chunk.tree == Tree.FIELD:
+            part = material.dataset[chunk.tensor]
+            tree_of_field = summarised(part).tree
+            siblings = tree_of_field.proof(chunk.index, part.read)
+            up = data_tree(material.dataset).proof(chunk.tensor)
+            result.append(OperandOpening(chunk, material.payload(chunk), siblings, tree_of_field.root, up))
+            continue
+        key = (chunk.tree, chunk.tensor)
         if key not in trees:
-            trees[key] = data_tree(list(material.dataset)) if row else tensor_tree(material.tensor(chunk))
+            trees[key] = tensor_tree(material.tensor(chunk))
         tree = trees[key]
         above: list[bytes] = []
         if chunk.tree == Tree.STATE:
             states = states or state_tree(material.states)
             above = states.proof(chunk.tensor)
-        siblings = tree.proof(chunk.tensor if row else chunk.index)
-        result.append(OperandOpening(chunk, material.payload(chunk), siblings, tree.root, above))
+        result.append(OperandOpening(chunk, material.payload(chunk), tree.proof(chunk.index), tree.root, above))
     return result

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from roundlog.adjudication.adjudicate import MAX_ROW
 from roundlog.commitments import CHUNK_SIZE, depth_of
 from roundlog.descriptors.describe import describe
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Family
 from roundlog.descriptors.encoding import encode_descriptor
 from roundlog.descriptors.segments import chunks_read, leaves
-from roundlog.program import Program
+from roundlog.program import Program, Stored
 from roundlog.spec import TrainingSpec
 
 _WORD = 32
@@ -16,12 +15,6 @@ _OPENING_WORDS = 8
 """Bytes of an opening beside its data and its siblings: its numbers, and the lengths of its lists."""
 _FIXED_BYTES = 2 * CHUNK_SIZE
 """The trainer's chunk, and the numbers around it."""
-
-
-def row_bytes(program: Program) -> int:
-    """Bytes of one row of the data set, all fields of it: what a proof of a loaded number opens. Above MAX_ROW bytes
-    the contract cannot tell what was loaded, and asks the referee."""
-    return sum(kind.nbytes for kind in program.data.values()) // program.batch_size
 
 
 def largest_proof(program: Program, spec: TrainingSpec) -> tuple[int, int]:
@@ -39,7 +32,9 @@ def _proof(descriptor: Descriptor, spec: TrainingSpec) -> int:
 def _openings(descriptor: Descriptor, spec: TrainingSpec) -> int:
     d = descriptor
     if d.family == Family.DATA:
-        return _opening(d.parameters[1] if d.parameters[1] <= MAX_ROW else 0, spec.data_rows)
+        _, fields, items, stride = d.parameters
+        size = ((spec.data_rows - 1) * stride + items) * Stored(d.code).width(d.dtype)
+        return _opening(CHUNK_SIZE, size // CHUNK_SIZE + 1) + _opening(_WORD, fields)
     if not d.inputs:
         schedule = spec.steps * (d.parameters[1] * 4 if d.family == Family.SCHEDULE else 0)
         chunks = max(d.nbytes, schedule) // CHUNK_SIZE + 1

@@ -21,7 +21,7 @@ from roundlog.capture.task import Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import surroundings, traced
 from roundlog.capture.tracing.trace import TracedStep
-from roundlog.program import DType, Program, ProgramError, TensorType
+from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +137,19 @@ class _Lowering(Context):
             kind = TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
             self.values[node] = self.builder.source_op("state", kind, slot=len(self._slots))
             self._slots.append(name)
-        kinds: list[tuple[str, int, TensorType]] = []
+        kinds: list[tuple[str, TensorType, dict[str, Attribute]]] = []
         for slot in range(len(self.traced.columns)):
-            kinds.append(("schedule", slot, TensorType((), DType.F32)))
-        for slot, field in enumerate(self.task.dataset.values()):
-            shape = (self.task.batch_size, *field.shape[1:])
-            kinds.append(("data", slot, TensorType(shape, storage(field.dtype))))
-        for node, (op, slot, kind) in zip(rest, kinds, strict=True):
-            self.values[node] = self.builder.source_op(op, kind, slot=slot)
+            kinds.append(("schedule", TensorType((), DType.F32), {"slot": slot}))
+        for slot, field in enumerate(self.task.fields().values()):
+            attributes: dict[str, Attribute] = {"slot": slot}
+            if field.kind.stored is not Stored.AS_READ:
+                attributes["stored"] = field.kind.stored.name.lower()
+            if field.kind.stride != field.kind.row.numel:
+                attributes["stride"] = field.kind.stride
+            shape = (self.task.batch_size, *field.kind.row.shape)
+            kinds.append(("data", TensorType(shape, field.kind.row.dtype), attributes))
+        for node, (op, kind, attributes) in zip(rest, kinds, strict=True):
+            self.values[node] = self.builder.source_op(op, kind, **attributes)
 
     def value(self, node: fx.Node) -> Any:
         """Values of the program that a graph node stands for."""

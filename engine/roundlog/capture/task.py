@@ -6,16 +6,24 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.schedule import Factor
+from roundlog.data import DataError, Field, fields_of
+from roundlog.storage import StorageError
 
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+
+Source = torch.Tensor | NDArray[Any] | Field
+"""Field of a data set, as a user gives it."""
 
 STORED = (torch.float32, torch.int64, torch.bool)
 """Dtypes of states and data in a program."""
@@ -34,7 +42,9 @@ class Task:
     optimizer: one of `torch.optim` (all but LBFGS and SparseAdam) over the model's parameters, freshly made, with any
         number of parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
     dataset: field name -> tensor [rows, ...], float32, bool or integers of any size, which the job holds as int64; all
-        fields have the same number of rows.
+        fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows` and
+        `roundlog.safetensors_fields` give: of these, nothing is copied but the rows of a batch, in which
+        integers are int64.
     schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of
         `torch.optim.lr_scheduler` over the optimizer, freshly made, which takes a step after each of the optimizer's.
     micro_batches: gradient accumulation. A batch is cut into so many equal parts, in order; the loss of each, divided
@@ -46,7 +56,7 @@ class Task:
     model: nn.Module
     loss: Loss
     optimizer: torch.optim.Optimizer
-    dataset: Mapping[str, torch.Tensor]
+    dataset: Mapping[str, Source]
     batch_size: int
     steps: int
     interval: int
@@ -58,6 +68,24 @@ class Task:
     @property
     def rows(self) -> int:
         return int(next(iter(self.dataset.values())).shape[0])
+
+    def fields(self) -> dict[str, Field]:
+        """The dataset as a job has it, in its order: a tensor of small integers as int64, nothing else copied. Raises
+        CaptureError for what cannot be a field."""
+        try:
+            return fields_of(
+                {name: widened(x) if isinstance(x, torch.Tensor) else x for name, x in self.dataset.items()}
+            )
+        except (DataError, StorageError) as error:
+            raise CaptureError(str(error)) from error
+
+    def batch(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Some rows of the dataset, as `loss` gets them: copies, tensors on the CPU. rows: int64[n]."""
+        fields = self.fields()
+        return {
+            name: x.detach().cpu()[rows] if isinstance(x, torch.Tensor) else fields[name].take(rows)
+            for name, x in self.dataset.items()
+        }
 
     def check(self) -> None:
         """Raises CaptureError, in one sentence, for a task that cannot be trained."""
@@ -125,19 +153,25 @@ class Task:
         for name, field in self.dataset.items():
             if not isinstance(name, str):
                 raise CaptureError(f"the dataset field {name!r} has a name that is no text: give it a str")
-            if not isinstance(field, torch.Tensor):
-                raise CaptureError(f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor")
-            if field.ndim == 0 or field.shape[0] == 0:
+            if not isinstance(field, torch.Tensor | np.ndarray | Field):
+                raise CaptureError(
+                    f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor, a NumPy array or "
+                    "memory map, or one of roundlog.windows and roundlog.safetensors_fields"
+                )
+            if len(field.shape) == 0 or field.shape[0] == 0:
                 raise CaptureError(f"dataset field {name} is empty: give at least one row")
-            if field.dtype not in STORED + _WIDENED:
-                raise CaptureError(f"dataset field {name} is {field.dtype}: convert it to float32, int64 or bool")
-            if field.layout != torch.strided:
-                raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
             if field.shape[0] != self.rows:
                 raise CaptureError(
                     f"dataset field {name} has {field.shape[0]} rows, the first field {self.rows}: "
                     "give all fields the same number of rows"
                 )
+            if not isinstance(field, torch.Tensor):
+                continue
+            if field.dtype not in STORED + _WIDENED:
+                raise CaptureError(f"dataset field {name} is {field.dtype}: convert it to float32, int64 or bool")
+            if field.layout != torch.strided:
+                raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
+        self.fields()
 
 
 _LOSS = 'give a function of both, as lambda model, batch: F.mse_loss(model(batch["x"]), batch["y"])'

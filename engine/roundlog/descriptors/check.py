@@ -18,7 +18,7 @@ from roundlog.descriptors.descriptor import (
     Row,
     Scalar,
 )
-from roundlog.program import DType
+from roundlog.program import DType, Stored
 
 MAX_AXES = 16
 """Iteration and reduction axes together; and view axes of an input."""
@@ -77,6 +77,7 @@ _INPUTS: dict[Family, tuple[tuple[DType, ...], ...]] = {
 """Dtypes of inputs by family, alternatives of them."""
 
 _CODES: dict[Family, int] = {
+    Family.DATA: len(Stored),
     Family.COPY: len(Copy),
     Family.MAP: len(Scalar),
     Family.FUNCTION: len(Function),
@@ -123,7 +124,7 @@ def _check_sizes(sizes: tuple[int, ...], what: str) -> None:
 def _check_inputs(d: Descriptor) -> None:
     found = tuple(item.dtype for item in d.inputs)
     if d.family in LOADS:
-        fits = not found
+        fits = not found and (d.family != Family.DATA or d.code == Stored.AS_READ or d.dtype == _I64)
     elif d.family == Family.COPY:
         fits = bool(found) and all(dtype == d.dtype for dtype in found)
         fits = fits and (d.code != Copy.FINITE or d.dtype == _F32)
@@ -151,8 +152,8 @@ def _check_parameters(d: Descriptor) -> None:
     if d.family == Family.STATE:
         fits = len(p) == 1 and p[0] >= 0
     elif d.family == Family.DATA:
-        # The field's bytes lie inside of the row, and every row has the same number of them.
-        fits = len(p) == 3 and min(p) >= 0 and p[0] + p[2] * d.dtype.itemsize <= p[1] <= MAX_SIZE * 8
+        # The field is one of the data set's, and every row has the same number of elements.
+        fits = len(p) == 4 and 0 <= p[0] < p[1] and 0 <= p[2] <= MAX_SIZE and 0 <= p[3] <= MAX_SIZE
         fits = fits and (d.elements % p[2] == 0 if p[2] else d.elements == 0)
     elif d.family == Family.SCHEDULE:
         fits = len(p) == 2 and 0 <= p[0] < p[1] <= MAX_SIZE and d.elements == 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-from math import prod
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +40,10 @@ def _state(subject: Subject) -> Descriptor:
 
 @rule("data")
 def _data(subject: Subject) -> Descriptor:
-    # A row of the data set is the bytes of that row of every field, in program order.
-    widths = [prod(kind.shape[1:]) * kind.dtype.itemsize for kind in subject.program.data.values()]
-    starts = [0, *accumulate(widths)]
-    elements = prod(subject.type.shape[1:])
-    return load(Family.DATA, subject, starts[subject.integer("slot")], starts[-1], elements)
+    slot, program = subject.integer("slot"), subject.program
+    kind = program.fields[program.data_names[slot]]
+    plain = load(Family.DATA, subject, slot, len(program.data_names), kind.row.numel, kind.stride)
+    return replace(plain, code=int(kind.stored))
 
 
 @rule("schedule")

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from roundlog.data import Field
 from roundlog.execution.lazy_tensors import LazyTensors
 from roundlog.randomness import batch_rows
 from roundlog.spec import TrainingSpec
@@ -25,7 +26,7 @@ class BatchSource(Protocol):
 class LazyBatch(LazyTensors):
     """A batch that takes no memory by itself: each read gathers the rows of one field, all of them or some samples."""
 
-    def __init__(self, fields: Sequence[torch.Tensor], rows: torch.Tensor, device: torch.device) -> None:
+    def __init__(self, fields: Sequence[Field], rows: torch.Tensor, device: torch.device) -> None:
         """fields: the dataset; rows: int64[batch_size]."""
         self._fields, self._rows, self._device = fields, rows, device
 
@@ -33,7 +34,7 @@ class LazyBatch(LazyTensors):
         return len(self._fields)
 
     def tensor(self, slot: int) -> torch.Tensor:
-        return self._fields[slot][self._rows].to(self._device)
+        return self._fields[slot].take(self._rows).to(self._device)
 
     def samples(self, slot: int, positions: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
         """Some samples of a field. positions: int64[n], of the samples in the batch. memory: a flat tensor of the
@@ -41,13 +42,13 @@ class LazyBatch(LazyTensors):
         field, rows = self._fields[slot], self._rows[positions]
         shape = (len(rows), *field.shape[1:])
         out = None if memory is None else memory[: prod(shape)].view(shape)
-        return torch.index_select(field, 0, rows, out=out).to(self._device)
+        return field.take(rows, out).to(self._device)
 
 
 class Batches:
     """Batches that the spec prescribes: rows of the committed dataset in swap-or-not order."""
 
-    def __init__(self, dataset: Mapping[str, torch.Tensor], spec: TrainingSpec) -> None:
+    def __init__(self, dataset: Mapping[str, Field], spec: TrainingSpec) -> None:
         self.dataset = dataset
         self.spec = spec
 

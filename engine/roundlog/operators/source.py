@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from reprlib import repr as quoted
+
 import numpy as np
 import torch
 
@@ -20,7 +22,7 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
-from roundlog.program import DType, ProgramError, TensorType
+from roundlog.program import DType, ProgramError, Stored, TensorType
 from roundlog.randomness import stream_key, uniform
 
 
@@ -42,17 +44,30 @@ class State(Source):
 @register
 class Data(Source):
     """data(slot): that field of the step's batch, [batch_size, ...]; row j is the dataset row that the swap-or-not
-    order gives to position step * batch_size + j."""
+    order gives to position step * batch_size + j. stride (where it is not a row's length): elements from the start of a
+    row to that of the next, in the field; stored (of int64): u8, i8, i16, u16 or i32, as which its elements are
+    stored."""
 
     name = "data"
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         need_inputs(inputs)
-        need_attributes(attributes, slot=int)
+        given = {name: kind for name, kind in (("stride", int), ("stored", str)) if name in attributes}
+        need_attributes(attributes, slot=int, **given)
+        if "stride" in given and not 1 <= integer(attributes, "stride") <= MAX_STRIDE:
+            raise ProgramError(f"has a stride of {attributes['stride']}, expected 1 to 2^40")
+        if "stored" in given and (declared.dtype is not DType.I64 or attributes["stored"] not in _STORED):
+            raise ProgramError(f"is stored as {quoted(attributes['stored'])}, which {declared} is not")
         return declared
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
         return inputs.data[integer(attributes, "slot")]
+
+
+MAX_STRIDE = 1 << 40
+"""Most elements of a field, and so from one row of it to the next."""
+
+_STORED = {stored.name.lower() for stored in Stored} - {"as_read"}
 
 
 @register

@@ -3,12 +3,26 @@
 from roundlog.program.model import (
     Attribute,
     DType,
+    FieldType,
     Node,
     Program,
     ProgramError,
+    Stored,
     TensorType,
     first_store,
 )
 from roundlog.program.text import from_json, to_json
 
-__all__ = ["Attribute", "DType", "Node", "Program", "ProgramError", "TensorType", "first_store", "from_json", "to_json"]
+__all__ = [
+    "Attribute",
+    "DType",
+    "FieldType",
+    "Node",
+    "Program",
+    "ProgramError",
+    "Stored",
+    "TensorType",
+    "first_store",
+    "from_json",
+    "to_json",
+]

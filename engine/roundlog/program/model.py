@@ -70,6 +70,50 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+class Stored(enum.IntEnum):
+    """How the elements of a data field are stored. All but the first are integers that are read as int64. The numbers
+    are part of descriptors."""
+
+    AS_READ = 0
+    U8 = 1
+    I8 = 2
+    I16 = 3
+    U16 = 4
+    I32 = 5
+
+    def width(self, dtype: DType) -> int:
+        """Bytes of a stored element that is read as a dtype."""
+        return dtype.itemsize if self is Stored.AS_READ else _STORED_BYTES[self]
+
+    @property
+    def signed(self) -> bool:
+        """Whether a stored integer has a sign; of AS_READ the dtype says it."""
+        return self in (Stored.I8, Stored.I16, Stored.I32)
+
+
+_STORED_BYTES = {Stored.U8: 1, Stored.I8: 1, Stored.I16: 2, Stored.U16: 2, Stored.I32: 4}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """How the rows of a data field stand in its elements: row i begins with element i * stride. So rows may stand one
+    behind the other, overlap (windows of a stream), or leave gaps.
+
+    row: shape and dtype of one row, as operators see it."""
+
+    row: TensorType
+    stored: Stored
+    stride: int
+
+    def elements(self, rows: int) -> int:
+        """Elements of a field of so many rows, at least one."""
+        return (rows - 1) * self.stride + self.row.numel
+
+    def nbytes(self, rows: int) -> int:
+        """Bytes of a field of so many rows, at least one."""
+        return self.elements(rows) * self.stored.width(self.row.dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operator of the program.
@@ -108,6 +152,12 @@ class Program:
     def data(self) -> dict[str, TensorType]:
         """Type of every data field *of a batch* (leading axis `batch_size`), by name, in program order."""
         return self._slots("data", self.data_names)
+
+    @property
+    def fields(self) -> dict[str, FieldType]:
+        """How every data field is stored, by name, in program order."""
+        nodes = {node.attributes["slot"]: node for node in self.nodes if node.op == "data"}
+        return {name: _field_type(nodes[slot]) for slot, name in enumerate(self.data_names)}
 
     def _slots(self, op: str, names: tuple[str, ...]) -> dict[str, TensorType]:
         types = {node.attributes["slot"]: node.type for node in self.nodes if node.op == op}
@@ -151,6 +201,15 @@ class Program:
             if self.nodes[value].op not in ("store", "loss"):
                 result.setdefault(user, []).append(value)
         return result
+
+
+def _field_type(node: Node) -> FieldType:
+    row = TensorType(node.type.shape[1:], node.type.dtype)
+    stored, stride = node.attributes.get("stored"), node.attributes.get("stride")
+    assert (stored is None or isinstance(stored, str)) and (stride is None or isinstance(stride, int))
+    return FieldType(
+        row, Stored.AS_READ if stored is None else Stored[stored.upper()], row.numel if stride is None else stride
+    )
 
 
 def first_store(program: Program) -> int:

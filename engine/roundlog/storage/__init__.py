@@ -4,13 +4,15 @@ from roundlog.storage.atomic import commit_file, partial_path, replace_file, syn
 from roundlog.storage.errors import StorageError
 from roundlog.storage.records import read_record, write_record
 from roundlog.storage.regular import open_regular, require_regular
-from roundlog.storage.tensors import load_tensors, save_tensors
+from roundlog.storage.tensors import Entry, load_tensors, open_tensors, save_tensors
 
 __all__ = [
+    "Entry",
     "StorageError",
     "commit_file",
     "load_tensors",
     "open_regular",
+    "open_tensors",
     "partial_path",
     "read_record",
     "replace_file",

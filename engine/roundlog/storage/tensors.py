@@ -10,6 +10,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from reprlib import repr as quoted  # a stranger's values are shown shortened and escaped
@@ -61,6 +62,34 @@ def _system_error(error: Exception) -> Exception:
     return OSError(int(found[1]), os.strerror(int(found[1]))) if found else error
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor in a file: the format's name of its dtype, its shape, and its bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def open_tensors(path: Path, expected: Mapping[str, Entry]) -> tuple[BufferedReader, dict[str, int]]:
+    """The file at `path`, open, and the byte at which each of its tensors begins. Nothing of them is read; all else is
+    as in `load_tensors`."""
+    try:
+        file = open_regular(path)
+    except FileNotFoundError as error:
+        raise StorageError(path, "does not exist") from error
+    except OSError as error:
+        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    try:
+        return file, _starts(file, path, expected)
+    except OSError as error:
+        file.close()
+        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    except BaseException:
+        file.close()
+        raise
+
+
 def load_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, torch.Tensor]:
     """The tensors of the file at `path`, on the CPU, in the order of `expected`.
 
@@ -78,16 +107,12 @@ def load_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, to
 
 
 def _read(file: BufferedReader, path: Path, expected: Mapping[str, TensorType]) -> dict[str, torch.Tensor]:
-    header, header_end = _read_header(file, path, expected)
-    starts = _check_header(path, header, expected)
-    data_bytes = sum(kind.nbytes for kind in expected.values())
-    file_bytes = os.fstat(file.fileno()).st_size
-    if file_bytes != header_end + data_bytes:
-        raise StorageError(path, f"has {file_bytes} bytes where its tensors need {header_end + data_bytes}")
+    entries = {name: Entry(_DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes) for name, kind in expected.items()}
+    starts = _starts(file, path, entries)
     tensors = {}
     for name, kind in expected.items():
         raw = torch.empty(kind.nbytes, dtype=torch.uint8)
-        file.seek(header_end + starts[name])
+        file.seek(starts[name])
         if file.readinto(raw.numpy().data) != kind.nbytes:
             raise StorageError(path, f"ended while tensor {name!r} was read")
         if kind.dtype is DType.BOOL and raw.numel() and int(raw.max()) > 1:
@@ -96,7 +121,18 @@ def _read(file: BufferedReader, path: Path, expected: Mapping[str, TensorType]) 
     return tensors
 
 
-def _read_header(file: BufferedReader, path: Path, expected: Mapping[str, TensorType]) -> tuple[dict[str, Any], int]:
+def _starts(file: BufferedReader, path: Path, expected: Mapping[str, Entry]) -> dict[str, int]:
+    """The byte of the file at which every expected tensor begins."""
+    header, header_end = _read_header(file, path, expected)
+    starts = _check_header(path, header, expected)
+    data_bytes = sum(entry.nbytes for entry in expected.values())
+    file_bytes = os.fstat(file.fileno()).st_size
+    if file_bytes != header_end + data_bytes:
+        raise StorageError(path, f"has {file_bytes} bytes where its tensors need {header_end + data_bytes}")
+    return {name: header_end + start for name, start in starts.items()}
+
+
+def _read_header(file: BufferedReader, path: Path, expected: Mapping[str, Entry]) -> tuple[dict[str, Any], int]:
     prefix = file.read(_LENGTH.size)
     if len(prefix) < _LENGTH.size:
         raise StorageError(path, "is shorter than the 8 bytes that a safetensors file starts with")
@@ -118,7 +154,7 @@ def _read_header(file: BufferedReader, path: Path, expected: Mapping[str, Tensor
     return header, _LENGTH.size + length
 
 
-def _header_limit(expected: Mapping[str, TensorType]) -> int:
+def _header_limit(expected: Mapping[str, Entry]) -> int:
     # JSON writes a character of a name in at most 12 bytes (a surrogate pair of \uXXXX) and a number in at most 20.
     return 64 + sum(128 + 12 * len(name) + 22 * len(kind.shape) for name, kind in expected.items())
 
@@ -130,7 +166,7 @@ def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return header
 
 
-def _check_header(path: Path, header: dict[str, Any], expected: Mapping[str, TensorType]) -> dict[str, int]:
+def _check_header(path: Path, header: dict[str, Any], expected: Mapping[str, Entry]) -> dict[str, int]:
     """The offset of every expected tensor in the data."""
     if unknown := sorted(header.keys() - expected.keys()):
         raise StorageError(path, f"has an unexpected tensor {unknown[0][:80]!r}")
@@ -141,7 +177,7 @@ def _check_header(path: Path, header: dict[str, Any], expected: Mapping[str, Ten
         entry = header[name]
         if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
             raise StorageError(path, f"describes tensor {name!r} by other keys than dtype, shape and data_offsets")
-        if entry["dtype"] != _DTYPE_NAMES[kind.dtype]:
+        if entry["dtype"] != kind.dtype:
             raise StorageError(path, f"tensor {name!r} has dtype {quoted(entry['dtype'])}, not {kind.dtype}")
         if not _is_integers(entry["shape"]) or tuple(entry["shape"]) != kind.shape:
             raise StorageError(path, f"tensor {name!r} has shape {quoted(entry['shape'])}, not {list(kind.shape)}")

@@ -11,8 +11,8 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS
 from roundlog.capture import Task, capture
-from roundlog.capture.task import widened
-from roundlog.commitments import CommitmentError, data_root, state_root, tensor_root
+from roundlog.commitments import CommitmentError, state_root, tensor_root
+from roundlog.data import HELD_BYTES, Field, data_tree, read_fields, summarised, write_fields
 from roundlog.descriptors import program_root
 from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.operators import Inexact, check, check_narrow, operator
@@ -59,8 +59,8 @@ class Job:
     """State before step 0, by name, in program order."""
     schedule: torch.Tensor
     """f32[steps, columns]."""
-    dataset: dict[str, torch.Tensor]
-    """Field name -> [rows, ...], in program order."""
+    dataset: dict[str, Field]
+    """Fields by name, in program order; in memory, or in a file if they are large (`roundlog.data.HELD_BYTES`)."""
 
     @staticmethod
     def from_task(
@@ -79,7 +79,7 @@ class Job:
         check_rounding(policy, bits)
         captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
-        dataset = {name: widened(field.detach()).cpu().contiguous() for name, field in task.dataset.items()}
+        dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
         report(confirm_same(task, captured))
         spec = TrainingSpec(
@@ -89,7 +89,7 @@ class Job:
             operator_count=len(captured.program.nodes),
             initial_state_root=state_root(captured.states.values()),
             state_count=len(captured.states),
-            data_root=data_root(list(dataset.values())),
+            data_root=data_tree(dataset.values()).root,
             data_rows=task.rows,
             batch_size=task.batch_size,
             schedule_root=tensor_root(captured.schedule),
@@ -113,7 +113,7 @@ class Job:
             file.write(to_json(self.program))
         save_tensors(directory / INITIAL, self.initial)
         save_tensors(directory / SCHEDULE, {"schedule": self.schedule})
-        save_tensors(directory / DATA, self.dataset)
+        write_fields(directory / DATA, self.dataset)
         with replace_file(directory / SPEC) as file:
             file.write(self.spec.to_json().encode())
 
@@ -153,9 +153,6 @@ def _read_program(directory: Path) -> tuple[Program, TrainingSpec]:
 
 def _read(directory: Path, limits: JobLimits) -> Job:
     program, spec = _read_program(directory)
-    dataset_types = {
-        name: TensorType((spec.data_rows, *kind.shape[1:]), kind.dtype) for name, kind in program.data.items()
-    }
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
     need = run_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
     if need > limits.memory_bytes:
@@ -165,13 +162,13 @@ def _read(directory: Path, limits: JobLimits) -> Job:
         )
     initial = load_tensors(directory / INITIAL, program.states)
     schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
-    dataset = load_tensors(directory / DATA, dataset_types)
+    dataset = read_fields(directory / DATA, program.fields, spec.data_rows)
     # This comes first, because a NaN with other bits has no root.
     _require_numbers(program, initial, schedule, dataset)
     for what, root, committed in (
         ("initial state", state_root(initial.values()), spec.initial_state_root),
         ("schedule", tensor_root(schedule), spec.schedule_root),
-        ("dataset", data_root(list(dataset.values())), spec.data_root),
+        ("dataset", data_tree(dataset.values()).root, spec.data_root),
     ):
         if root != committed:
             raise JobError(f"the {what} in {directory} is not the one that its spec commits to")
@@ -179,7 +176,7 @@ def _read(directory: Path, limits: JobLimits) -> Job:
 
 
 def _require_numbers(
-    program: Program, initial: dict[str, torch.Tensor], schedule: torch.Tensor, dataset: dict[str, torch.Tensor]
+    program: Program, initial: dict[str, torch.Tensor], schedule: torch.Tensor, dataset: dict[str, Field]
 ) -> None:
     """Raises JobError for NaN anywhere, and for an infinity in the schedule or in a state slot that the step changes. A
     slot that keeps its value, such as a causal mask, may hold infinities."""
@@ -198,14 +195,16 @@ def _require_numbers(
             "schedule has a number that is not finite: no run can follow such a job, give finite learning rates"
         )
     for name, field in dataset.items():
-        if field.is_floating_point() and bool(field.isnan().any()):
+        if summarised(field).has_nan:
             raise UnfitJobError(f"the data field {name} has a NaN: leave such rows out, or put a number in its place")
 
 
 def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
     """Peak memory of a run in bytes, for state, data and one step: an upper bound. Raises as `step_bytes`."""
     state = sum(kind.nbytes for kind in program.states.values())
-    rows = sum(kind.nbytes for kind in program.data.values()) // program.batch_size * spec.data_rows
+    data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
+    # What is not held is read 16 MiB at a time, and known by 32 bytes a block.
+    rows = data if data <= HELD_BYTES else HELD_BYTES // 4 + data // (1 << 14)
     schedule = 4 * spec.steps * len(program.schedule_names)
     return 3 * state + rows + schedule + step_bytes(program, spec, micro_batches)
 

@@ -314,8 +314,7 @@ def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> _Values:
 
 
 def _batch(task: Task, step: int) -> _Values:
-    rows = torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows))
-    return {name: field.detach().cpu()[rows] for name, field in task.dataset.items()}
+    return task.batch(torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows)))
 
 
 def _moved(states: Mapping[str, torch.Tensor]) -> _Values:

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from roundlog.arithmetic import until_undisturbed
+from roundlog.data import held
 from roundlog.execution import Executor, IndexRangeError, NonFiniteError
 from roundlog.execution.batches import LazyBatch
 from roundlog.operators import StepInputs
@@ -67,7 +68,7 @@ class Validation:
         if self.rows == 0:
             raise ValidationError(f"the validation set has less than one batch of {job.spec.batch_size} rows: add some")
         self._job = job
-        self._fields = [rows[name] for name in job.program.data_names]
+        self._fields = [held(rows[name]) for name in job.program.data_names]
         self._every = every
         self._on_loss = on_loss
         self._executor = Executor(program_up_to_loss(job.program), job.spec.rounding_bits)

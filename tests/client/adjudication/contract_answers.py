@@ -21,12 +21,12 @@ STEPS = 9
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Everything that an operator may read, as bytes. Implements `Chunks`. values: outputs by value number; rows: of
-    the data set, all of one length; schedule: f32[STEPS, columns]; constant: the operator's own literals."""
+    """Everything that an operator may read, as bytes. Implements `Chunks`. values: outputs by value number; fields: of
+    the data set; schedule: f32[STEPS, columns]; constant: the operator's own literals."""
 
     values: Mapping[int, bytes] = field(default_factory=dict)
     states: Sequence[bytes] = (b"",)
-    rows: Sequence[bytes] = (b"",)
+    fields: Sequence[bytes] = (b"",)
     schedule: bytes = b""
     constant: bytes = b""
 
@@ -35,11 +35,11 @@ class Memory:
             return self.values[chunk.tensor]
         if chunk.tree == Tree.STATE:
             return self.states[chunk.tensor]
+        if chunk.tree == Tree.FIELD:
+            return self.fields[chunk.tensor]
         return self.schedule if chunk.tree == Tree.SCHEDULE else self.constant
 
     def payload(self, chunk: Chunk) -> bytes:
-        if chunk.tree == Tree.ROW:
-            return self.rows[chunk.tensor]
         return chunks_of(self.data(chunk))[chunk.index]
 
     def openings(self, descriptor: Descriptor, chunks: Sequence[Chunk]) -> list[tuple[int, int, bytes, list[bytes]]]:
@@ -47,14 +47,11 @@ class Memory:
         values = [item.value for item in descriptor.inputs]
         arguments = []
         for chunk in chunks:
-            if chunk.tree == Tree.ROW:
-                arguments.append((0, chunk.tensor, self.payload(chunk), MerkleTree(self.rows).proof(chunk.tensor)))
-                continue
             place = 0
             if chunk.tree == Tree.VALUE:
                 place = values.index(chunk.tensor)
-            elif chunk.tree == Tree.STATE:
-                roots = [tree_of(state).root for state in self.states]
+            elif chunk.tree in (Tree.STATE, Tree.FIELD):
+                roots = [tree_of(one).root for one in (self.states if chunk.tree == Tree.STATE else self.fields)]
                 arguments.append((0, chunk.tensor, roots[chunk.tensor], MerkleTree(roots).proof(chunk.tensor)))
                 place = 1
             proof = tree_of(self.data(chunk)).proof(chunk.index)
@@ -73,9 +70,10 @@ def tree_of(data: bytes) -> MerkleTree:
 def setting(memory: Memory, step: DisputedStep) -> tuple[Any, ...]:
     """The struct Setting."""
     roots = [tree_of(state).root for state in memory.states]
+    data_root = MerkleTree([tree_of(one).root for one in memory.fields]).root
     spec = (
         *(STEPS, 1, b"p" * 32, 1, b"i" * 32, len(memory.states)),
-        *(MerkleTree(memory.rows).root, step.data_rows, step.batch_size, tree_of(memory.schedule).root, step.seed),
+        *(data_root, step.data_rows, step.batch_size, tree_of(memory.schedule).root, step.seed),
         *(CHUNK_SIZE, 0, step.rounding_bits, 4, 1, "0x" + "11" * 20, "0x" + "22" * 20),
     )
     return spec, step.step, MerkleTree(roots).root

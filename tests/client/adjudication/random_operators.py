@@ -10,11 +10,11 @@ from random import Random
 
 from contract_answers import STEPS, Memory, tree_of
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import MAX_ROW, DisputedStep, encode
+from roundlog.adjudication.adjudicate import DisputedStep, encode
 from roundlog.descriptors import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
 from roundlog.descriptors.check import SIGNATURES, check_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.program import DType
+from roundlog.program import DType, Stored
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 
@@ -155,6 +155,8 @@ def descriptor(rng: Random, family: Family) -> Descriptor:
             inputs = operands(rng, [dtype], axes)
     else:
         dtype, parameters = load(rng, family, prod(iteration))
+        if family == Family.DATA and dtype == I64:
+            code = rng.choice(list(Stored))
     return Descriptor(
         family=family,
         code=code,
@@ -190,8 +192,9 @@ def load(rng: Random, family: Family, elements: int) -> tuple[DType, tuple[int, 
         return dtype, (rng.randrange(3),)
     if family == Family.DATA:
         items = rng.choice([n for n in (1, 2, 3, 4, 5, elements) if n and elements % n == 0] or [1])
-        length = 3 + items * dtype.itemsize + rng.choice([0, 2])
-        return dtype, (rng.choice([0, 3]), rng.choice([length] * 9 + [MAX_ROW + 1]), items)
+        fields = rng.randrange(1, 4)
+        # Windows that overlap, rows behind each other, and gaps that are longer than a chunk.
+        return dtype, (rng.randrange(fields), fields, items, rng.choice([0, 1, items, items, items + 1, items + 700]))
     if family == Family.CONSTANT:
         low, high = {F32: (0, 1 << 32), I64: (-(1 << 63), 1 << 63), BOOL: (0, 2)}[dtype]
         count = 1 if (elements > 32 and rng.random() < 0.5) or elements < 2 else elements if elements <= 32 else 0
@@ -225,11 +228,19 @@ def case(rng: Random, family: Family) -> tuple[Descriptor, DisputedStep, Memory]
         states[made.parameters[0]] = own
     if made.root != bytes(32):
         made = replace(made, root=tree_of(own).root)
-    length = made.parameters[1] if family == Family.DATA else 8
+    fields = [b""]
+    if family == Family.DATA:
+        # Any bytes are numbers of any kind, as they are stored.
+        field, count, items, stride = made.parameters
+        width = Stored(made.code).width(made.dtype)
+        fields = [rng.randbytes(rng.randrange(9)) for _ in range(count)]
+        fields[field] = rng.randbytes(((step.data_rows - 1) * stride + items) * width)
+        if made.dtype == BOOL:
+            fields[field] = bytes(byte & 1 for byte in fields[field])
     memory = Memory(
         values=values,
         states=states,
-        rows=[rng.randbytes(length) for _ in range(step.data_rows)],
+        fields=fields,
         schedule=tensor(rng, F32, STEPS * made.parameters[1], spoilt, 4) if family == Family.SCHEDULE else bytes(4),
         constant=own,
     )

@@ -13,7 +13,8 @@ from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import DisputedStep, segments
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.adjudication.partial import start
-from roundlog.commitments import CHUNK_SIZE, data_tree, state_tree, tensor_bytes, tensor_root, tensor_tree
+from roundlog.commitments import CHUNK_SIZE, state_tree, tensor_bytes, tensor_root, tensor_tree
+from roundlog.data import data_tree, held
 from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.execution import Executor
@@ -50,7 +51,7 @@ class Run:
         traced = TraceRoots({})
         Executor(self.program).run(inputs, Recorder(4), traced)
         self.roots, self.values = traced.roots, traced.outputs
-        self.states, self.dataset = [state, torch.ones(3), torch.zeros(5)], [images, tokens]
+        self.states, self.dataset = [state, torch.ones(3), torch.zeros(5)], [held(images), held(tokens)]
         self.step = DisputedStep(step=STEP, seed=SEED, batch_size=3, data_rows=ROWS)
 
     @property

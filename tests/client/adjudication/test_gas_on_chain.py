@@ -9,9 +9,9 @@ import pytest
 import torch
 from contract_answers import Memory, setting, tree_of, words
 from roundlog.adjudication import openings as opened
-from roundlog.adjudication.adjudicate import MAX_ROW, DisputedStep
+from roundlog.adjudication.adjudicate import DisputedStep, place_in_field
 from roundlog.adjudication.partial import start
-from roundlog.commitments import tensor_bytes
+from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash, node_hash, tensor_bytes
 from roundlog.descriptors import Descriptor, Family, Input, Row, describe, encode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.descriptors.segments import GAS_BUDGET, gas
@@ -39,9 +39,9 @@ def described(name: str, inputs: list[torch.Tensor], **attributes: Any) -> tuple
     return describe(program, len(inputs)), memory
 
 
-def spent(adjudicator: Any, descriptor: Descriptor, element: int, memory: Memory) -> int:
+def spent(adjudicator: Any, descriptor: Descriptor, element: int, memory: Memory, rows: int = 1) -> int:
     """Gas of the first segment, or of all, as a transaction of its own."""
-    step = DisputedStep(step=1, seed=5, batch_size=1, data_rows=len(memory.rows))
+    step = DisputedStep(step=1, seed=5, batch_size=1, data_rows=rows)
     roots = [tree_of(memory.values[item.value]).root for item in descriptor.inputs]
     question, told = (encode_descriptor(descriptor), roots, element), setting(memory, step)
     if descriptor.family in REDUCTIONS:
@@ -101,11 +101,30 @@ def test_one_of_64_operands_fits_a_transaction(adjudicator: Any) -> None:
     assert spent(adjudicator, descriptor, descriptor.elements - 1, memory) < LIMIT - GAME
 
 
-def test_the_longest_row_of_data_fits_a_transaction(adjudicator: Any) -> None:
-    items = MAX_ROW // 4
-    rows = [bytes(tensor_bytes(normal(items))) for _ in range(4)]
-    descriptor = Descriptor(family=Family.DATA, dtype=DType.F32, iteration=(items,), parameters=(0, MAX_ROW, items))
-    assert spent(adjudicator, descriptor, 7, Memory(rows=rows)) < LIMIT - GAME
+def test_a_number_of_a_row_of_4_megabytes_is_proven_with_a_million_gas(adjudicator: Any) -> None:
+    items, rows = 1 << 20, 5
+    descriptor = Descriptor(family=Family.DATA, dtype=DType.F32, iteration=(items,), parameters=(1, 2, items, items))
+    memory = Memory(fields=[b"", bytes(tensor_bytes(normal(rows, items)))])
+    assert 21_000 < spent(adjudicator, descriptor, items - 7, memory, rows) <= 1_000_000 - GAME
+
+
+def test_a_number_of_the_largest_field_fits_a_transaction(adjudicator: Any) -> None:
+    """2^40 int64, in windows of 2^20 that overlap by half: a proof as deep as any."""
+    rows, items, stride = (1 << 21) - 1, 1 << 20, 1 << 19
+    descriptor = Descriptor(family=Family.DATA, dtype=DType.I64, iteration=(items,), parameters=(0, 1, items, stride))
+    step = DisputedStep(step=1, seed=5, batch_size=1, data_rows=rows)
+    place = 8 * place_in_field(descriptor, 9, step)
+    chunk, below = bytes(range(256)) * 4, [bytes([depth]) * 32 for depth in range(33)]
+    node = leaf_hash(chunk)
+    for depth, sibling in enumerate(below):
+        node = node_hash(sibling, node) if place // CHUNK_SIZE >> depth & 1 else node_hash(node, sibling)
+    told = setting(Memory(), step)
+    told = ((*told[0][:6], MerkleTree([node]).root, *told[0][7:]), *told[1:])
+    opened = [(0, 0, node, []), (1, place // CHUNK_SIZE, chunk, below)]
+    call = adjudicator.functions.compute(told, (encode_descriptor(descriptor), [], 9), opened)
+    at = place % CHUNK_SIZE
+    assert call.call() == [0, int.from_bytes(chunk[at : at + 8], "little")]
+    assert call.estimate_gas({"gas": 20_000_000}) <= 1_000_000 - GAME
 
 
 def test_the_largest_descriptor_of_a_read_fits_a_transaction(adjudicator: Any) -> None:

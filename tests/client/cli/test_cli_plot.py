@@ -69,7 +69,7 @@ def test_what_cannot_be_validated_on_is_refused(run: Run, trained: Trained, rows
     refused(run(*words, "--validate", rows), str(rows))
     rows.write_bytes(b"\xff" * 100)
     refused(run(*words, "--validate", rows), str(rows))
-    field = next(name for name, one in job.dataset.items() if not one.is_floating_point())
+    field = next(name for name, one in job.dataset.items() if not one.dtype.is_floating_point)
     fitting = {name: one[:16].clone() for name, one in job.dataset.items()}
     fitting[field].view(-1)[3] = 10**6
     save_tensors(rows, fitting)

@@ -9,6 +9,7 @@ import pytest
 from cli_world import Chain, Run, Trained, refused
 from roundlog.arithmetic import MachineError
 from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.sender import Sender
 from tiebreak.cli import quantities, terms
 from tiebreak.roles import auditor, engine
 from tiebreak.roles.auditor import AuditorRole
@@ -57,6 +58,20 @@ def test_a_trainer_leaves_a_job_alone_that_it_was_not_told_to_accept(
     assert result.exit_code == 0, result.stderr
     assert f"job {job} is left alone" in result.stdout and objection in result.stdout
     assert chain.game.job(job).status.name == "OPEN"
+
+
+def test_a_second_process_with_the_same_key_is_refused_before_it_does_anything(
+    run: Run, chain: Chain, places: tuple[str, ...], tmp_path: Path
+) -> None:
+    """It would train in the same directory, and write over what the first one has on record."""
+    role = tmp_path / "role"
+    first = Sender(chain.game.node, devnet_account(1), directory=role)
+    first.open()
+    words = ("trainer", "run", "--trust-referee", REFEREE, *places, *QUICK)
+    result = run(*words, env=chain.environment(1))
+    assert refused(result) and "another process sends for this account" in result.stderr
+    assert [path.name for path in role.iterdir()] == ["journal"]
+    first.close()
 
 
 @pytest.mark.parametrize("referee", [REFEREE, CUSTOMER], ids=["another", "the customer"])

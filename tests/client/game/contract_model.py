@@ -26,6 +26,7 @@ from roundlog.adjudication.adjudicate import (
 from roundlog.adjudication.partial import RunningResult, decode_partial, start
 from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.program import Stored
 from tiebreak.chain.records import (
     Children,
     ChunkOpening,
@@ -76,9 +77,17 @@ class _Opened:
                 assert slot_root is not None
                 self._tensor(one, slot_root, descriptor.nbytes)
                 self.chunks[Chunk(Tree.STATE, descriptor.parameters[0], one.chunk)] = one.data
+            elif descriptor.family == Family.DATA and one.input == 0:
+                require(spec.data_root, one.data, one.chunk, descriptor.parameters[1], one.proof)
+                if one.chunk != descriptor.parameters[0] or len(one.data) != 32:
+                    raise Refused("field")
+                slot_root = one.data
             elif descriptor.family == Family.DATA:
-                require(spec.data_root, one.data, one.chunk, spec.data_rows, one.proof)
-                self.chunks[Chunk(Tree.ROW, one.chunk, 0)] = one.data
+                assert slot_root is not None
+                field, _, items, stride = descriptor.parameters
+                size = ((spec.data_rows - 1) * stride + items) * Stored(descriptor.code).width(descriptor.dtype)
+                self._tensor(one, slot_root, size)
+                self.chunks[Chunk(Tree.FIELD, field, one.chunk)] = one.data
             elif descriptor.family == Family.SCHEDULE:
                 self._tensor(one, spec.schedule_root, spec.steps * descriptor.parameters[1] * 4)
                 self.chunks[Chunk(Tree.SCHEDULE, 0, one.chunk)] = one.data

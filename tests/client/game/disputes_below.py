@@ -10,7 +10,8 @@ import torch
 from contract_model import ContractModel
 from model_trees import Refused
 from random_programs import make
-from roundlog.commitments import data_root, state_root, tensor_root
+from roundlog.commitments import state_root, tensor_root
+from roundlog.data import data_tree, held
 from roundlog.descriptors import program_root
 from roundlog.execution import StepExecutor
 from roundlog.operators import StepInputs
@@ -45,7 +46,7 @@ from tiebreak.roles.evidence import Evidence
 
 def job_of(program: Program, inputs: StepInputs) -> Job:
     """A job of one step of a program without state."""
-    dataset = dict(zip(program.data_names, inputs.data, strict=True))
+    dataset = {name: held(field) for name, field in zip(program.data_names, inputs.data, strict=True)}
     initial = {name: torch.zeros(kind.shape, dtype=kind.dtype.torch_dtype) for name, kind in stored(program).items()}
     schedule = torch.zeros(1, 0)
     spec = TrainingSpec(
@@ -55,7 +56,7 @@ def job_of(program: Program, inputs: StepInputs) -> Job:
         operator_count=len(program.nodes),
         initial_state_root=state_root(initial.values()),
         state_count=len(initial),
-        data_root=data_root(list(dataset.values())),
+        data_root=data_tree(dataset.values()).root,
         data_rows=program.batch_size,
         batch_size=program.batch_size,
         schedule_root=tensor_root(schedule),

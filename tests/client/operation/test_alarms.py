@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiebreak.chain.accord import Accord
 from tiebreak.operation.alarms import LEAST_DISK, OUTAGE_SECONDS, STUCK_SECONDS, Alarms, Alert, Cause
-from tiebreak.operation.situation import GameState, Probe, Situation
+from tiebreak.operation.situation import Due, GameState, Probe, Situation, due_of
 from tiebreak.roles.notices import Look, Progress
 
 QUIET = Situation(
@@ -156,3 +156,35 @@ def test_a_role_that_does_not_look_any_more_is_stuck() -> None:
     begun = replace(QUIET, looked_at=None, started_at=0.0)
     assert alarms.judge(replace(begun, at=STUCK_SECONDS)) == []
     assert said(alarms.judge(replace(begun, at=STUCK_SECONDS + 1))) == [(Cause.ROLE_STUCK, False)]
+
+
+def due(left: int, at: int = 5000) -> Situation:
+    look = Look(progress=Progress(state="opens its audit", deadline=at))
+    return replace(QUIET, look=look, due=Due(at=at, left=left))
+
+
+def test_half_of_a_window_to_open_in_calls_once_and_ends_with_what_was_due() -> None:
+    time = Time()
+    assert time.pass_by(due(1000), 3) == time.pass_by(due(500), 3) == []
+    (alert,) = time.pass_by(due(499), 3)
+    assert (alert.cause, alert.job, alert.game) == (Cause.CLOCK_HALF_GONE, None, None)
+    assert "8m 19s of 16m 40s" in alert.text and "opens its audit" in alert.text
+    assert time.pass_by(due(0), 3) == []
+    assert said(time.pass_by(QUIET, 3)) == [(Cause.CLOCK_HALF_GONE, True)]
+
+
+def test_windows_of_jobs_that_take_turns_are_measured_apart() -> None:
+    time = Time()
+    assert time.pass_by(due(1000, at=5000)) == time.pass_by(due(100, at=4500)) == []
+    assert time.pass_by(due(600, at=5000)) == []
+    assert said(time.pass_by(due(499, at=5000))) == [(Cause.CLOCK_HALF_GONE, False)]
+    assert said(time.pass_by(due(900, at=6000))) == [(Cause.CLOCK_HALF_GONE, True)]
+
+
+def test_the_deadline_of_a_game_is_left_to_the_alarm_of_its_clock() -> None:
+    look = Look(progress=Progress(state="plays", deadline=5000))
+    assert due_of(look, (replace(GAME, left=1000),), 4000) is None
+    assert due_of(look, (replace(GAME, left=0),), 6000) is None
+    assert due_of(look, (replace(GAME, left=900),), 4000) == Due(at=5000, left=1000)
+    assert due_of(look, (), 6000) == Due(at=5000, left=0)
+    assert due_of(Look(progress=Progress(state="waits")), (), 4000) is None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from disputes import Cast, Run
+from tiebreak.amounts import in_utc
 from tiebreak.chain.accord import UNDERTAKINGS
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.blocks import Receipt
@@ -46,6 +47,15 @@ def test_a_day_is_the_last_24_hours(tmp_path: Path) -> None:
     assert book.last_day(START + DAY) == 90
 
 
+def test_a_node_that_makes_its_time_up_ends_no_role(tmp_path: Path) -> None:
+    book, late = spending(tmp_path), 2**64 - 1
+    pay(book, "one", 1, 60, late)
+    with pytest.raises(SpendingLimit, match=f"begun until second {late + DAY}"):
+        book.require("two", 2, 50, late)
+    assert in_utc(253_402_300_799) == "9999-12-31 23:59:59 UTC" and in_utc(0) == "second 0"
+    assert all(in_utc(instant) for instant in (-1, 1, 2**63, 2**256))
+
+
 def test_what_no_day_allows_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(SpendingLimit, match=r"costs more than --spend-per-day 100 wei allows") as caught:
         spending(tmp_path).require("one", 1, 101, START)
@@ -82,6 +92,34 @@ def test_a_payment_counts_once_whatever_repeats_it(tmp_path: Path) -> None:
     pay(book, "one", 1, 90, START)
     book.cancel("one")
     assert book.last_day(START) == 90, "what a block has cannot be cancelled"
+
+
+def test_a_payment_that_fails_in_its_block_leaves_the_next_attempt_to_count(tmp_path: Path) -> None:
+    """The attempts have one name, and the first one that fails must not make all others free."""
+    book = spending(tmp_path)
+    for fee in (3, 4):
+        book.require("one", 1, 60, START)
+        book.enter("one", 1, 60, START)
+        book.settle("one", fee, failed=True)
+    assert book.last_day(START) == 7
+    with pytest.raises(SpendingLimit):
+        book.require("one", 1, 94, START)
+    pay(book, "one", 1, 60, START)
+    assert spending(tmp_path).last_day(START) == 67
+    book.enter("one", 1, 60, START)  # heard of again
+    assert book.last_day(START) == 67
+
+
+def test_two_processes_in_one_directory_forget_nothing_of_each_other(tmp_path: Path) -> None:
+    """The second one is refused the journal of transactions, but only after it has entered what it wants."""
+    one, other = spending(tmp_path), spending(tmp_path)
+    assert one.last_day(START) == other.last_day(START) == 0
+    pay(one, "one", 1, 60, START)
+    with pytest.raises(SpendingLimit):
+        other.require("two", 2, 50, START)
+    other.enter("two", 2, 30, START)
+    other.cancel("two")
+    assert one.last_day(START) == other.last_day(START) == spending(tmp_path).last_day(START) == 60
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"payments": {"x": [1]}, "earlier": {}}', b'{"payments": 3}'])
@@ -156,6 +194,21 @@ def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
     scene.chain.advance_time(DAY)
     again.look()
     again.require_allowed(scene.jobs[1], 10**18)
+
+
+def test_two_bonds_of_one_look_do_not_count_on_the_same_money(tmp_path: Path) -> None:
+    """The second would leave nothing for the gas of the first one's game."""
+    scene = Scene(tmp_path, per_day=10**20)
+    scene.desk.look()
+    before = scene.desk.funds(10**18, 0.0).balance
+    assert before == scene.chain.balance(scene.sender.address)
+    assert scene.desk.put(scene.challenge(scene.jobs[0]))
+    assert scene.desk.funds(10**18, 0.0, job=scene.jobs[1]).balance == before - 10**18
+    assert scene.desk.funds(10**18, 0.0, job=scene.jobs[0]).balance == before, "its own bond is not missing"
+    scene.desk.flush()
+    (receipt,) = scene.sent
+    after = scene.chain.balance(scene.sender.address)
+    assert scene.desk.funds(10**18, 0.0).balance == after == before - 10**18 - receipt.fee
 
 
 def test_what_the_contract_refuses_is_not_counted(tmp_path: Path) -> None:

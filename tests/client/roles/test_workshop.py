@@ -110,6 +110,19 @@ def test_slow_files_of_many_jobs_leave_room_for_games_and_runs(workshop: Threads
     gate.set()
 
 
+def test_content_that_drips_holds_up_nothing_that_a_bond_is_lost_without(workshop: Threads) -> None:
+    """Whoever posts jobs whose content comes drop by drop would otherwise keep a sealed audit from being opened."""
+    gate = threading.Event()
+    drips = [workshop.ask(Lane.FILES, i, lambda errand: gate.wait(PATIENCE), SOON) for i in range(30)]
+    opening = Duty(deadline=1000, stake=ETHER, bonded=True)
+    assert workshop.ask(Lane.FILES, "publishing", steps(1), opening).wait(PATIENCE)
+    waits = workshop.ask(Lane.FILES, "fetching", steps(1), LATER)
+    assert not waits.done
+    assert workshop.ask(Lane.FILES, "fetching", steps(1), opening) is waits, "a bond was paid meanwhile"
+    assert waits.wait(PATIENCE) and not any(errand.done for errand in drips)
+    gate.set()
+
+
 def test_closing_stops_everything_within_a_moment() -> None:
     workshop = Threads()
     run = workshop.ask(Lane.RUNS, "run", steps(10_000_000), LATER)

@@ -30,12 +30,14 @@ from roundlog.adjudication.openings import (
     segment_openings,
 )
 from roundlog.adjudication.partial import decode_partial, start
-from roundlog.commitments import CHUNK_SIZE, MerkleTree, data_root, state_root, tensor_bytes, tensor_root
+from roundlog.commitments import CHUNK_SIZE, MerkleTree, state_root, tensor_bytes, tensor_root
+from roundlog.data import data_tree
 from roundlog.descriptors import Descriptor, Family, describe
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.descriptors.segments import leaves
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
+from roundlog.program import Stored
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 from tasks import conv_task, gpt_task
@@ -96,9 +98,11 @@ def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> 
         (item, *_) = (item for item in descriptor.inputs if item.value == chunk.tensor)
         return opening.holds(root=trained.roots.roots[chunk.tensor], leaves=leaves(item))
     if chunk.tree == Tree.STATE:
-        return opening.holds(root=job.spec.initial_state_root, leaves=count, states=job.spec.state_count)
-    if chunk.tree == Tree.ROW:
-        return opening.holds(root=job.spec.data_root, leaves=job.spec.data_rows)
+        return opening.holds(root=job.spec.initial_state_root, leaves=count, tensors=job.spec.state_count)
+    if chunk.tree == Tree.FIELD:
+        _, fields, items, stride = descriptor.parameters
+        size = ((job.spec.data_rows - 1) * stride + items) * Stored(descriptor.code).width(descriptor.dtype)
+        return opening.holds(root=job.spec.data_root, leaves=max(1, -(-size // CHUNK_SIZE)), tensors=fields)
     if chunk.tree == Tree.SCHEDULE:
         size = job.spec.steps * descriptor.parameters[1] * 4
         return opening.holds(root=job.spec.schedule_root, leaves=-(-size // CHUNK_SIZE))
@@ -138,7 +142,7 @@ def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) ->
     count = trained.job.spec.state_count
     assert trained.roots.roots[-count:] == [tensor_root(state) for state in trained.after]
     assert MerkleTree(trained.roots.roots[-count:]).root == state_root(trained.after)
-    assert data_root(list(trained.job.dataset.values())) == trained.job.spec.data_root
+    assert data_tree(trained.job.dataset.values()).root == trained.job.spec.data_root
 
 
 def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
@@ -182,7 +186,7 @@ def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> N
         assert opening.holds(**good)
         moved = replace(opening, chunk=replace(opening.chunk, index=opening.chunk.index + 1))
         longer = replace(opening, siblings=[*opening.siblings, bytes(32)])
-        for wrong in (moved, longer, replace(opening, state_siblings=[bytes(32)])):
+        for wrong in (moved, longer, replace(opening, above=[bytes(32)])):
             assert not wrong.holds(**good)
         assert not opening.holds(root=trained.roots.roots[opening.chunk.tensor ^ 1], leaves=count)
         assert not opening.holds(root=good["root"], leaves=4 * count)

@@ -94,7 +94,7 @@ def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left
     numbers moved the first time."""
     around.move()
     torch.manual_seed(task.seed % 2**63 + 1)
-    batch = {name: field[: task.batch_size].clone() for name, field in task.dataset.items()}
+    batch = task.batch(torch.arange(task.batch_size))
     try:
         with plainly():
             EagerTraining(task).step(0, batch)

@@ -71,7 +71,9 @@ class Tracer:
         surroundings.refuse_views(self._originals)
         self._first = tied(self._originals)
         self._trainable, self._groups = _groups(task, model)
-        self._substitution = Substitution(self._originals, task.dataset)
+        self._substitution = Substitution(
+            self._originals, {name: field for name, field in task.dataset.items() if isinstance(field, torch.Tensor)}
+        )
         self.columns, self.schedule = _schedule(self._groups, task.steps)
         self.states: Named = {
             name: tensor.detach() for name, tensor in self._originals.items() if self._first[name] == name
@@ -119,7 +121,7 @@ class Tracer:
         (control flow that depends on values, most often), naming the user's line."""
         task = self._task
         row = {name: torch.zeros(()) for name in self.columns}
-        batch = {name: field[: task.batch_size].detach().clone() for name, field in task.dataset.items()}
+        batch = task.batch(torch.arange(task.batch_size))
 
         def step(
             states: Named, row: Named, batch: Named

@@ -1,0 +1,25 @@
+"""Data sets: fields that are held in memory or read from files, a few rows at a time."""
+
+from roundlog.data.field import Field, HeldField, held
+from roundlog.data.file_field import FileField
+from roundlog.data.files import HELD_BYTES, read_fields, write_fields
+from roundlog.data.sources import DataError, field_of, fields_of, safetensors_fields, windows
+from roundlog.data.summary import FieldSummary, data_tree, summarised
+
+__all__ = [
+    "HELD_BYTES",
+    "DataError",
+    "Field",
+    "FieldSummary",
+    "FileField",
+    "HeldField",
+    "data_tree",
+    "field_of",
+    "fields_of",
+    "held",
+    "read_fields",
+    "safetensors_fields",
+    "summarised",
+    "windows",
+    "write_fields",
+]

@@ -1,0 +1,75 @@
+"""Data sets as safetensors files, written and read a few megabytes at a time. Format:
+https://github.com/huggingface/safetensors#format; integers keep the width that they are stored in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from roundlog.data.field import Field, HeldField, storage_dtype
+from roundlog.data.file_field import FileField
+from roundlog.program import DType, FieldType, Stored
+from roundlog.storage import Entry, open_tensors, replace_file
+
+HELD_BYTES = 256 << 20
+"""Bytes of a data set up to which it is held in memory; of a larger one only the rows that are used."""
+
+_PIECE = 16 << 20
+_NAMES = {
+    Stored.U8: "U8",
+    Stored.I8: "I8",
+    Stored.I16: "I16",
+    Stored.U16: "U16",
+    Stored.I32: "I32",
+}
+_AS_READ = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
+
+
+def entry_of(kind: FieldType, rows: int) -> Entry:
+    """A field's tensor in a file: [rows, ...], or flat if its rows overlap or leave gaps."""
+    plain = kind.stride == kind.row.numel
+    name = _AS_READ[kind.row.dtype] if kind.stored is Stored.AS_READ else _NAMES[kind.stored]
+    return Entry(name, (rows, *kind.row.shape) if plain else (kind.elements(rows),), kind.nbytes(rows))
+
+
+def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
+    """Replaces the file at `path`, durably and as a whole, in memory that does not grow with the data. The same fields
+    make the same bytes. Raises OSError, and StorageError if a field cannot be read."""
+    header: dict[str, object] = {}
+    end = 0
+    for name, field in fields.items():
+        entry = entry_of(field.kind, field.rows)
+        header[name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [end, end + entry.nbytes]}
+        end += entry.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with replace_file(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for field in fields.values():
+            for start in range(0, field.nbytes, _PIECE):
+                file.write(field.read(start, min(_PIECE, field.nbytes - start)))
+
+
+def read_fields(path: Path, kinds: Mapping[str, FieldType], rows: int) -> dict[str, Field]:
+    """The fields in the file at `path`, in the order of `kinds`: in memory if there are at most `HELD_BYTES` of them,
+    else left in the file.
+
+    The file has to hold exactly these tensors, without holes, overlaps, metadata or trailing bytes, which is checked
+    before anything is allocated. Raises StorageError naming the file and the tensor."""
+    file, starts = open_tensors(path, {name: entry_of(kind, rows) for name, kind in kinds.items()})
+    left = {name: FileField(kind, rows, path, starts[name], file) for name, kind in kinds.items()}
+    if sum(field.nbytes for field in left.values()) > HELD_BYTES:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        return dict(left)
+    return {name: taken(field) for name, field in left.items()}
+
+
+def taken(field: Field) -> HeldField:
+    """A field, read into memory."""
+    elements = np.empty(field.kind.elements(field.rows), storage_dtype(field.kind))
+    elements.view(np.uint8)[:] = np.frombuffer(field.read(0, field.nbytes), np.uint8)
+    return HeldField(field.kind, field.rows, elements)

@@ -1,0 +1,140 @@
+"""What a task may give as a field: tensors, NumPy arrays and memory maps, safetensors files, Arrow tables, and streams
+that are cut into windows. Nothing that lies in a file is copied."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from roundlog.data.field import Field, HeldField, held, storage_dtype, type_of
+from roundlog.data.file_field import FileField
+from roundlog.program import ProgramError
+from roundlog.storage import StorageError
+
+_DTYPES = "give float32, bool, or integers of up to 64 bits (unsigned ones of up to 16)"
+_SAFETENSORS = {
+    "F32": "<f4",
+    "I64": "<i8",
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "I16": "<i2",
+    "U16": "<u2",
+    "I32": "<i4",
+}
+_MOST_HEADER = 100_000_000  # bytes, as the library has it
+
+
+class DataError(ValueError):
+    """Something that cannot be a field; the message says why, and what to give."""
+
+
+def field_of(name: str, source: object) -> Field:
+    """The field that a task means by a tensor or array [rows, ...], or a field itself. Raises DataError."""
+    if isinstance(source, Field):
+        return source
+    if isinstance(source, torch.Tensor):
+        try:
+            return held(source)
+        except ProgramError as error:
+            raise DataError(f"dataset field {name} is {source.dtype}: {_DTYPES}") from error
+    if isinstance(source, np.ndarray):
+        return _of_array(name, source)
+    raise DataError(
+        f"dataset field {name} is a {type(source).__name__}: make it a torch.Tensor, a NumPy array or memory map, or "
+        "one of roundlog.windows, roundlog.safetensors_fields and roundlog.arrow_fields"
+    )
+
+
+def fields_of(dataset: Mapping[str, object]) -> dict[str, Field]:
+    """The fields of a data set, in its order. Raises DataError."""
+    return {name: field_of(name, source) for name, source in dataset.items()}
+
+
+def _of_array(name: str, array: NDArray[np.generic]) -> Field:
+    if array.ndim == 0:
+        raise DataError(f"dataset field {name} is empty: give at least one row")
+    try:
+        kind = type_of(array.dtype, tuple(array.shape[1:]))
+    except KeyError as error:
+        raise DataError(f"dataset field {name} is {array.dtype}: {_DTYPES}") from error
+    if not array.flags.c_contiguous:
+        raise DataError(f"dataset field {name} is not contiguous: give all of it, or np.ascontiguousarray of it")
+    place = _place_in_file(array)
+    if place is not None:
+        return FileField(kind, len(array), *place)
+    return HeldField(kind, len(array), array.reshape(-1))
+
+
+def _place_in_file(array: NDArray[np.generic]) -> tuple[Path, int] | None:
+    """(file, first byte) of a memory map, or of a contiguous part of one. None for what is in memory, or was perhaps
+    changed there and not in the file."""
+    whole: Any = array
+    while isinstance(whole, np.ndarray) and not isinstance(getattr(whole, "_mmap", None), mmap.mmap):
+        whole = whole.base
+    if not isinstance(whole, np.memmap) or whole.filename is None or whole.mode == "c":
+        return None
+    if whole.mode != "r":
+        whole.flush()
+    mapped = np.frombuffer(whole._mmap, np.uint8)  # type: ignore[attr-defined]
+    begin = whole.offset - whole.offset % mmap.ALLOCATIONGRANULARITY
+    return Path(whole.filename), begin + array.ctypes.data - mapped.ctypes.data
+
+
+def windows(source: object, *, window: int, stride: int) -> Field:
+    """A field whose rows are windows of a stream of numbers (tokens, samples): row i is the `window` elements from i *
+    stride on. Windows may overlap, or leave gaps; nothing is copied, and what is committed to is the stream.
+
+    source: what a field may be, with one axis. Elements after the last whole window are left out. Raises DataError."""
+    stream = field_of("stream", source)
+    if len(stream.shape) != 1 or stream.kind.stride != 1:
+        raise DataError(f"a stream of shape {list(stream.shape)} cannot be cut into windows: give one axis of numbers")
+    for name, number in (("window", window), ("stride", stride)):
+        if type(number) is not int or number < 1:
+            raise DataError(f"the {name} of a stream is {number!r}: give a whole number of at least 1")
+    if stream.rows < window:
+        raise DataError(f"a stream of {stream.rows} elements has no window of {window}: choose a smaller one")
+    rows = (stream.rows - window) // stride + 1
+    dtype = storage_dtype(stream.kind)
+    kind = type_of(dtype, (window,), stride)
+    if isinstance(stream, FileField):
+        return FileField(kind, rows, stream.path, stream.offset)
+    return HeldField(kind, rows, np.frombuffer(stream.read(0, kind.nbytes(rows)), dtype))
+
+
+def safetensors_fields(path: str | Path, names: Sequence[str] | None = None) -> dict[str, Field]:
+    """The tensors [rows, ...] of a safetensors file of one's own, by name, left in the file. names: of some; None: all,
+    in the order of the file. Raises DataError."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > _MOST_HEADER:
+                raise DataError(f"{path} is no safetensors file: its header would have {length} bytes")
+            header = json.loads(file.read(length))
+        if not isinstance(header, dict):
+            raise DataError(f"{path} is no safetensors file: its header is no JSON object")
+        entries = {name: header[name] for name in (names or [name for name in header if name != "__metadata__"])}
+        fields: dict[str, Field] = {}
+        for name, entry in entries.items():
+            if entry["dtype"] not in _SAFETENSORS:
+                raise DataError(f"tensor {name} of {path} is {entry['dtype']}: {_DTYPES}")
+            rows, *shape = entry["shape"]
+            kind = type_of(np.dtype(_SAFETENSORS[entry["dtype"]]), tuple(shape))
+            fields[name] = FileField(kind, rows, path, 8 + length + entry["data_offsets"][0])
+        return fields
+    except (OSError, StorageError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except KeyError as error:
+        raise DataError(f"{path} has no tensor {error}: look at its names") from error
+    except (ValueError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is no safetensors file of tensors with rows: {error}") from error

@@ -1,0 +1,81 @@
+"""What a role that follows all jobs asks of its node when it starts: little for jobs that are over, however many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from disputes import TERMS, Cast
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.embedded import EmbeddedChain
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import ChainNode
+from tiebreak.chain.records import JobView
+from tiebreak.chain.sender import Sender
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.follower import JobFollower
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.workshop import Inline
+from tiebreak.store import FolderStore
+
+
+class Counting:
+    """A line to a chain that counts what is asked."""
+
+    name = "the chain"
+
+    def __init__(self, chain: EmbeddedChain) -> None:
+        self.chain = chain
+        self.asked = 0
+
+    def request(self, method: str, params: list[object]) -> object:
+        self.asked += 1
+        return self.chain.request(method, params)
+
+
+@pytest.fixture(scope="module")
+def line() -> Counting:
+    return Counting(EmbeddedChain())
+
+
+@pytest.fixture(scope="module")
+def cast(line: Counting) -> Cast:
+    return Cast.on(ChainNode(line))
+
+
+def asked_by(kind: type[JobRole], cast: Cast, line: Counting, place: Path) -> int:
+    """Requests of a follower's first looks, until it has left all jobs."""
+    sender = Sender(cast.customer.node, devnet_account(4), directory=place)
+    contract = VerificationGame(cast.customer.node, cast.customer.address, sender)
+    store = FolderStore(place / "store")
+    context = RoleContext(contract=contract, sender=sender, store=store, directory=place, workshop=Inline())
+
+    def make(number: int, posted: JobView) -> JobRole:
+        return kind(context, number)
+
+    follower = JobFollower(context, "role", make)
+    before = line.asked
+    for _ in range(5):
+        progress = follower.step()
+    assert "follows 0 jobs" in progress.state
+    return line.asked - before
+
+
+@pytest.mark.parametrize("kind", [TrainerRole, AuditorRole])
+def test_jobs_that_are_over_cost_a_restart_no_requests_each(
+    kind: type[JobRole], cast: Cast, line: Counting, tmp_path: Path
+) -> None:
+    """A role that has to move in a game must not ask for ten thousand old jobs before."""
+
+    def expired() -> None:
+        job = cast.post()
+        cast.customer.node.advance_time(TERMS.commit_window + 1)
+        cast.customer.send("reclaim", job)
+
+    expired()
+    one = asked_by(kind, cast, line, tmp_path / "one")
+    for _ in range(5):
+        expired()
+    assert asked_by(kind, cast, line, tmp_path / "six") == one

@@ -1,0 +1,161 @@
+"""Jobs whose data lie in files: the same run as with the same rows in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from roundlog.adjudication.adjudicate import DisputedStep, Tree, encode
+from roundlog.adjudication.openings import Material, openings, prove
+from roundlog.capture import CaptureError, Task
+from roundlog.capture.task import Source
+from roundlog.commitments import depth_of
+from roundlog.data import FileField, data_tree, files, windows
+from roundlog.descriptors import Family, describe
+from roundlog.execution.batches import Batches
+from roundlog.program import Stored
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job, JobError, JobLimits, UnfitJobError, run_bytes
+from roundlog.training.options import RunOptions
+from roundlog.training.trainer import Trainer
+from torch import nn
+
+WINDOW, STRIDE, ROWS = 9, 8, 40
+TOKENS = np.random.default_rng(3).integers(0, 50, (ROWS - 1) * STRIDE + WINDOW + 5, dtype=np.uint16)
+WEIGHTS = np.random.default_rng(4).standard_normal((ROWS, 300)).astype(np.float32)
+SIGNED = np.random.default_rng(5).integers(-100, 100, (ROWS, 2), dtype=np.int8)
+
+
+def task_of(tokens: Source, weights: Source, signed: Source) -> Task:
+    torch.manual_seed(1)
+    model = nn.ModuleList([nn.Embedding(50, 6), nn.Linear(6, 50), nn.Linear(300, 6), nn.Linear(2, 6)])
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        table, head, mix, two = model  # type: ignore[misc]
+        tokens = batch["tokens"].long()
+        x = table(tokens[:, :-1]) + (mix(batch["weights"]) + two(batch["signed"].float()))[:, None]
+        return nn.functional.cross_entropy(head(x).flatten(0, 1), tokens[:, 1:].flatten())
+
+    return Task(
+        model=model,
+        loss=loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"tokens": tokens, "weights": weights, "signed": signed},
+        batch_size=4,
+        steps=6,
+        interval=3,
+        seed=9,
+    )
+
+
+def file_of(path: Path, array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    path.write_bytes(array.tobytes())
+    return np.memmap(path, array.dtype, "r", 0, array.shape)
+
+
+@pytest.fixture
+def left_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job of memory maps, written, and read again without holding its data."""
+    monkeypatch.setattr(files, "HELD_BYTES", 0)
+    monkeypatch.setattr("roundlog.training.job.HELD_BYTES", 0)
+    stream = windows(file_of(tmp_path / "tokens", TOKENS), window=WINDOW, stride=STRIDE)
+    weights, signed = (file_of(tmp_path / name, array) for name, array in (("w", WEIGHTS), ("s", SIGNED)))
+    made = Job.from_task(task_of(stream, weights, signed))
+    assert all(isinstance(field, FileField) for field in made.dataset.values())
+    made.write(tmp_path / "job")
+    for name in ("tokens", "w", "s"):
+        (tmp_path / name).unlink()
+    job = Job.read(tmp_path / "job")
+    assert job.spec == made.spec and all(isinstance(field, FileField) for field in job.dataset.values())
+    return job
+
+
+@pytest.fixture
+def in_memory() -> Job:
+    rows = torch.stack([torch.from_numpy(TOKENS[i * STRIDE :][:WINDOW].astype(np.int64)) for i in range(ROWS)])
+    return Job.from_task(task_of(rows, torch.from_numpy(WEIGHTS), torch.from_numpy(SIGNED)))
+
+
+def test_the_run_is_that_of_the_same_rows_in_memory(left_in_files: Job, in_memory: Job, tmp_path: Path) -> None:
+    assert left_in_files.spec.data_root != in_memory.spec.data_root
+    trained = Trainer(left_in_files, tmp_path / "files").run()
+    assert trained.state_roots == Trainer(in_memory, tmp_path / "memory").run().state_roots
+    for number, options in enumerate((RunOptions(), RunOptions(micro_batches=4))):
+        logs = tmp_path / "files" / "log"
+        audited = Auditor(left_in_files, tmp_path / f"audit-{number}", options, log_dir=logs).run()
+        assert audited.state_roots == trained.state_roots and not audited.findings
+
+
+def test_every_load_is_proven_from_the_file_by_two_openings(left_in_files: Job) -> None:
+    job, program = left_in_files, left_in_files.program
+    kinds = {name: (kind.stored, kind.stride) for name, kind in program.fields.items()}
+    assert kinds == {
+        "tokens": (Stored.U16, STRIDE),
+        "weights": (Stored.AS_READ, 300),
+        "signed": (Stored.I8, 2),
+    }
+    fields = list(job.dataset.values())
+    for q, node in enumerate(program.nodes):
+        if node.op != "data":
+            continue
+        descriptor, slot = describe(program, q), node.attributes["slot"]
+        assert descriptor.family is Family.DATA and isinstance(slot, int)
+        material = Material(values={}, states=[], dataset=fields, schedule=job.schedule)
+        for step in (0, 5):
+            place = DisputedStep.of(job.spec, step)
+            batch = Batches(job.dataset, job.spec).load(step)[slot].reshape(-1)
+            for element in {0, 5, descriptor.elements - 1}:
+                answer, chunks = openings(descriptor, element, place, material)
+                assert isinstance(answer, int)
+                assert encode(descriptor.dtype, answer) == batch[element : element + 1].numpy().tobytes()
+                (opening,) = prove(chunks, material)
+                assert opening.chunk.tree is Tree.FIELD and len(opening.above) == depth_of(len(fields))
+                leaves = max(1, -(-fields[slot].nbytes // 1024))
+                assert opening.holds(root=job.spec.data_root, leaves=leaves, tensors=len(fields))
+                assert not opening.holds(root=job.spec.data_root, leaves=2 * leaves + 1, tensors=len(fields))
+
+
+def test_data_that_are_not_held_are_not_counted_as_memory(left_in_files: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = run_bytes(left_in_files.program, left_in_files.spec)
+    monkeypatch.setattr("roundlog.training.job.HELD_BYTES", 1 << 28)
+    held = run_bytes(left_in_files.program, left_in_files.spec)
+    assert held - left > sum(field.nbytes for field in left_in_files.dataset.values()) - 1000
+
+
+def test_a_damaged_file_of_data_is_refused(left_in_files: Job, tmp_path: Path) -> None:
+    path = tmp_path / "job" / "data.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(JobError, match=r"the dataset in .* is not the one that its spec commits to"):
+        Job.read(tmp_path / "job")
+    path.write_bytes(whole[:-1])
+    with pytest.raises(JobError, match="where its tensors need"):
+        Job.read(tmp_path / "job")
+    path.write_bytes(whole)
+    with pytest.raises(UnfitJobError, match="bytes of memory"):
+        Job.read(tmp_path / "job", JobLimits(memory_bytes=1000))
+
+
+def test_a_nan_in_a_file_is_refused_at_creation(tmp_path: Path) -> None:
+    weights = WEIGHTS.copy()
+    weights[-1, -1] = np.nan
+    tokens = windows(TOKENS, window=WINDOW, stride=STRIDE)
+    with pytest.raises(JobError, match="the data field weights has a NaN"):
+        Job.from_task(task_of(tokens, file_of(tmp_path / "w", weights), SIGNED))
+
+
+def test_fields_with_other_numbers_of_rows_are_refused() -> None:
+    tokens = windows(TOKENS, window=WINDOW, stride=STRIDE)
+    with pytest.raises(CaptureError, match="dataset field weights has 39 rows, the first field 40"):
+        task_of(tokens, WEIGHTS[1:], SIGNED).check()
+    with pytest.raises(CaptureError, match="dataset field weights is float64: give float32"):
+        task_of(tokens, WEIGHTS.astype(np.float64), SIGNED).check()
+    with pytest.raises(CaptureError, match=r"dataset field signed is a list: make it a torch.Tensor"):
+        task_of(tokens, WEIGHTS, [1] * 40).check()  # type: ignore[arg-type]
+
+
+def test_the_same_stream_has_the_same_root_in_memory_and_in_a_file(left_in_files: Job) -> None:
+    fields = [windows(TOKENS, window=WINDOW, stride=STRIDE)]
+    assert data_tree(fields).root == data_tree([left_in_files.dataset["tokens"]]).root
