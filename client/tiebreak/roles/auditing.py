@@ -96,16 +96,19 @@ class Auditing:
             return self._role.work(
                 Lane.RUNS, _AUDIT, lambda errand: self._repeat(posted, errand, bonded), duty, "the audit"
             )
-        if self._shared is not None:
+        log = self._log(posted, duty) if self._use_log or self._shared is not None else None
+        if self._shared is not None and log is not None:
+            if not log.done:
+                return None  # the list of what is published lies beside the log
+            arrived = log
             return self._role.work(
                 Lane.RUNS,
                 _AUDIT,
-                lambda errand: self._audit_shared(posted, errand, bonded, challenged),
+                lambda errand: self._audit_shared(posted, arrived, errand, duty, challenged),
                 duty,
                 "the audit",
                 about=about,
             )
-        log = self._log(posted, duty) if self._use_log else None
         return self._role.work(
             Lane.RUNS, _AUDIT, lambda errand: self._audit(posted, log, errand, bonded), duty, "the audit", about=about
         )
@@ -152,7 +155,8 @@ class Auditing:
         """The errand that fetches the log. The audit does not wait for it; its result is an empty list if the log
         cannot be had."""
         role = self._role
-        left = max(0.0, posted.claim.challenge_deadline - role.context.now())
+        deadline = duty.deadline if duty.bonded else posted.claim.challenge_deadline
+        left = max(0.0, deadline - role.context.now())
         within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
         room = role.context.room(role.job, posted)
 
@@ -163,15 +167,21 @@ class Auditing:
         return role.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
 
     def _audit_shared(
-        self, posted: JobView, errand: Errand[Evidence], bonded: bool, challenged: bytes | None
+        self,
+        posted: JobView,
+        log: Errand[list[Path]],
+        errand: Errand[Evidence],
+        duty: Duty,
+        challenged: bytes | None,
     ) -> Evidence:
-        """The audit by many workers, or else as a whole without the log."""
+        """The audit by many workers, or else as a whole. log: has arrived, or cannot be had."""
         assert self._shared is not None
         job = self._role.read_job(posted)
-        if not bonded:
-            require_small_rows(self._role.context, job)
-        found = self._shared.run(posted, job, errand, bonded=bonded, challenged=challenged)
-        return self._audit(posted, None, errand, bonded) if found is None else self._finished(found)
+        directory = None if log.error is not None else next(iter(log.result()), None)
+        found = self._shared.run(posted, job, directory, errand, duty, challenged=challenged)
+        if found is not None:
+            return self._finished(found)
+        return self._audit(posted, log if self._use_log else None, errand, duty.bonded)
 
     def _audit(
         self, posted: JobView, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.parallel.crew import NoWorkersError
@@ -18,17 +19,21 @@ from roundlog.training.run import Run
 
 from tiebreak.chain.records import JobView
 from tiebreak.parallel.source import Stores
-from tiebreak.roles.contents import fetch_log
+from tiebreak.roles.agenda import Duty
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
 from tiebreak.roles.time_to_answer import step_seconds
-from tiebreak.roles.workshop import Errand
+from tiebreak.roles.workshop import Errand, Interrupted
 
 SHARED = "shared"
 """Name of such an audit's directory in the job's room."""
 
-_LOG_SECONDS = 3600.0
+_STATES_SHARE = 16
+"""Part of the remaining time that fetching all published states may take, one after another: 1 / `_STATES_SHARE`. A
+state that drips is not waited for: its intervals are executed from the one before it."""
+_STATE_SECONDS = 1.0, 600.0
+"""Least and most seconds for one state."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,17 +54,26 @@ class SharedAudit:
         """What of the claim was not audited, in one clause; None if nothing is missing."""
 
     def run(
-        self, posted: JobView, job: Job, errand: Errand[Evidence], *, bonded: bool, challenged: bytes | None
+        self,
+        posted: JobView,
+        job: Job,
+        log: Path | None,
+        errand: Errand[Evidence],
+        duty: Duty,
+        *,
+        challenged: bytes | None,
     ) -> Evidence | None:
         """The evidence of the audit; None if it cannot be made by many workers, and has to be made as a whole.
 
-        challenged: the root that this account has challenged with; None if it has not. Raises Interrupted, Refused."""
+        log: directory of the trainer's logs, if they can be had. challenged: the root that this account has challenged
+        with; None if it has not. Raises Interrupted, Refused."""
         role = self._role
-        listing = self._listing(posted, job)
+        listing = self._listing(posted, job, log)
         if listing is None:
             return None
-        if not bonded:
+        if not duty.bonded:
             role.require_time(posted, job, step_seconds(job))
+        left = (duty.deadline - role.context.now()) / _STATES_SHARE / len(listing.states)
         room, engine = role.context.room(role.job, posted), role.context.engine
         source = Stores(
             locations=self._workers.stores,
@@ -67,6 +81,7 @@ class SharedAudit:
             job_dir=room / "job",
             limits=JobLimits(memory_bytes=role.context.limits.memory_bytes, micro_batches=engine.options.micro_batches),
             job_bytes=role.context.limits.job_bytes,
+            within=min(max(left, _STATE_SECONDS[0]), _STATE_SECONDS[1]),
         )
         reports = Reports(progress=self._progress(errand, job), event=lambda text: role.notify_job(What.WARNING, text))
         try:
@@ -85,15 +100,14 @@ class SharedAudit:
         self._tell(found)
         if found.wrong is None and not found.is_whole:
             self.unaudited = f"only {len(found.right)} of its {job.spec.intervals} intervals were audited"
-        elif found.is_whole:
+        elif found.is_whole and posted.terms.attestations_needed:
+            # An attester may have to defend the claim in an appeal, after the trainer has withdrawn what it serves.
             keep_published(Run(job, room / SHARED), listing, source)
         return engine.evidence(job, room / SHARED, found.state_roots)
 
-    def _listing(self, posted: JobView, job: Job) -> Listing | None:
+    def _listing(self, posted: JobView, job: Job, log: Path | None) -> Listing | None:
         """What is published, if its roots are the committed ones and it has states to start from."""
         role, claim = self._role, posted.claim
-        room = role.context.room(role.job, posted)
-        log = fetch_log(role.context, posted, room, within=_LOG_SECONDS)
         why = f"the log {claim.log_cid} cannot be had" if log is None else None
         if log is not None:
             try:
@@ -113,6 +127,8 @@ class SharedAudit:
         began = time.monotonic()
 
         def progress(done: int, total: int) -> None:
+            if self._role.stop.is_set():
+                raise Interrupted
             steps = done * job.spec.interval
             seconds = (time.monotonic() - began) / steps if steps else 0.0
             errand.taken(steps - 1, total * job.spec.interval, seconds, may_pause=True)
