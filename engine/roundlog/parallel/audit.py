@@ -32,7 +32,7 @@ from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
 from roundlog.parallel.segment import Answer, Order, Segment, Source
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.training.job import Job
-from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
 from roundlog.training.run import Run, RunError
 
 ROLE = "parallel auditor"
@@ -69,13 +69,21 @@ def audit_in_parallel(
         raise RunError("this job rounds by the policy `threshold`, under which the log decides: audit it as a whole")
     if sharing.workers < 1 or not 0 <= sharing.repeat_share <= 1 or not 0 < sharing.share <= 1:
         raise ValueError("an audit needs 1 or more workers, and shares between 0 and 1")
-    here = Run(job, run_dir, replace(options, continue_after_stop=True, keep_every=1), role=ROLE)
+    audits: list[_Audit] = []
+
+    def on_step(event: StepEvent) -> None:
+        # What this process repeats may take long; whoever is told may end it between two steps.
+        for audit in audits:
+            audit.tell_progress()
+
+    here = Run(job, run_dir, replace(options, continue_after_stop=True, keep_every=1, on_step=on_step), role=ROLE)
     scratch = run_dir.resolve() / "scratch"
     with here.held() as record:
         shutil.rmtree(scratch, ignore_errors=True)  # of workers that were killed
         scratch.mkdir()
         try:
-            found = _Audit(here, look, source, sharing, reports or Reports(), challenged, poll).run()
+            audits.append(_Audit(here, look, source, sharing, reports or Reports(), challenged, poll))
+            found = audits[0].run()
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         record(found.state_roots)
@@ -121,10 +129,14 @@ class _Audit:
         self._first_wrong: Wrong | None = None
         self._random = random.SystemRandom()
 
+    def tell_progress(self) -> None:
+        """Tells how far it is. Raises what `reports.progress` raises."""
+        self._reports.progress(*self._plan.progress)
+
     def run(self) -> ParallelAudit:
         with closing(Crew(self._sharing.make, self._sharing.workers)) as crew:
             while not self._plan.is_done or self._unsettled:
-                self._reports.progress(*self._plan.progress)
+                self.tell_progress()
                 self._hand_out(crew)
                 for report in crew.wait(0.0 if self._found else self._poll):
                     self._take(crew, report)
@@ -132,7 +144,7 @@ class _Audit:
                     if self._is_the_one(wrong := self._found.pop(0)):
                         return self._result(wrong, crew)
                 self._plan.see(self._published())
-            self._reports.progress(*self._plan.progress)
+            self.tell_progress()
             return self._result(self._first_wrong, crew)
 
     def _published(self) -> Listing:

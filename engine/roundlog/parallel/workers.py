@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -52,6 +53,8 @@ def processes(threads: int | None = None) -> MakeWorker:
 
 def _begin(threads: int | None) -> None:
     """Prepares a worker's process."""
+    # The audit ends its workers; an interrupt from the keyboard goes to all processes of a terminal.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None, "a worker is a child"
     sentinel = parent.sentinel
