@@ -18,7 +18,6 @@ from roundlog.execution import Executor, StepResult
 from roundlog.operators import StepInputs
 from roundlog.parallel.published import NAME, read_listing
 from roundlog.parallel.result import Sharing
-from roundlog.parallel.segment import Order
 from roundlog.parallel.workers import MakeWorker
 from roundlog.program import first_store
 from roundlog.rounding import Rounding
