@@ -13,6 +13,7 @@ import typer
 from tiebreak.cli import options, quantities
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
+from tiebreak.cli.verdicts import about_states, claimed_states
 
 if TYPE_CHECKING:
     from roundlog.parallel.listing import Look
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from roundlog.parallel.segment import Source
     from roundlog.training.job import Job
 
+    from tiebreak.cli.verdicts import States
+
 _PANEL = "Workers"
 _DEFAULT_SHARE: Any = "all"
 _MOST_LOG_BYTES = 16 << 30
+_MOST_SHOWN = 20
 _CLUSTER_REPEATS = 0.05
 """Share of the right answers that is repeated on a cluster, if the user says nothing: its machines are many."""
 
@@ -139,13 +143,12 @@ def audit_by_workers(
         reports = Reports(progress=lambda done, total: bar.done(done), event=output.warn)
         chosen = computing.run_options(micro_batches)
         found = audit_in_parallel(job, look, source, run, sharing, chosen, reports=reports)
-    wrong_final = _wrong_final(claim, job, found)
-    facts = _facts(job, found) | {"wrong_final_state": wrong_final, "seconds": round(time.monotonic() - started, 3)}
+    states = claimed_states(Path(claim), job, look().roots) if Path(claim).is_dir() else None
     if json:
-        output.show_json(facts)
+        output.show_json(_facts(job, found, states) | {"seconds": round(time.monotonic() - started, 3)})
     else:
-        _show(job, found, sharing, wrong_final)
-    if found.wrong is not None or wrong_final is not None:
+        _show(job, found, sharing, states)
+    if found.wrong is not None or (states is not None and states.wrong):
         raise typer.Exit(ANSWER_IS_NO)
 
 
@@ -220,19 +223,7 @@ def _from_store(
     )
 
 
-def _wrong_final(claim: str, job: Job, found: ParallelAudit) -> str | None:
-    """What is wrong with the final state in a claimed run directory, which no worker starts from; None if nothing is,
-    or it is not there."""
-    from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
-
-    if found.wrong is not None or not Path(claim).is_dir():
-        return None
-    final = checkpoint_path(Path(claim), job.spec.steps)
-    why = wrong_checkpoint(final, job.program, found.state_roots[-1])
-    return None if why is None else f"{final} is not the claimed state: {why}"
-
-
-def _facts(job: Job, found: ParallelAudit) -> dict[str, object]:
+def _facts(job: Job, found: ParallelAudit, states: States | None) -> dict[str, object]:
     """The result for programs."""
     wrong = found.wrong
     return {
@@ -245,6 +236,8 @@ def _facts(job: Job, found: ParallelAudit) -> dict[str, object]:
         "intervals": job.spec.intervals,
         "right_intervals": len(found.right),
         "one_wrong_unnoticed": found.unnoticed(1),
+        "has_final_state": states.has_final if states is not None else None,
+        "wrong_states": states.wrong if states is not None else [],
         "unusable_states": found.unusable,
         "distrusted_workers": found.distrusted,
         "lost_workers": found.lost,
@@ -252,39 +245,43 @@ def _facts(job: Job, found: ParallelAudit) -> dict[str, object]:
     }
 
 
-def _show(job: Job, found: ParallelAudit, sharing: Sharing, wrong_final: str | None) -> None:
+def _show(job: Job, found: ParallelAudit, sharing: Sharing, states: States | None) -> None:
     """Prints the result for people."""
     from tiebreak.cli import output
 
     spec, intervals = job.spec, job.spec.intervals
-    for text in found.unusable:
-        output.show_line(f"Not used: {text}.")
-    if wrong_final is not None:
-        output.show_line(f"WRONG: {wrong_final}.")
+    facts: dict[str, object] = {}
     if found.wrong is not None:
-        first = found.wrong.interval * spec.interval
-        came = f"stops ({found.wrong.stopped})" if found.wrong.stopped else f"comes to 0x{found.wrong.root.hex()}"
-        output.show_line(
-            f"WRONG: interval {found.wrong.interval + 1} of {intervals} (steps {first} to {first + spec.interval - 1}), "
-            f"started from the claimed state before it, {came}. A challenge with the root "
-            f"0x{found.checkpoint_root.hex()} wins."
+        wrong, first = found.wrong, found.wrong.interval * spec.interval
+        came = f"stops ({wrong.stopped})" if wrong.stopped else f"comes to 0x{wrong.root.hex()}"
+        facts["claim"] = "WRONG: an interval does not come to the root claimed after it"
+        facts["wrong"] = (
+            f"interval {wrong.interval + 1} of {intervals}: steps {first} to {first + spec.interval - 1}; from the "
+            f"state claimed before it, it {came}"
         )
-        return
-    if found.is_whole:
-        output.show_line(
-            f"Right: all {intervals} intervals come from the state claimed before them to the one after; checkpoint "
-            f"root 0x{found.checkpoint_root.hex()}."
-        )
+        facts["a challenge wins with"] = f"0x{found.checkpoint_root.hex()}"
+    elif found.is_whole:
+        facts["checkpoint root"] = found.checkpoint_root
+        facts["claim"] = f"right: each of {intervals} intervals comes from the root before it to the root after it"
     else:
-        many = sorted({1, max(2, intervals // 10), max(2, intervals // 2)})
-        caught = ", ".join(f"{n} with {100 * (1 - found.unnoticed(n)):.3g} %" for n in many)
-        output.show_line(
-            f"Nothing wrong in {len(found.right)} of {intervals} intervals, drawn in secret. Of wrong intervals it would "
-            f"have caught, at least: {caught}. It cannot tell anything about the others: one wrong number in an "
-            "interval that was not drawn passes, and so does the final state. Audit the whole before you rely on it."
+        facts["claim"] = f"nothing wrong in {len(found.right)} of {intervals} intervals, drawn in secret"
+        facts["caught, at least"] = ", ".join(
+            f"{100 * (1 - found.unnoticed(n)):.3g} % of the time {n} wrong" for n in _examples(intervals)
         )
-    if sharing.repeat_share < 1:
-        output.show_line(
-            f"{100 * sharing.repeat_share:g} % of the right answers were repeated by a second worker; the rest is "
-            "believed of the first one."
+        facts["cannot tell"] = (
+            "about any other interval: a wrong one that was not drawn passes, so rely on a whole audit"
         )
+    if states is not None:
+        facts["claimed states"] = about_states(states)
+    if found.wrong is None and sharing.repeat_share < 1:
+        facts["believed"] = f"of one worker alone: {100 * (1 - sharing.repeat_share):g} % of the answers"
+    if found.distrusted:
+        facts["workers not believed"] = "; ".join(found.distrusted)
+    output.show_facts("Audited", facts)
+    for text in [*(states.wrong if states is not None else []), *found.unusable][:_MOST_SHOWN]:
+        output.show_line(text)
+
+
+def _examples(intervals: int) -> list[int]:
+    """Numbers of wrong intervals for which the chance to catch them is told."""
+    return sorted({1, max(1, intervals // 10), max(1, intervals // 2)})

@@ -229,7 +229,8 @@ def audit(
         typer.Option(
             metavar="ROOT|RUN|CID",
             help="What the trainer claims: its checkpoint root, or its run directory; then the first wrong checkpoint "
-            "is named. With --workers: a run directory, or the content address of a log published with --publish-every.",
+            "is named. With --workers: a run directory, or the content address of a log that was published with "
+            "--publish-every.",
         ),
     ] = None,
     follow: Annotated[
