@@ -143,7 +143,8 @@ def audit_by_workers(
         reports = Reports(progress=lambda done, total: bar.done(done), event=output.warn)
         chosen = computing.run_options(micro_batches)
         found = audit_in_parallel(job, look, source, run, sharing, chosen, reports=reports)
-    states = claimed_states(Path(claim), job, look().roots) if Path(claim).is_dir() else None
+    claimed = look()
+    states = claimed_states(Path(claim), job, claimed.roots) if Path(claim).is_dir() and claimed.complete else None
     if json:
         output.show_json(_facts(job, found, states) | {"seconds": round(time.monotonic() - started, 3)})
     else:
@@ -232,7 +233,7 @@ def _facts(job: Job, found: ParallelAudit, states: States | None) -> dict[str, o
         "wrong_interval": None if wrong is None else wrong.interval,
         "wrong_root": None if wrong is None else wrong.root,
         "stopped": None if wrong is None else wrong.stopped,
-        "challenge_root": None if wrong is None else found.checkpoint_root,
+        "challenge_root": found.checkpoint_root if wrong is not None and _has_ended(job, found) else None,
         "intervals": job.spec.intervals,
         "right_intervals": len(found.right),
         "one_wrong_unnoticed": found.unnoticed(1),
@@ -259,7 +260,9 @@ def _show(job: Job, found: ParallelAudit, sharing: Sharing, states: States | Non
             f"interval {wrong.interval + 1} of {intervals}: steps {first} to {first + spec.interval - 1}; from the "
             f"state claimed before it, it {came}"
         )
-        facts["a challenge wins with"] = f"0x{found.checkpoint_root.hex()}"
+        facts["a challenge wins with"] = (
+            f"0x{found.checkpoint_root.hex()}" if _has_ended(job, found) else "a root known when the run has ended"
+        )
     elif found.is_whole:
         facts["checkpoint root"] = found.checkpoint_root
         facts["claim"] = f"right: each of {intervals} intervals comes from the root before it to the root after it"
@@ -280,6 +283,11 @@ def _show(job: Job, found: ParallelAudit, sharing: Sharing, states: States | Non
     output.show_facts("Audited", facts)
     for text in [*(states.wrong if states is not None else []), *found.unusable][:_MOST_SHOWN]:
         output.show_line(text)
+
+
+def _has_ended(job: Job, found: ParallelAudit) -> bool:
+    """Whether all of the run was published when the audit ended; a run that is followed may be wrong before."""
+    return len(found.state_roots) == job.spec.intervals
 
 
 def _examples(intervals: int) -> list[int]:
