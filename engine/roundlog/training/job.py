@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.capture import Task, capture
 from roundlog.commitments import CommitmentError, state_root, tensor_root
 from roundlog.data import HELD_BYTES, Field, data_tree, read_fields, summarised, write_fields
 from roundlog.descriptors import program_root
@@ -20,7 +20,10 @@ from roundlog.program import DType, Program, ProgramError, TensorType, from_json
 from roundlog.program.text import MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
 from roundlog.storage import StorageError, load_tensors, open_regular, replace_file, save_tensors
-from roundlog.training.sameness import Sameness, confirm_same
+
+if TYPE_CHECKING:
+    from roundlog.capture import Task
+    from roundlog.training.sameness import Sameness
 
 PROGRAM, SPEC, INITIAL, SCHEDULE, DATA = (
     "program.json",
@@ -76,6 +79,10 @@ class Job:
 
         Raises CaptureError, JobError for an initial state or schedule that is not finite, ProgramError for an operator
         that cannot be rounded to so few bits, and, before any work, SpecError for an unknown policy or width."""
+        # Only a customer captures. Every other command would load torch.export for nothing: a fifth of its start.
+        from roundlog.capture import capture
+        from roundlog.training.sameness import confirm_same
+
         check_rounding(policy, bits)
         captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
