@@ -4,6 +4,7 @@ step, and every wei."""
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import torch
 from audit_workers import Stand, honest, named
 from market import OPEN, audit
 from roundlog.commitments import MerkleTree, state_root
-from roundlog.execution import Executor, StepResult
+from roundlog.execution import StepResult
 from roundlog.operators import StepInputs
 from roundlog.parallel.published import NAME, read_listing
 from roundlog.parallel.result import Sharing
@@ -23,11 +24,13 @@ from roundlog.program import first_store
 from roundlog.rounding import Rounding
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
+from test_endless_claims import diverging_task
 from tiebreak.adversary.engines import execution_of, lying
 from tiebreak.adversary.logs import spoiling
 from tiebreak.adversary.parties import PoisonedBatches
 from tiebreak.adversary.stores import withholding
-from tiebreak.adversary.tampering import Lie, tampered, turned
+from tiebreak.adversary.tampering import Lie, hiding, tampered, turned
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Reason, Side
 from tiebreak.roles.auditor import AuditorRole
@@ -67,16 +70,18 @@ def poisoning(world: World) -> TrainerRole:
 
 @dataclass
 class Restoring:
-    """A step stores a number one ulp off, and the next one reads the right number again: one claimed state is wrong,
-    and nothing else that is claimed (implements `roundlog.execution.StepExecutor`)."""
+    """Some steps store a number one ulp off, and some of the next ones read the right number again, so that behind a
+    wrong state nothing that is claimed need be wrong (implements `roundlog.execution.StepExecutor`)."""
 
     job: Job
+    lies: frozenset[int] = frozenset({WRONG})
+    restores: frozenset[int] = frozenset({WRONG + 1})
 
     def __post_init__(self) -> None:
         program, bits = self.job.program, self.job.spec.rounding_bits
         self.program, self.bits = program, bits
-        lie = Lie(step=WRONG, operator=first_store(program), only_stored=True)
-        self._tampered = tampered(program, bits, [lie])
+        store = first_store(program)
+        self._tampered = tampered(program, bits, [Lie(step=s, operator=store, only_stored=True) for s in self.lies])
 
     def run(
         self,
@@ -84,11 +89,11 @@ class Restoring:
         rounding: Rounding,
         observe: Callable[[int, torch.Tensor], None] | None = None,
     ) -> StepResult:
-        if inputs.step == WRONG + 1:
+        if inputs.step in self.restores:
             first, *others = inputs.states
             restored = first.clone()
             restored.view(-1)[0] = turned(restored.view(-1)[0], 0)
-            return Executor(self.program, self.bits).run(replace(inputs, states=[restored, *others]), rounding, observe)
+            inputs = replace(inputs, states=[restored, *others])
         return self._tampered.run(inputs, rounding, observe)
 
 
@@ -165,6 +170,34 @@ def test_the_interval_that_leaves_a_wrong_state_wins_a_game_too(world: World) ->
     )
     world.run(trainer, role, world.referee())
     assert disputed(world) == WRONG + 1
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_lies_that_are_gone_on_from_or_not_all_lose(world: World, seed: int) -> None:
+    chance = random.Random(seed)
+    lies = frozenset(chance.sample(range(STEPS), chance.randint(1, 4)))
+    restores = frozenset(step + 1 for step in lies if chance.random() < 0.6)
+    execution = execution_of(lambda job: Restoring(job, lies, restores))
+    context = lying(world.context("trainer"), execution, Side.TRAINER)
+    trainer = TrainerRole(context, world.job, publish_every=chance.choice([1, 2]))
+    role = auditor(world, count=chance.randint(1, 3))
+    world.run(trainer, role, world.referee())
+    right = Trainer(Job.read(world.root / "files"), world.root / "right").run().checkpoint_root
+    claim = world.contract.job(world.job).claim
+    if claim.checkpoint_root == right:
+        assert world.contract.job(world.job).attestations == 1, "what was put right within an interval is right"
+        return
+    assert disputed(world) in lies | restores
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+
+
+def test_a_hidden_stop_wins_a_game_too(tmp_path: Path) -> None:
+    world = World(connect("embedded"), tmp_path)
+    world.post(diverging_task())
+    execution = execution_of(lambda posted: hiding(posted.program, posted.spec.rounding_bits))
+    trainer = TrainerRole(lying(world.context("trainer"), execution, Side.TRAINER), world.job, publish_every=1)
+    world.run(trainer, auditor(world), world.referee())
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,11 @@ def test_lists_of_long_runs_are_read(job: Job, tmp_path: Path) -> None:
     listing = Listing(roots=roots, states={i: "x" * 200 for i in range(1, spec.intervals + 1)})
     write_listing(tmp_path, spec, listing)
     assert read_listing(tmp_path / NAME, spec) == listing
+
+
+def test_a_list_of_an_endless_run_is_not_read_into_memory(job: Job, tmp_path: Path) -> None:
+    spec = replace(job.spec, steps=1 << 32, interval=1)
+    with (tmp_path / NAME).open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ListingError, match=r"the list of checkpoints .*67108864"):
+        read_listing(tmp_path / NAME, spec)
