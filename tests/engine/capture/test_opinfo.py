@@ -7,7 +7,6 @@ import collections
 import pytest
 
 pytest.importorskip("expecttest", reason="PyTorch's table of operators needs it")
-from opinfo_samples import outcome, samples
 
 PARTS = 24
 """Of the table: each takes less than a minute."""
@@ -15,6 +14,9 @@ PARTS = 24
 
 def check(each: int, part: int, parts: int) -> collections.Counter[str]:
     """Hold samples against PyTorch. Gives how many came to what."""
+    # PyTorch's table takes seconds to load, which collection of the quick tests would wait for.
+    from opinfo_samples import outcome, samples
+
     counts: collections.Counter[str] = collections.Counter()
     bad = []
     for name, op, sample in samples(each, part, parts):
