@@ -159,6 +159,19 @@ def test_a_run_under_way_is_followed_to_its_end(run: Run, world: World, tmp_path
     assert found["checkpoint_root"] == "0x" + world.root.hex()
 
 
+def test_a_run_under_way_is_wrong_before_its_end(run: Run, world: World, tmp_path: Path) -> None:
+    under_way = tmp_path / "run"
+    shutil.copytree(world.liar, under_way)
+    for name in ("roots", "roots.sums"):
+        (under_way / name).write_bytes((under_way / name).read_bytes()[: 32 * 4])
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", under_way, "--workers", 2, "--follow")
+    shown = run(*words, "--json")
+    found = told(shown)
+    assert shown.exit_code == 3 and found["wrong_interval"] in (2, 3) and found["challenge_root"] is None
+    plain = run(*words)
+    assert plain.exit_code == 3 and "a root known when the run has ended" in " ".join(plain.stdout.split())
+
+
 def audit(run: Run, world: World, tmp_path: Path, *words: object) -> Any:
     return run("audit", world.job, "--run", tmp_path / "audit", *words)
 
