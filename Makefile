@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 # Named first and exactly, so that pip does not pick a newer torch with gigabytes of CUDA.
 TORCH ?= torch==2.13.0
-# Test processes side by side; a file's tests stay in one, so that they share what they set up.
-WORKERS ?= 2
+# Test processes side by side: three keep two processors busy, since tests wait for others' blocks and clocks. A file's tests
+# stay in one process, so that they share what they set up.
+WORKERS ?= 3
 FUZZ_SECONDS ?= 300
 MINUTES ?= 30
 PROGRAMS ?= 2000
@@ -62,7 +63,8 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 # One thread a process: threads of several processes that wait for each other on few processors take fifty times as long.
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile
+# Modules are compiled once, not by each of the processes that tests start, though some shells ask for that.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile
 
 test-python: $(VENV)/.installed-dev contracts-tools browser
 	$(PYTEST) -m 'not slow and not long'

@@ -1,5 +1,6 @@
 """A captured program trains as PyTorch does, and is the same program in every process and after its text."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -11,11 +12,16 @@ import torch.nn.functional as F
 from roundlog.capture import Task, capture
 from roundlog.descriptors import program_root
 from roundlog.operators import check
-from roundlog.program import from_json, to_json
+from roundlog.program import Program, from_json, to_json
 from roundlog.training.job import Job
 from tasks import TASKS, classify, conv_task, gpt_task
 from torch import nn
 from trainings import train_by_program, train_by_pytorch
+
+
+@functools.cache
+def of_gpt() -> Program:
+    return capture(gpt_task()).program
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ def test_batch_norm_statistics_and_counters_are_state() -> None:
 
 
 def test_tied_weights_are_one_state() -> None:
-    names = Job.from_task(gpt_task()).program.state_names
+    names = of_gpt().state_names
     assert "parameter/tokens.weight" in names
     assert "parameter/head.weight" not in names
 
@@ -79,7 +85,7 @@ def test_dropout_keeps_the_promised_share_and_scales_it() -> None:
 
 
 def test_every_random_operator_has_a_stream_of_its_own() -> None:
-    program = capture(gpt_task()).program
+    program = of_gpt()
     streams = [node.attributes["stream"] for node in program.nodes if node.op == "uniform"]
     assert len(streams) == 6
     assert len(set(streams)) == 6
@@ -96,7 +102,7 @@ def test_a_program_survives_its_text(name: str) -> None:
 
 
 def test_operators_know_the_users_lines() -> None:
-    program = capture(gpt_task()).program
+    program = of_gpt()
     lines = [node.source for node in program.nodes if node.op in ("matmul", "erf", "exp")]
     assert all(line.startswith("tasks.py:") for line in lines), lines
 

@@ -1,5 +1,6 @@
 """What a stranger can put in front of an auditor: forged logs, broken jobs, data that explodes."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -174,13 +175,18 @@ def test_a_value_that_is_not_finite_stops_the_run_with_step_operator_and_element
     assert (tmp_path / "run" / "roots").read_bytes() == b""
 
 
-def written(tmp_path):
-    Job.from_task(conv_task()).write(tmp_path / "job")
+@functools.cache
+def of_images() -> Job:
+    return Job.from_task(conv_task())
+
+
+def written(tmp_path: Path) -> Path:
+    of_images().write(tmp_path / "job")
     return tmp_path / "job"
 
 
 def test_a_job_survives_its_files(tmp_path) -> None:
-    job = Job.from_task(conv_task())
+    job = of_images()
     job.write(tmp_path / "job")
     again = Job.read(tmp_path / "job")
     assert (again.program, again.spec) == (job.program, job.spec)
@@ -213,7 +219,7 @@ def test_a_job_larger_than_the_limit_is_refused_before_its_tensors_are_read(tmp_
 
 def test_a_convolution_whose_windows_need_more_memory_than_its_tensors_is_refused(tmp_path, monkeypatch) -> None:
     """One image and one kernel of a megabyte, whose im2col would take 31 GB; written where that is there."""
-    monkeypatch.setattr("roundlog.training.job.confirm_same", lambda task, captured: None)
+    monkeypatch.setattr("roundlog.training.sameness.confirm_same", lambda task, captured: None)
     model = torch.nn.Conv2d(1, 1, 250, bias=False)
     task = Task(
         model=model,
