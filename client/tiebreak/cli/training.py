@@ -192,7 +192,7 @@ def audit(
         str | None,
         typer.Option(
             metavar="ROOT|RUN",
-            help="What the trainer claims: its checkpoint root, or its run directory; then the first wrong checkpoint "
+            help="The trainer's claim: its checkpoint root, or its run directory; then the first wrong checkpoint "
             "is named.",
         ),
     ] = None,
