@@ -128,7 +128,7 @@ def lies(job: Job, honest: Evidence) -> dict[str, Lie]:
             # In place of the largest of all: a sum of squares like this one is far above what is clipped.
             great = largest_bits(outputs[operator])
             tries.append(Lie(step=step, operator=operator, element=largest_first[0], claimed=great))
-            # What vanishes in a later rounding cannot be disputed.
+            # A lie that vanishes in a later rounding cannot be disputed.
             noticed = (lie for lie in tries if evidence_of(job, honest.run_dir, lie).trace(step).states != right)
             if (first := next(noticed, None)) is not None:
                 found[what] = first

@@ -125,7 +125,7 @@ def measure(name: str, count: int) -> dict[str, float]:
     torch.set_num_threads(1)
     job = Job.from_task(TASKS[name](BATCH[name]))
     two_steps(Job.from_task(TASKS[name](2)), min(count, 2))
-    # What the small one has given back.
+    # Memory that the small task has given back goes back to the system.
     ctypes.CDLL(None).malloc_trim(0)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")

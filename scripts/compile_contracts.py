@@ -41,9 +41,9 @@ CONTRACTS = {
     "Adjudicator": "src/adjudication/Adjudicator.sol",
     "Functions": "src/adjudication/Functions.sol",
 }
-"""What the client deploys -> where it is."""
+"""Contracts that the client deploys -> their sources, below `contracts`."""
 
-# The same as in foundry.toml, so that gas measured by forge is the gas of what the client deploys.
+# Equal to those in foundry.toml, so that gas measured by forge is the gas of what the client deploys.
 SETTINGS: dict[str, Any] = {
     "evmVersion": "prague",
     "optimizer": {"enabled": True, "runs": 200},

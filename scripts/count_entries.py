@@ -23,7 +23,7 @@ from roundlog.training.trainer import log_header
 
 LENGTHS = (512, 4096, 1 << 16, 1 << 20)
 NUMBERS = 1 << 28
-"""That are drawn for every length."""
+"""Numbers that are drawn for every length."""
 
 
 def of_a_model(name: str, steps: int) -> None:

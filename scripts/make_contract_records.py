@@ -126,7 +126,7 @@ class _Types:
 
 
 class _Sources:
-    """What only the sources have: members of enums, and comments."""
+    """The parts that only the sources have: members of enums, and comments."""
 
     def __init__(self) -> None:
         self._text = "\n".join(path.read_text() for path in sorted(SOURCES.rglob("*.sol")))

@@ -54,7 +54,7 @@ Read this before the first try.
 6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
 7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is
    refused, and so is a generator that is made there.
-8. Data come in by the batch alone. Fields are float32, bool or integers, which a job holds as int64.
+8. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
 9. The optimizer is one of `torch.optim` over the model's parameters. What capture does not know of it is refused.
 10. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
@@ -65,8 +65,8 @@ Read this before the first try.
 Every value of a program is the output of one of these. Their names are the closed set that trainers, auditors and the
 contract know; anything else is refused.
 
-Values are f32, int64 or bool, and so are a job's data and state: parameters and buffers of other types are refused, and
-small integers in datasets become int64. What a model computes in int32 on its way
+Values are f32, int64 or bool, and so is a job's state: parameters and buffers of other types are refused. Integers of a
+dataset are read as int64, however narrow they are stored. What a model computes in int32 on its way
 (`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is held as int64: the same numbers, except that where
 int32 would overflow and wrap around, a program goes on with the number itself; a step in which that happens while it is
 compared with yours is refused.

@@ -67,7 +67,7 @@ def empty_tasks() -> float:
 
 
 def tasks_of(step: Callable[[], None]) -> int:
-    """How often a step shares out work."""
+    """Number of times that a step shares out work."""
     share, shared = threads._share, []
 
     def counted(works: list[Callable[[], None]]) -> None:

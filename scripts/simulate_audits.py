@@ -1,4 +1,4 @@
-"""What audits pay: a month of an honest auditor, of a lazy one and of colluders, by the rules of the contract.
+"""Income from audits: a month of an honest auditor, of a lazy one and of colluders, by the rules of the contract.
 
     .venv/bin/python scripts/simulate_audits.py [--months 2000] [--reward 1] [--fee 0.15] [--audit 0.02]
 
@@ -26,7 +26,7 @@ GAS = ROOT / "contracts" / ".gas-snapshot" / "MarketGasTest.json"
 ETHER = 10**18
 GWEI = 10**9
 DISPUTE_GAS = 3_400_000
-"""Of the challenger's half of a dispute of `docs/protocol.md`: what an auditor sends that proves a fraud."""
+"""Gas of the challenger's half of a dispute of `docs/protocol.md`, which an auditor sends that proves a fraud."""
 METERED = 0.6
 """Part of a dispute's gas that burns in the contract, and is paid back; the rest is call data and base cost."""
 FRAUD_RATES = (0.0, 0.01, 0.05, 0.1, 0.2)
@@ -59,7 +59,7 @@ class Market:
     bond: int
     """A challenger's, and so an attestation's."""
     audit: int
-    """What repeating one run costs."""
+    """Cost of repeating one run."""
     gas_price: int
     others: int
     """Honest auditors of the same job, beside the one who is watched."""
@@ -126,7 +126,7 @@ def break_even(market: Market) -> float:
 
 
 def fines(market: Market, attesters: int) -> dict[str, int]:
-    """What a caught fraud costs those in league, in wei, without gas. attesters: accounts of theirs that attested."""
+    """Cost of a caught fraud to those in league, in wei, without gas. attesters: accounts of theirs that attested."""
     fine = market.trainer_bond + attesters * market.bond
     shares = split(fine, 0)
     appealed = market.trainer_bond // 2 + split(market.bond, 0).burnt
@@ -169,7 +169,7 @@ def report(market: Market, count: int, dollars: float) -> Iterator[str]:
 
 
 def rows(market: Market) -> Iterator[tuple[str, int, int]]:
-    """What one job brings each kind of auditor, in wei: if the claim is right, and if it is wrong."""
+    """Income of each kind of auditor from one job, in wei: if the claim is right, and if it is wrong."""
     yield "honest auditor, blind, first to open", honest(market, False, True), honest(market, True, True)
     yield "honest auditor, blind, not the first", honest(market, False, False), honest(market, True, False)
     yield "seals junk", idler(market, False), idler(market, True)

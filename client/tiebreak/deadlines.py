@@ -30,7 +30,7 @@ def pause(seconds: float, stop: threading.Event | None) -> None:
 
 
 def within(seconds: float, stop: threading.Event | None, call: Callable[[], T]) -> T:
-    """What `call` returns or raises, if it ends within `seconds`.
+    """The result of `call`, or the exception that it raised, if it ends within `seconds`.
 
     The call runs in a thread of its own, which is left behind when its time is over: a socket's own timeout bounds the
     silence between two bytes and not the whole answer, nor the look-up of a name. Such a call must therefore change

@@ -1,4 +1,4 @@
-"""How much memory this process can use: what the machine has left, and what its control group allows.
+"""Memory that this process can use: what the machine has left, and what its control group allows.
 
 Asking the kernel for more than that ends the process without a word, and with it every defence in a game.
 """
@@ -12,7 +12,7 @@ _ROOM = 256 << 20
 """Bytes that stay free for the interpreter, the chain and the other programs."""
 
 _FALLBACK = 4 << 30
-"""Where the system does not tell."""
+"""Bytes that are assumed where the system does not tell."""
 
 
 def usable_memory(root: Path = Path("/")) -> int:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roundlog.capture import CaptureError, Task
-    from roundlog.data import safetensors_fields, windows
+    from roundlog.data import arrow_fields, safetensors_fields, windows
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
     from roundlog.training.auditor import Auditor
+    from roundlog.training.export import load_into
     from roundlog.training.job import Job, JobError
     from roundlog.training.options import RunOptions
     from roundlog.training.trainer import Trainer
@@ -37,7 +38,9 @@ _ROOMS = {
     "Trainer": "roundlog.training.trainer",
     "TrainingSpec": "roundlog.spec",
     "Verdict": "roundlog.training.verdict",
+    "arrow_fields": "roundlog.data",
     "audit": "roundlog.training.verdict",
+    "load_into": "roundlog.training.export",
     "safetensors_fields": "roundlog.data",
     "windows": "roundlog.data",
 }
@@ -53,7 +56,9 @@ __all__ = [
     "Trainer",
     "TrainingSpec",
     "Verdict",
+    "arrow_fields",
     "audit",
+    "load_into",
     "safetensors_fields",
     "windows",
 ]

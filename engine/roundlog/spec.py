@@ -14,8 +14,8 @@ from typing import Any
 MAX_JSON_BYTES = 16 * 1024
 CHUNK_SIZE = 1024
 LOG_VERSION = 2
-"""Of the logs' format and of what their entries stand for: bounds d that leave less in doubt make other logs of the
-same bits."""
+"""Version of the logs' format and of the meaning of their entries: bounds d that leave less in doubt make other logs
+of the same bits."""
 
 POLICY_CERTIFIED = 0
 POLICY_THRESHOLD = 1
@@ -37,7 +37,7 @@ class SpecError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSpec:
-    """What a trainer is held to. Roots are 32 bytes, all else unsigned integers.
+    """The numbers and roots that a trainer is held to. Roots are 32 bytes, all else unsigned integers.
 
     steps, interval: optimizer steps in the run, and steps between two checkpoints (divides `steps`).
     program_root, operator_count: the program of one step and its number of operators. initial_state_root,

@@ -145,7 +145,7 @@ class Scene:
         self.job = self._post()
         self.chain.by_hand()
         self.games: dict[int, GameView] = {}
-        """Those that are not over, the first in the queue in front."""
+        """Games that are not over, the first in the queue in front."""
         self._next_game = 0
         self.lost = 0
         self.finished = False
@@ -328,7 +328,7 @@ def honest_challenger(ground: Ground, meter: Meter, puppets: int) -> Flood:
             flood.right = scene.contract.job(scene.job).status is JobStatus.REJECTED
             flood.delay = int(scene.chain.time()) - challenged
             ended = scene.contract.job(scene.job).status
-            # What is its own, it fetches by itself.
+            # The role fetches by itself what is its own.
             scene.carry_on(role, Side.CHALLENGER, lambda: scene.finished)
             assert scene.contract.job(scene.job).status is ended
             flood.attacker_bonds = TRAINER_BOND + puppets * CHALLENGER_BOND

@@ -31,11 +31,11 @@ _RESERVE = 1800
 
 
 class Manner(StrEnum):
-    """When a puppet moves."""
+    """Moment at which a puppet moves."""
 
     AT_ONCE = "at once"
     IN_ROUNDS = "in rounds"
-    """When every live game waits for a puppet, all of them in the same block."""
+    """All puppets in the same block, once every live game waits for one."""
     LAST_MOMENT = "at the last moment"
     SILENT = "never"
 
@@ -82,7 +82,7 @@ class Attacker:
         self._chain, self._contract, self._job = chain, contract, job
         self._run, self._roots, self._lied = honest_run, honest_roots, lied
         self.puppets: dict[int, Puppet] = {}
-        """By the number of the game."""
+        """Puppets by the numbers of their games."""
         self.trainer: Puppet | None = None
         self.moves = 0
 

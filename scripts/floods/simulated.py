@@ -22,7 +22,7 @@ from tiebreak.roles.agenda import Duty, order
 from tiebreak.roles.workshop import Errand, Lane, Workshop
 
 BLOCK_GAS = 36_000_000
-"""Of a block of Ethereum in 2025."""
+"""Gas limit of a block of Ethereum in 2025."""
 
 T = TypeVar("T")
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
@@ -177,6 +177,6 @@ class SlowWorkshop(Workshop):
                 self.busy += seconds if lane is not Lane.FILES else 0.0
 
     def next_end(self) -> float:
-        """When the next piece of work ends; infinite if none is under way."""
+        """Instant at which the next piece of work ends; infinite if none is under way."""
         ends = [at for lane in self._free_at.values() for at in lane if at > self._clock()]
         return min(ends, default=float("inf"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches
 from roundlog.operators.cpu.gemm import sum_product
@@ -72,9 +73,8 @@ def plain(task: Task, job: Job, dtype: torch.dtype, device: str) -> str:
     """A digest of the model that plain PyTorch trains from the job's initial state, on the job's batches."""
     # The initial state was drawn where the job was made: torch's random numbers differ between machines.
     with torch.no_grad():
-        for kind, named in (("parameter", task.model.named_parameters()), ("buffer", task.model.named_buffers())):
-            for name, tensor in named:
-                tensor.copy_(job.initial[f"{kind}/{name}"])
+        for name, tensor in model_tensors(task.model).items():
+            tensor.copy_(job.initial[name])
     task.model.to(device)
     training = PlainTraining(task, dtype)
     batches = Batches(job.dataset, job.spec)

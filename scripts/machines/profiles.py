@@ -20,7 +20,7 @@ class Machine:
     device: str = "cpu"
 
     def missing(self) -> str | None:
-        """Why this machine is not here, if it is not."""
+        """Reason why this machine is not here, if it is not."""
         if self.device == "cuda" and not torch.cuda.is_available():
             return "no CUDA device is here"
         return None

@@ -46,7 +46,7 @@ LOSSES: dict[str, Callable[[Any], torch.Tensor]] = {
     "mean of squares": lambda outputs: first(outputs).square().mean(),
     "ctc_loss of its logits": _ctc,
 }
-"""What is made of a model's outputs. The mean of squares is of the first output that depends on a parameter."""
+"""Losses of a model's outputs. The mean of squares is of the first output that depends on a parameter."""
 
 
 def loss_of(inputs: Inputs) -> Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]:
@@ -210,7 +210,7 @@ def _fields(names: set[str], model: nn.Module, config: PreTrainedConfig) -> Iter
 
 
 IMAGE_WORDS: dict[int, int] = {}
-"""How many places of a text an image takes, by the model's identity: found out from what the model said."""
+"""Number of places of a text that an image takes, by the model's identity: found out from what the model said."""
 
 
 def learn(model: nn.Module, message: str) -> bool:

@@ -34,7 +34,7 @@ def draw(result: dict[str, Any], room: Path) -> None:
         ("divergence-plain", ("plain FP32, A and B", "plain FP32, A and C")),
         ("divergence-methods", None),
     ):
-        # Of every model the longest training.
+        # The longest training of every model.
         ordered = sorted(models_of(result), key=lambda one: one[2]["divergence"]["steps"])
         models = {model: (size, found) for model, size, found in ordered}
         if not models:
@@ -187,7 +187,7 @@ def _thresholds(found: dict[str, Any]) -> str:
 
 
 def _caution(found: dict[str, Any]) -> str:
-    """How the order of sizes compares with OVT's, and why."""
+    """Comparison of the order of sizes with OVT's, and its reason."""
     least = min(row["threshold"] for row in found.values())
     careful = " and ".join(kind for kind, row in found.items() if row["threshold"] == least)
     differing = sum(row["differing"] for row in found.values())
@@ -227,7 +227,7 @@ def _divergence(found: dict[str, Any]) -> str:
 
 
 def _drift(found: dict[str, Any]) -> str:
-    """How the order of sizes compares with OVT's, and why."""
+    """Comparison of the order of sizes with OVT's, and its reason."""
     apart, curve = found["apart"], found["curves"]["plain FP32, A and B"]
     order, hardware = (apart[f"{name}, plain FP32"]["weights"] for name in ("order of the data", "hardware A and B"))
     text = (

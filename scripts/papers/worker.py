@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from roundlog.arithmetic import round_to_bits
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.commitments import state_root
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
@@ -190,9 +191,7 @@ def plain(ask: dict[str, Any]) -> dict[str, Any]:
     losses = []
     for step in range(ask["steps"]):
         losses.append(training.step(step, dict(zip(job.dataset, batches.load(step), strict=True))))
-        named = {f"parameter/{k}": v.detach() for k, v in training.model.named_parameters()}
-        named |= {f"buffer/{k}": v.detach() for k, v in training.model.named_buffers()}
-        save_tensors(Path(ask["snapshots"]) / f"{step}.safetensors", named)
+        save_tensors(Path(ask["snapshots"]) / f"{step}.safetensors", model_tensors(training.model))
     return {"losses": losses}
 
 

@@ -98,7 +98,7 @@ class FaultyNode:
         self.upstream, self._seed = upstream, seed
         self.faults: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
-        """By role."""
+        """Requests by role."""
         self._lines: dict[str, _Line] = {}
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"node": self})

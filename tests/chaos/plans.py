@@ -31,9 +31,9 @@ class Audits(StrEnum):
 
     FREE = "free"
     OPEN = "open"
-    """With a bond, and paid."""
+    """Audits with a bond, which are paid."""
     BLIND = "blind"
-    """The same, sealed before the claim is known."""
+    """Paid audits that are sealed before the claim is known."""
 
 
 _WEIGHTS = {

@@ -193,7 +193,7 @@ class Round:
         names = {f"auditor-{i}": str(self.stage.accounts[f"auditor-{i}"].address) for i in range(self.plan.auditors)}
         return {name: found[address] for name, address in names.items() if address in found}
 
-    # What goes wrong.
+    # Troubles.
 
     def _strike(self, event: Event) -> None:
         stage, chain = self.stage, self.stage.chain

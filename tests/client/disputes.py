@@ -55,8 +55,8 @@ TERMS = Terms(
 
 @dataclass
 class Run:
-    """What a party believes: the state (tensor roots of its slots) after every step. A run that goes wrong at step
-    `wrong`, counted from 1, has stored another slot there, and stays wrong."""
+    """A training as a party believes it: the state (tensor roots of its slots) after every step. A run that goes wrong
+    at step `wrong`, counted from 1, has stored another slot there, and stays wrong."""
 
     wrong: int
 
@@ -79,13 +79,13 @@ class Run:
         return MerkleTree(self.states[INTERVAL - 1 :: INTERVAL])
 
     def tree(self, place: Place) -> Tree:
-        """As a party's evidence gives it."""
+        """Tree as a party's evidence gives it."""
         if not place:
             return Leaves(self.states[INTERVAL - 1 :: INTERVAL])
         if len(place) == 1:
             return Leaves(self.states[place[0] * INTERVAL : (place[0] + 1) * INTERVAL])
         step = place[0] * INTERVAL + place[1] + 1
-        # What the operators compute is right in the step in which the run goes wrong.
+        # The operators compute right in the step in which the run goes wrong.
         stored = self.slots(step) if step != self.wrong else Run.of().slots(step)
         computed = [root("operator", step, q, step > self.wrong) for q in range(SPEC.operator_count - len(stored))]
         return Trace(StepTrace(operators=computed + stored, states=self.slots(step), stop=None))

@@ -1,4 +1,4 @@
-"""Whose code stands at an address: the game over its libraries, the adjudicator over its functions, nothing else."""
+"""Code at an address: the game over its libraries, the adjudicator over its functions, nothing else."""
 
 from __future__ import annotations
 

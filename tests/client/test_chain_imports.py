@@ -1,4 +1,4 @@
-"""What the chain's modules do to the process that imports them."""
+"""Effects of the chain's modules on the process that imports them."""
 
 from __future__ import annotations
 

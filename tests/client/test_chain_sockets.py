@@ -105,7 +105,7 @@ def test_one_connection_carries_many_requests_and_a_lost_one_is_replaced(node: C
 
 
 def test_an_answer_in_pieces_is_put_together(tmp_path: Path) -> None:
-    """Of which one looks like the end."""
+    """One of the pieces looks like the end."""
 
     def answer(request: bytes, send: Callable[[bytes], None]) -> None:
         whole = good(request, [{"a": "}"}, {"b": "x" * 200_000}]) + b"\n"

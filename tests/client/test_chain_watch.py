@@ -27,7 +27,7 @@ class Line:
         self.chain = chain
         self.asked: Counter[str] = Counter()
         self.lag: dict[str, int] = {}
-        """By how many blocks the server lags that answers a method."""
+        """Blocks by which the server lags that answers a method."""
 
     def request(self, method: str, params: list[Any]) -> object:
         self.asked[method] += 1
@@ -90,7 +90,7 @@ def test_an_idle_block_costs_two_requests_and_one_with_events_three() -> None:
 
 
 def test_five_hundred_jobs_cost_what_one_does() -> None:
-    """The same job under five hundred numbers: a real contract with as many takes minutes to fill."""
+    """One job under five hundred numbers: a real contract with as many jobs takes minutes to fill."""
     scene = Scene(jobs=1)
     shown = scene.contract._abi
     data = bytes.fromhex(str(scene.chain.request("eth_call", [_get_job(scene, scene.jobs[0]), "latest"]))[2:])

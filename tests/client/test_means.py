@@ -1,4 +1,4 @@
-"""What an account and a machine have is looked at before work, and not after it."""
+"""The means of an account and of a machine are looked at before work, and not after it."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_field_that_was_changed_is_refused_by_name(field: str) -> None:
 
 
 def _padded(raw: bytes) -> bytes:
-    """The same fields with a zero in front of the nonce, which a lax decoder would take for the same number."""
+    """A transaction with a zero in front of its nonce, which a lax decoder would take for the same number."""
     fields = rlp.decode(raw[1:])
     return raw[:1] + bytes(rlp.encode([fields[0], b"\0" + fields[1], *fields[2:]]))
 

@@ -1,4 +1,4 @@
-"""What the sender asks, how long it waits, and what it pays, on a chain with a block every twelve seconds."""
+"""The sender's questions, waits and fees on a chain with a block every twelve seconds."""
 
 from __future__ import annotations
 

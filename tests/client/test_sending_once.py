@@ -40,7 +40,7 @@ def story(
 
     def weather() -> None:
         if dice.random() < reorganisations and len(chain.blocks) > 5:
-            # What is confirmed stays, as it has to for anybody who relies on it.
+            # Confirmed blocks stay, as they have to for anybody who relies on them.
             chain.reorganise(dice.randrange(1, 3), lose=dice.choice([0.0, 0.5]))
         if dice.random() < strangers:
             key = FakeAccount().address, chain.nonce_of(FakeAccount().address)

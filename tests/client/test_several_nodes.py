@@ -72,11 +72,11 @@ def built(chain: Transport) -> World:
     return World(chain, cast, job)
 
 
-# What one liar can say.
+# Lies of one node.
 
 
 def _old_views(world: World) -> Lie:
-    """Nothing happens any more: every view as of now."""
+    """A lie by which nothing happens any more: every view is as of now."""
     block = hex(ChainNode(world.chain).head().number)
     return lambda params, true: world.chain.request("eth_call", [params[0], block])
 
@@ -149,7 +149,7 @@ def test_a_dispute_is_won_whatever_one_node_says(world: World, lie: str, honest:
     assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
 
 
-# What is compared, one by one.
+# Comparisons, one by one.
 
 
 def test_equal_answers_need_no_vote(world: World) -> None:

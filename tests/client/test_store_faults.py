@@ -131,7 +131,7 @@ def test_a_block_that_comes_damaged_is_fetched_again(tmp_path: Path) -> None:
 
 
 def test_garbage_is_collected_from_this_folder_only(tmp_path: Path) -> None:
-    """Whoever shares the folder could otherwise have files removed that only we may remove."""
+    """Another user of a shared folder could otherwise have files removed that only we may remove."""
     store = FolderStore(tmp_path / "store")
     store.add_bytes(b"kept")
     blocks = tmp_path / "store" / "blocks"

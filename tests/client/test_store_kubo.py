@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> FolderStore:
 
 
 def exported(url: str, cid: str, path: Path) -> Path:
-    """What Kubo's own reader makes of content."""
+    """Content as Kubo's own reader gives it."""
     answer = requests.post(f"{url}/api/v0/get", params={"arg": cid, "output": str(path)}, timeout=60)
     assert answer.status_code == 200, answer.text
     return path

@@ -86,7 +86,7 @@ def browser() -> Iterator[Browser]:
     if binary is None:
         pytest.skip(f"there is no Chromium: `make browser` installs one, or name one in {BROWSER_VARIABLE}")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[dev]'")
-    # What a bare machine lacks lies beside the browser: libraries, and a font.
+    # Libraries and a font, which a bare machine lacks, lie beside the browser.
     beside = {"LD_LIBRARY_PATH": str(binary.parent / "lib")} if binary.parent == INSTALLED else {}
     if binary.parent == INSTALLED and not shutil.which("fc-list"):
         beside["FONTCONFIG_PATH"] = str(INSTALLED)

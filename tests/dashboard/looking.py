@@ -1,4 +1,4 @@
-"""What the tests ask of every page in a browser."""
+"""Questions of the tests to every page in a browser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Look:
             self.page.screenshot(path=Path(directory) / f"{name}-{self.name}.png", full_page=True)
 
     def fits(self) -> None:
-        """Nothing sticks out of the window."""
+        """Require that nothing sticks out of the window."""
         over = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert over <= 0, f"the page is {over} pixels too wide"
 
@@ -50,7 +50,7 @@ class Look:
         assert not told, told
 
     def violations(self) -> list[dict[str, Any]]:
-        """What axe finds."""
+        """Violations that axe finds."""
         # The page's policy allows no foreign script: it is put in by the browser itself.
         self.page.evaluate(AXE.read_text())
         rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

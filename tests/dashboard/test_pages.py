@@ -26,7 +26,7 @@ RIGHT, WRONG = Run.of(), Run.of(23)
 
 
 def text(client: TestClient, path: str, status: int = 200) -> str:
-    """What a page says, without its markup."""
+    """Text of a page, without its markup."""
     answer = client.get(path, follow_redirects=False)
     assert answer.status_code == status, answer.text
     main = re.sub(r"<[^>]*>", " ", answer.text[answer.text.index("<main") :])

@@ -1,4 +1,4 @@
-"""What pages are made of: amounts and times, numbers by their bits, the picture of a path, a verdict in words."""
+"""Parts of pages: amounts and times, numbers by their bits, the picture of a path, a verdict in words."""
 
 from __future__ import annotations
 

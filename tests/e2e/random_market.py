@@ -158,7 +158,7 @@ class RandomMarket(World):
             if not party.honest:
                 party.wakes = draw.choice((0.2, 0.6, 1.0))
 
-    # Who takes part.
+    # Parties that take part.
 
     def _context(self, name: str, desk: Callable[[VerificationGame, Sender], Desk] = Desk) -> RoleContext:
         return replace(context(self, name), make_desk=desk)
@@ -246,7 +246,7 @@ class RandomMarket(World):
         parts = at_most if draw.random() < 0.7 else draw.randint(max(2, at_most), 6)
         self.node.advance_time(max(1, wait // parts))
 
-    # What has to hold.
+    # Rules that have to hold.
 
     @property
     def view(self) -> JobView:

@@ -45,7 +45,7 @@ def test_auditors_that_sealed_the_claimed_root_share_the_fee(world: World) -> No
     pass_audits(world)
     world.run(trainer, customer, *both)
     assert statuses(world) == dict.fromkeys(("auditor", "second"), AuditStatus.ATTESTED)
-    # What they promise to serve is their own: they needed nothing of the trainer.
+    # The auditors serve what is their own: they needed nothing of the trainer.
     assert all(world.store.has(one.log_cid) for one in world.contract.audits_of(world.job))
     world.pass_challenge_window()
     world.run(trainer, customer, *both)
@@ -171,7 +171,7 @@ def test_a_lazy_auditor_loses_its_bond_with_a_wrong_claim_and_the_honest_one_has
     assert world.contract_balance() == 0
 
 
-# Who does not open.
+# Parties that do not open.
 
 
 def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back(world: World) -> None:

@@ -30,5 +30,5 @@ def test_a_trainer_left_alone_claims_the_timeout_and_its_reward_by_itself(world:
     assert progress.finished
     assert world.status is JobStatus.FINAL
     assert (world.game().outcome, world.game().reason) == (Outcome.TRAINER_WON, Reason.TIMEOUT)
-    # What is due with the next block, and refused in the newest one, is no failure.
+    # A call that is due with the next block, and refused in the newest one, is no failure.
     assert not world.said("TooEarly")

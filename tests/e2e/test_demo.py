@@ -46,7 +46,7 @@ def _check(report: dict[str, Any], shown: str, steps: int) -> None:
     assert honest["rounds"] == 0 and poisoned["rounds"] > 0 and alarms["rounds"] > 0
     moved = [{one["name"]: int(one["moved_wei"]) for one in story["accounts"]} for story in (honest, poisoned, alarms)]
     assert moved[0] == {"customer": -ETHER, "trainer": ETHER, "auditor": 0, "referee": 0}
-    # What the winners' gas has cost is measured; the stories themselves hold every share against it, to the wei.
+    # The cost of the winners' gas is measured; the stories themselves hold every share against it, to the wei.
     lost, won = {"trainer": -2 * ETHER, "referee": 0}, {"lying auditor": -ETHER, "silent auditor": -ETHER, "referee": 0}
     assert lost.items() <= moved[1].items() and won.items() <= moved[2].items()
     assert moved[1]["auditor"] >= ETHER and 0 < moved[1]["customer"] <= ETHER // 2

@@ -105,7 +105,7 @@ def test_the_game_ends_where_the_lie_is_and_the_honest_party_wins(
     assert found.winner == liar.other.name.lower() and found.liar == liar.name.lower()
     by_time = liar is Side.CHALLENGER and kind not in (FraudKind.STORED, FraudKind.GRADIENT)
     assert found.by == ("time" if by_time else "proof")
-    # How deep it went, and what every level has cost.
+    # Depth of the dispute, and the cost of every level.
     gas = found.gas_by_level
     assert all(gas[level] > 0 for level in ("CHECKPOINT", "STEP", "OPERATOR"))
     assert (gas["CHUNK"] > 0) == (kind is not FraudKind.STORED)

@@ -10,7 +10,7 @@ from random_market import HONEST, RandomMarket
 
 @pytest.mark.parametrize("seed", [114, 8, 130])
 def test_nobody_honest_loses_in_a_random_market(seed: int, tmp_path: Path) -> None:
-    """Of `random_market`, any seed can be given."""
+    """Three seeds of `random_market`, which takes any."""
     market = RandomMarket(seed, tmp_path)
     market.play()
     assert market.violations() == [], market.describe()

@@ -1,4 +1,4 @@
-"""What a trainer has published is kept until its claim is final and its time is up, and not longer if asked so."""
+"""Content that a trainer has published is kept until its claim is final and its time is up, and no longer if asked."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def world(tmp_path: Path) -> World:
     return World(connect("embedded"), tmp_path)
 
 
-# What is secret is on disk first, or follows from the key.
+# Secrets are on disk first, or follow from the key.
 
 
 def reborn(world: World, name: str) -> AuditorRole:
@@ -140,7 +140,7 @@ def test_a_killed_trainer_opens_what_it_sealed_whatever_its_disk_has_lost(world:
 
 
 def test_a_signer_without_a_secret_still_seals_and_opens_from_its_disk(world: World) -> None:
-    """As a remote one. Without its file it could not open, which is told."""
+    """A remote signer is such a one. Without its file it could not open, which is told."""
     world.post(terms=BLIND)
     trainer = sealed(world)
     world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]

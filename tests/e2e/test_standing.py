@@ -1,4 +1,4 @@
-"""What `status` says of an account's jobs, bonds, clocks and gas, held against the contract and the accounts."""
+"""The view of `status` of an account's jobs, bonds, clocks and gas, held against the contract and the accounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|baf[a-z2-7]{56}")
 
 
 def printed(*parts: RenderableType) -> str:
-    """What a terminal of 80 columns shows. It must cut nothing and need no wider line."""
+    """Output on a terminal of 80 columns. It must cut nothing and need no wider line."""
     file = io.StringIO()
     console = Console(file=file, width=80, force_terminal=False)
     for part in parts:
@@ -80,7 +80,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
 
     world.run(trainer, auditor)
     assert world.game().outcome is Outcome.TRAINER_WON
-    # What was said to come at most did come, and no more.
+    # The gas to come was at most what was said.
     moves = {name: world.game().spent[side] for name, side in (("trainer", Side.TRAINER), ("auditor", Side.CHALLENGER))}
     for one, name in ((mine, "trainer"), (theirs, "auditor")):
         assert moves[name] <= one.spent + one.to_come

@@ -1,4 +1,4 @@
-"""What `status` says of bonds of audits, seals and appeals: together with credits, all that lies in the contract."""
+"""Bonds of audits, seals and appeals in `status`: together with credits, all that lies in the contract."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def stakes(world: World) -> dict[str, int]:
 
 
 def steps(world: World, *names: str) -> list[str]:
-    """What is said to come next, to each."""
+    """The next step as each is told it."""
     found = dict(standings(world))
     return [next_step(found[name].jobs[0], found[name].now) for name in names]
 

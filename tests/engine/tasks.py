@@ -144,7 +144,7 @@ def linear_task(*, steps: int = 8, interval: int = 2, seed: int = 5) -> Task:
 
 
 def features_task(*, steps: int = 6, interval: int = 2, seed: int = 6) -> Task:
-    """What people put around a step: groups, frozen parameters, a scheduler, accumulation, clipping."""
+    """Task with all that people put around a step: groups, frozen parameters, a scheduler, accumulation, clipping."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(24, 32), nn.GELU(), nn.LayerNorm(32), nn.Dropout(0.1), nn.Linear(32, 5))
     model[2].weight.requires_grad_(False)

@@ -30,7 +30,7 @@ ROW = r"\| [\w.-]+ \| [\w ]+ \| \w+ \| [^|]+ \| [\d,]+ \| ([\d,]+|-) \| (`[0-9a-
 
 
 def require_format(text: str) -> tuple[int, int]:
-    """What the page counts."""
+    """The two numbers that the page counts, once its format is right."""
     first = re.match(FIRST_LINE, text)
     assert first is not None
     table = text[text.index("| kind |") :].split("\n\n")[0].splitlines()[2:]

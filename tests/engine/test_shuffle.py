@@ -27,7 +27,7 @@ PUBLISHED_FILES = [
     (SEED_A, 100, "87b4006b75ae9bdeb4bdc3e0b8d9f2d6e204bae50927ba45324baa2cb9a87d3c", 494),
     (SEED_B, 1000, "0889bfd5274976e43d995b18355a423635380529f97df9284fe392f7cd159317", 5105),
 ]
-# The same source, spelled out: the first rows of a count of 9999, and a whole count of 5.
+# Rows of that source, spelled out: the first ones of a count of 9999, and a whole count of 5.
 FIRST_OF_9999 = [3192, 2945, 1651, 3028, 4280, 97, 8335, 6476, 4981, 2799, 496, 5487, 9972, 555, 307, 9520]
 ALL_OF_5 = [0, 3, 4, 2, 1]
 

@@ -159,7 +159,7 @@ HEADER_ATTACKS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda h: b"{", "not JSON"),
     (lambda h: b"\xff\xff", "not JSON"),
     (lambda h: b"[" * 800, "not JSON"),
-    (lambda h: b"{}" + b" " * 2000, "header of 2002 bytes, where the expected tensors need at most"),
+    (lambda h: b"{}" + b" " * 2000, "header of 2002 bytes, where its tensors need at most"),
 ]
 
 

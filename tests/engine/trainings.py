@@ -5,11 +5,14 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
+from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.tracing.substitution import tied
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
+from roundlog.storage import save_tensors
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
@@ -23,10 +26,18 @@ def batch_of(task: Task, step: int) -> dict[str, torch.Tensor]:
 
 
 def named_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        **{f"parameter/{name}": p.detach() for name, p in model.named_parameters()},
-        **{f"buffer/{name}": b.detach() for name, b in model.named_buffers()},
-    }
+    return {name: tensor.detach() for name, tensor in model_tensors(model).items()}
+
+
+def run_of(model: nn.Module, where: Path, *, steps: int = 4) -> Path:
+    """The directory of a run that has come to the values of a model, with what a state may hold beside them."""
+    tensors = model_tensors(model)
+    first = tied(tensors)
+    states = {name: tensor for name, tensor in tensors.items() if first[name] == name}
+    beside = {"slot/w/exp_avg": torch.ones(2), "attribute/model.seen[0]": torch.ones(1), "constant/0": torch.ones(3)}
+    (where / "checkpoints").mkdir(parents=True, exist_ok=True)
+    save_tensors(where / "checkpoints" / f"{steps:08d}.safetensors", {**states, **beside})
+    return where
 
 
 def train_by_pytorch(task: Task, steps: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ import torch
 from random_trainings import Training, random_training
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
@@ -31,8 +32,8 @@ class Difference(Exception):
 
 
 def attempt(training: Training) -> str:
-    """What comes of a script: "captured", "refused", "refused by the comparison" (capture had made something else of
-    it), or "fails" (PyTorch itself cannot run it). Raises Difference, or whatever is no CaptureError."""
+    """Outcome of a script: "captured", "refused", "refused by the comparison" (capture had made something else of it),
+    or "fails" (PyTorch itself cannot run it). Raises Difference, and every error that is no CaptureError."""
     try:
         _by_pytorch(training.task(), None, 0.0)
     except Exception:
@@ -110,10 +111,7 @@ def _by_pytorch(task: Task, drawn: Drawn | None, nudge: float) -> tuple[Losses, 
 
 
 def _named(task: Task) -> States:
-    return {
-        **{f"parameter/{name}": tensor for name, tensor in task.model.named_parameters()},
-        **{f"buffer/{name}": tensor for name, tensor in task.model.named_buffers()},
-    }
+    return model_tensors(task.model)
 
 
 def _batch(task: Task, step: int) -> States:

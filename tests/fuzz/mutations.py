@@ -124,7 +124,7 @@ def change_json(data: bytes, rng: Random) -> bytes:
 
 
 def change_tensors(data: bytes, rng: Random) -> bytes:
-    """Of a safetensors file: its header as a tree, with the length before it put right."""
+    """A safetensors file with its header changed as a tree, and the length before it put right."""
     if len(data) < 8:
         return change_bytes(data, rng)
     (length,) = struct.unpack("<Q", data[:8])

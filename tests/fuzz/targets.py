@@ -1,5 +1,5 @@
-"""What is fuzzed: every reader of bytes that a stranger may have written, with valid inputs to start from, changes that
-keep an input's structure, and the errors that it is allowed to end in."""
+"""Targets of fuzzing: every reader of bytes that a stranger may have written, with valid inputs to start from, changes
+that keep an input's structure, and the errors that it is allowed to end in."""
 
 from __future__ import annotations
 

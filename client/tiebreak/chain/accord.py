@@ -56,9 +56,9 @@ class Contradictions:
         self._about = ""
         self._seen = 0.0
         self._undecided: float | None = None
-        """When the last one without a majority was seen."""
+        """Instant at which the last one without a majority was seen."""
         self._doubted: tuple[float, float] | None = None
-        """When the doubts began that go on, and when the last one came."""
+        """Instants of the first and of the last of the doubts that go on."""
 
     def doubt(self, about: str, *, decided: bool) -> None:
         """Takes in different answers about blocks that are not confirmed: a contradiction once they last."""

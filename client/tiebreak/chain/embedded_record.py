@@ -57,7 +57,7 @@ class ChainRecord:
 
     @property
     def events(self) -> Iterator[Event]:
-        """What the record held when it was opened. Raises DevnetError at a line that is none."""
+        """The events that the record held when it was opened. Raises DevnetError at a line that is none."""
         for line in self._events:
             found = self._object(line)
             if "offset" in found:

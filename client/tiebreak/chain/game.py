@@ -28,13 +28,7 @@ from tiebreak.chain.errors import (
 from tiebreak.chain.events import Appealed, Challenged, Event, JobPosted, Withdrawn
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import (
-    Answer,
-    AuditView,
-    GameView,
-    JobView,
-    Terms,
-)
+from tiebreak.chain.records import Answer, AuditView, GameView, JobView, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 

@@ -84,7 +84,7 @@ def _entry(
 def why_broken(
     contract: str, chain_id: int, address: ChecksumAddress, listed: Sequence[Broken] | None = None
 ) -> str | None:
-    """Why nobody should put money on a contract of this version that stands at an address; None if nothing is known
+    """Reason why nobody should put money on a contract of this version at an address; None if nothing is known
     against it. contract: its name, with which the libraries and functions that it calls are looked for as well; listed:
     instead of the list of this release.
     """

@@ -79,7 +79,7 @@ def backwards(limit: RangeLimit, first: int, last: int, ask: Callable[[int, int]
 
 
 def _asked(limit: RangeLimit, start: int, until: int, ask: Callable[[int, int], list[T]]) -> list[T] | None:
-    """None if the range is refused."""
+    """The entries of a range of blocks; None if the range is refused."""
     size = until - start + 1
     try:
         found = ask(start, until)

@@ -30,7 +30,7 @@ _LOOK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells chains apart: the id, and the hash of the first block."""
+    """Identity of a chain: its id, and the hash of its first block."""
 
     chain_id: int
     genesis: bytes
@@ -51,7 +51,7 @@ class Said(Generic[T]):
 
     @property
     def content(self) -> object:
-        """What answers are compared by."""
+        """The part by which answers are compared."""
         return ("reverted", self.error.data) if isinstance(self.error, RpcRefused) else self.value
 
 
@@ -64,7 +64,7 @@ class Member:
         self.head: Block | None = None
         """Its newest block when it was last asked."""
         self.away = ""
-        """Why it is not asked at present; empty if it is."""
+        """Reason why it is not asked at present; empty if it is."""
         self.identity: Identity | None = None
         """Its chain, once it is known to be that of the others."""
         self._clock = clock
@@ -141,8 +141,8 @@ def ask_together(
     *,
     stop: threading.Event | None = None,
 ) -> list[Said[T]]:
-    """What the members say, asked at the same time, in their order. Those that have not answered `GRACE` seconds after
-    the first answer are left out, and left alone for a while. Raises Stopped."""
+    """Answers of the members, asked at the same time, in their order. Members that have not answered `GRACE` seconds
+    after the first answer are left out, and left alone for a while. Raises Stopped."""
     if len(members) == 1:
         return [members[0].ask(call, expected)]
     heard: queue.SimpleQueue[Said[T] | Exception] = queue.SimpleQueue()

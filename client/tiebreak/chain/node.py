@@ -61,7 +61,7 @@ class ChainNode:
 
     @property
     def accord(self) -> Accord:
-        """How the nodes behind this chain stand to each other; a single one agrees with itself."""
+        """Agreement of the nodes behind this chain; a single one agrees with itself."""
         return ALONE
 
     @property
@@ -201,7 +201,7 @@ class ChainNode:
         last = newest.number - self.confirmations if to_block is None else min(to_block, newest.number)
         if last < from_block:
             return None
-        # What a node says of its newest block is not yet a block that it has.
+        # A node may name a newest block that it does not have.
         if last - from_block >= MAX_BLOCKS or (found := self.block(last)) is None:
             raise InvalidAnswer(
                 f"{self.name} says that its newest block is {newest.number}, but does not have block {last}: use "

@@ -83,7 +83,7 @@ class Outbox(Signer):
                 self._journal = None
                 self._flights = {}
 
-    # What is known of the chain.
+    # Knowledge of the chain.
 
     def _open(self) -> None:
         """Opens the journal and asks for the account's nonce, at the first use."""

@@ -55,7 +55,7 @@ class BlockPace:
         if interval is None:
             return 0.0
         last, until = self._seen[-1]
-        # How long after its timestamp a block is there at the earliest, by our clock.
+        # Least time from a block's timestamp until it is there, by our clock.
         delay = min(at - block.timestamp for block, at in self._seen)
         expected = min(until, last.timestamp + delay) + interval
         return max(0.0, expected - self._clock())

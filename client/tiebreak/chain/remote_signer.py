@@ -74,7 +74,7 @@ class RemoteSigner:
         self._transport, self._method, self._clock = transport, method, clock
         self._pause = _FIRST_PAUSE
         self._failed: tuple[float, SignerRefused | SignerUnavailable] | None = None
-        """Until when it is not asked, and why."""
+        """Instant until which it is not asked, and the reason."""
 
     def sign_transaction(self, transaction: Mapping[str, Any], /) -> SignedBytes:
         """The signed transaction. `transaction`: as eth-account takes it, of type 2.

@@ -137,7 +137,7 @@ class SeveralNodes(ChainNode):
                 self._newest = 0
             return self._agreed
 
-    # What is compared.
+    # Questions whose answers are compared.
 
     def block(self, number: int) -> Block | None:
         return self._agreed_on(f"block {number}", lambda node: node.block(number), at=number)
@@ -269,7 +269,7 @@ class SeveralNodes(ChainNode):
         # One that has it already outweighs one that will not have it.
         raise next((one for one in refused if "already" in one.reason.lower()), refused[0])
 
-    # How it is compared.
+    # Comparison of the answers.
 
     def _usable(self, at: int | None = None) -> list[Member]:
         """The nodes to ask; with a block's number, those that have it."""
@@ -305,8 +305,8 @@ class SeveralNodes(ChainNode):
         at: int = 0,
         same: Callable[[Said[T]], object] = lambda one: one.content,
     ) -> T:
-        """What more than half say; without a majority, what the node says whose turn it is. `at`: the block that they
-        speak of; of one that is not confirmed nodes may say different things for a while."""
+        """Answer of more than half; without a majority, the answer of the node whose turn it is. `at`: the block that
+        they speak of; of one that is not confirmed nodes may say different things for a while."""
         groups: list[list[Said[T]]] = []
         for one in answers:
             group = next((group for group in groups if same(group[0]) == same(one)), None)

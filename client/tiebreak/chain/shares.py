@@ -10,11 +10,11 @@ class Shares:
     """Parts of a lost bond, in wei. They come to the bond."""
 
     gas: int
-    """To the winner, for the gas of its moves."""
+    """Part of the winner, for the gas of its moves."""
     half: int
-    """To the winning side: the trainer, or the earliest challenger with the root that won."""
+    """Part of the winning side: the trainer, or the earliest challenger with the root that won."""
     quarter: int
-    """To the customer."""
+    """Part of the customer."""
     burnt: int
 
     @staticmethod

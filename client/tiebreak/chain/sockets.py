@@ -21,7 +21,7 @@ from tiebreak.chain.transport import MAX_ANSWER, RepeatingTransport, Transient, 
 C = TypeVar("C")
 
 _MOST_READINGS = 100
-"""How often the beginning of an answer may look like a whole one; nodes end theirs at the first."""
+"""Times that the beginning of an answer may look like a whole one; nodes end theirs at the first."""
 
 _TOO_BIG = 1009
 """RFC 6455: a message is too big."""

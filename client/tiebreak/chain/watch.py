@@ -82,7 +82,7 @@ class ContractWatch:
         self._untold: News | None = None
         """News that was taken in before a request failed."""
 
-    # What is followed.
+    # Jobs and games that are followed.
 
     def follow(self, job: int) -> None:
         """Keeps a job and its games at hand from the next look on."""
@@ -253,7 +253,7 @@ class ContractWatch:
                 self._chunks[game] = (*self._chunks.get(game, ()), found)
             return found
 
-    # How a look is done.
+    # The parts of a look.
 
     def _begin_anew(self) -> None:
         """Forgets what another node has shown of blocks and time, and reads everything followed again."""

@@ -16,7 +16,7 @@ from tiebreak.cli.groups import examples
 _MAX_KEY = 1000
 """Characters of standard input that are read as a key."""
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Where to keep the encrypted key; must not exist.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="File for the encrypted key; must not exist.")]
 
 app = typer.Typer(no_args_is_help=True, help="The key with which you take part.")
 

@@ -253,7 +253,7 @@ def list_jobs(
 @takes_groups
 def collect(
     job: Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number of a job of yours.")],
-    model: Annotated[Path, typer.Option(metavar="FILE", help="Where to put the trained state (safetensors).")],
+    model: Annotated[Path, typer.Option(metavar="FILE", help="File for the trained state (safetensors).")],
     max_memory: options.Memory = options.DEFAULT_MEMORY,
     poll: roles.Poll = 2.0,
     *,

@@ -1,4 +1,4 @@
-"""`tiebreak verify-model`: a check of a model file against a state root, without any chain."""
+"""`tiebreak verify-model` and `tiebreak export`: a trained state held against its root, and the model in it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from tiebreak.cli.groups import examples
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the commands."""
     example = examples("tiebreak verify-model model.safetensors --job job --root 0x...")
     app.command("verify-model", epilog=example)(verify_model)
+    app.command(
+        epilog=examples(
+            "tiebreak export trained --to model.safetensors",
+            "tiebreak export collected.safetensors --to my_model/model.safetensors",
+        )
+    )(export)
 
 
 def verify_model(
@@ -68,3 +74,59 @@ def verify_model(
         output.show_line(f"WRONG: {file} is not the state with the root 0x{wanted.hex()}: {why}.")
     if why is not None:
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def export(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|FILE", help="Directory of a run, or a state as `job collect` fetches it."),
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="Where to write the model; ends in .safetensors.")],
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="The state after N steps, where the run has kept it. [default: its newest]",
+            show_default=False,
+        ),
+    ] = None,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    json: options.Json = False,
+) -> None:
+    """Write the model that a run has trained to a file of its own, for PyTorch and transformers.
+
+    Names are those of the module's `state_dict`; tied tensors stand under the first of theirs. No root is checked: do
+    that before by `audit` or `verify-model`, where the state comes from others.
+    """
+    from roundlog.training.export import trained_state
+
+    from tiebreak.cli import output
+
+    found = trained_state(source, steps)
+    if (need := 2 * found.nbytes) > max_memory:
+        raise CommandError(f"writing this model takes up to {need} bytes: allow them with --max-memory.")
+    found.export(to)
+    beside = len(found.types) - len(found.names)
+    if json:
+        output.show_json(
+            {
+                "model": to,
+                "state": found.path,
+                "steps": found.steps,
+                "tensors": len(found.names),
+                "bytes": found.nbytes,
+                "left_out": beside,
+            }
+        )
+        return
+    after = {} if found.steps is None else {"after": f"{found.steps} steps"}
+    output.show_facts(
+        f"Model in {to}",
+        {
+            "state": found.path,
+            **after,
+            "tensors": f"{len(found.names)} ({output.size(found.nbytes)})",
+            "left out": f"{beside} tensors that no state_dict holds (of the optimizer, most often)",
+        },
+    )

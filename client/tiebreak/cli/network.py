@@ -151,7 +151,7 @@ class PartyOptions(ContentOptions, AccountOptions):
         typer.Option(
             "--dir",
             metavar="DIR",
-            help="Where the role works (default: a folder of yours).",
+            help="Directory of the role (default: a folder of yours).",
             rich_help_panel=_PANEL,
         ),
     ] = None

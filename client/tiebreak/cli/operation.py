@@ -22,7 +22,7 @@ _PANEL = "Operation"
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """Where a role's metrics, log and alerts go."""
+    """Destinations of a role's metrics, log and alerts."""
 
     metrics: Annotated[
         int | None,

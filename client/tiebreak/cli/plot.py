@@ -116,7 +116,7 @@ def _draw(curves: Sequence[Curves], out: Path, kind: str, column: str | None, *,
 
     from roundlog.storage import replace_file
 
-    # The same histories make the same file.
+    # Equal histories make equal files.
     with matplotlib.rc_context({"svg.hashsalt": "tiebreak"}):
         figure = Figure(figsize=(8, 4.8), layout="constrained")
         axes: Any = figure.add_subplot()

@@ -44,7 +44,7 @@ def receipt(
         Path, typer.Argument(metavar="RUN", help="Directory of a finished run, a trainer's or an auditor's.")
     ],
     job: _Job,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the receipt.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File for the receipt.")],
     sign: Annotated[bool, typer.Option("--sign", help="Sign it with your account's key (EIP-191).")] = False,
     keystore: network.Keystore = None,
     max_memory: options.Memory = options.DEFAULT_MEMORY,
@@ -113,7 +113,9 @@ def verify(
     ],
     signer: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Who has to have signed it; without it any signature that fits will do."),
+        typer.Option(
+            metavar="ADDRESS", help="Account that has to have signed it; without it any signature that fits will do."
+        ),
     ] = None,
     run: Annotated[
         Path | None,
@@ -206,7 +208,7 @@ def _repeat(
 
 
 def _wrong_signature(read: Receipt, wanted: str | None) -> str | None:
-    """What is wrong with the signature, in one clause; None if nothing is, or there is none and none was asked for."""
+    """Fault of the signature, in one clause; None if it is right, or if there is none and none was asked for."""
     from tiebreak.chain.messages import signer_of
 
     if read.signer is None or read.signature is None:
@@ -220,13 +222,13 @@ def _wrong_signature(read: Receipt, wanted: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What `verify` answers."""
+    """Answer of `verify`."""
 
     read: Receipt
     job: Job
     wrong_signature: str | None
     found: Repetition | None
-    """None if nothing was repeated, because of the signature."""
+    """Result of the repetition; None if nothing was repeated, because of the signature."""
     drawn: int
     """Intervals that were to be repeated, drawn at random."""
 

@@ -13,7 +13,7 @@ import traceback
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tiebreak.cli.failures import CommandError
@@ -102,7 +102,6 @@ def _is_file(name: str, path: Path) -> bool:
 
 def _arguments(function: Callable[..., object], settings: Sequence[str], source: str) -> dict[str, Any]:
     parameters = inspect.signature(function).parameters
-    types = typing.get_type_hints(function)
     arguments: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -111,12 +110,27 @@ def _arguments(function: Callable[..., object], settings: Sequence[str], source:
             raise CommandError(f"{setting} sets no parameter of {source}: it has {known} (as --set name=value).")
         if name in arguments:
             raise CommandError(f"{name} is set twice: leave one away.")
-        arguments[name] = _convert(text, types.get(name, str), name)
+        arguments[name] = _convert(text, _type_of(function, parameters[name], source), name)
     for name, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in arguments:
             option = "--data PATH" if name == "data" else f"--set {name}=VALUE"
             raise CommandError(f"{source} needs a value for {name}: add {option}.")
     return arguments
+
+
+def _type_of(function: Callable[..., object], parameter: inspect.Parameter, source: str) -> Any:
+    """The type of a parameter; str where the user has given none. Only that annotation is evaluated: others may name
+    what is imported for type checkers alone."""
+    if parameter.annotation is inspect.Parameter.empty:
+        return str
+    alone = SimpleNamespace(__annotations__={"it": parameter.annotation})
+    try:
+        return typing.get_type_hints(alone, getattr(inspect.unwrap(function), "__globals__", {}))["it"]
+    except Exception as error:
+        raise CommandError(
+            f"the type of {parameter.name} in {source} cannot be evaluated ({error}): make it int, float, bool, str or "
+            "Path."
+        ) from error
 
 
 def _convert(text: str, wanted: Any, name: str) -> object:

@@ -48,7 +48,7 @@ class GameStanding:
     number: int
     view: GameView
     side: Side | None
-    """None for the referee, and for whoever only looks on."""
+    """Side that the account plays; None for the referee, and for an onlooker."""
     gas_to_come: int
     """Gas that this side's moves may cost until the end, at most; 0 in a game that is over."""
 
@@ -117,8 +117,8 @@ class JobStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What the contract says of its jobs, and of an account in them. `price`: wei per gas at present. `now`: the
-    chain's time. `account`: None for whoever only looks on; balance and credit are 0 then, and all jobs are there."""
+    """State of the contract's jobs, and of an account in them. `price`: wei per gas at present. `now`: the chain's
+    time. `account`: None for an onlooker; balance and credit are 0 then, and all jobs are there."""
 
     account: ChecksumAddress | None
     balance: int

@@ -58,7 +58,7 @@ def jobs_table(standing: Standing) -> RenderableType:
 
 
 def next_step(job: JobStanding, now: int) -> str:
-    """What has to happen next in a job, in a clause."""
+    """The next step of a job, in a clause."""
     view = job.view
     for game in job.games:
         if game.deadline is not None:

@@ -40,11 +40,11 @@ class PostedTerms:
     reward: Annotated[int | None, _amount("Post the job, for this reward.", _POSTED)] = None
     referee: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Who decides what the contract cannot.", rich_help_panel=_POSTED),
+        typer.Option(metavar="ADDRESS", help="Account that decides what the contract cannot.", rich_help_panel=_POSTED),
     ] = None
-    trainer_bond: Annotated[int | None, _amount("What a wrong trainer loses (default: the reward).", _POSTED)] = None
+    trainer_bond: Annotated[int | None, _amount("Bond that a wrong trainer loses (default: reward).", _POSTED)] = None
     challenger_bond: Annotated[
-        int | None, _amount("What a wrong challenger loses (default: the trainer's bond).", _POSTED)
+        int | None, _amount("Bond that a wrong challenger loses (default: the trainer's bond).", _POSTED)
     ] = None
     trainer: Annotated[
         str | None,
@@ -76,7 +76,7 @@ class PostedTerms:
     audit_fee: Annotated[int | None, _amount("Paid to the auditors that attest, in equal parts.", _POSTED)] = None
     attestation_bond: Annotated[
         int | None,
-        _amount("What an auditor loses that attests to a wrong claim (default: the challenger's bond).", _POSTED),
+        _amount("Bond that an auditor loses for attesting to a wrong claim (default: the challenger's bond).", _POSTED),
     ] = None
     audit_window: Annotated[
         int | None, _time("Blind audits: for auditors to seal theirs, after the trainer has sealed its claim.")

@@ -228,7 +228,7 @@ def audit(
         str | None,
         typer.Option(
             metavar="ROOT|RUN|CID",
-            help="What the trainer claims: its checkpoint root, or its run directory; then the first wrong checkpoint "
+            help="The trainer's claim: its checkpoint root, or its run directory; then the first wrong checkpoint "
             "is named. With --workers: a run directory, or the content address of a log that was published with "
             "--publish-every.",
         ),

@@ -189,7 +189,7 @@ def game_text(number: int, game: GameView, now: int) -> Text:
 
 
 def next_move(game: GameView, now: int) -> str:
-    """Who has to move in a game that is not over, and until when."""
+    """Parties that have to move in a game that is not over, with their deadlines, in words."""
     due = {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline}
     running = [f"{who}, {deadline(instant, now)}" for who, instant in due.items() if instant]
     return "; ".join(running) or f"nobody: {game.ahead} games start before it"

@@ -45,7 +45,7 @@ class Account:
 
     address: str
     roles: dict[str, int] = field(default_factory=dict)
-    """How often it plays each role, by the role's name."""
+    """Number of times that it plays each role, by the role's name."""
     escrowed: int = 0
     bonds: int = 0
     credit: int = 0

@@ -38,7 +38,7 @@ class Move:
     words: str
     gas: int
     fee: int
-    """In wei."""
+    """Fee in wei."""
     shared: bool
     """Whether the transaction made moves of other games as well, which its gas includes."""
 
@@ -163,7 +163,7 @@ def course_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Cours
 
 
 def mover(group: Iterable[Event]) -> str:
-    """Who made a move, by the events that only one party can cause; empty if anybody could have."""
+    """Party that made a move, by the events that only one party can cause; empty if anybody could have."""
     for event in group:
         match event:
             case events.Bisected(mover=side) | events.RootOpened(side=side) | events.LeafOpened(side=side):
@@ -180,8 +180,8 @@ def mover(group: Iterable[Event]) -> str:
 
 
 def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str:
-    """What an event says, in a clause; empty for one that only repeats another. An event that this version has no
-    words for is told by its name.
+    """An event in a clause; empty for one that only repeats another. An event that this version has no words for is
+    told by its name.
 
     first_step: of the disputed interval, where the leaves of level STEP begin. leaves: of the event's level."""
     skipped = first_step if getattr(event, "level", None) is Level.STEP else 0

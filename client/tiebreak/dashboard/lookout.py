@@ -69,7 +69,7 @@ class Lookout:
         self._stop.set()
 
     def sight(self) -> Sight:
-        """What is known now. Never waits for the node."""
+        """The latest knowledge of the chain. Never waits for the node."""
         with self._lock:
             trouble = self._trouble()
             if trouble.partition(" for ")[0] != self._told:

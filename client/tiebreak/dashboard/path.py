@@ -45,7 +45,7 @@ class Rung:
 
     title: str
     count: str
-    """How many leaves it has."""
+    """Number of its leaves, in words."""
     found: str
     """The leaf that was found, or the range that is left."""
     detail: str

@@ -25,11 +25,11 @@ class Agreement:
     level: str
     ours: str
     agrees: tuple[bool, bool]
-    """By Side."""
+    """Whether each side has our root, by Side."""
 
     @property
     def words(self) -> str:
-        """Who has our root."""
+        """Sentence that names the sides with our root."""
         who = [SIDES[side] for side in Side if self.agrees[side]]
         if len(who) == 2:
             return "both sides have our root"
@@ -38,7 +38,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class OwnReplay:
-    """What our own run says of a game."""
+    """Comparison of a game with our own run."""
 
     levels: list[Agreement]
     waiting: bool
@@ -68,7 +68,7 @@ class Replays:
         self._local = local
         self._errands = errands
         self._evidence: tuple[Path, Evidence] | None = None
-        """Of the run used last; only the thread of the errands touches it."""
+        """Evidence of the run used last; only the thread of the errands touches it."""
 
     def claim(self, job: JobView) -> bool | None:
         """Whether the followed run of a job has the claimed root; None if there is none, or it is not done."""
@@ -76,7 +76,7 @@ class Replays:
         return None if root is None or not job.claim.committed_at else root == job.claim.checkpoint_root
 
     def game(self, game: GameView, job: JobView) -> OwnReplay | None:
-        """What the followed run says of a game; None if none is followed."""
+        """Comparison of a game with the followed run; None if none is followed."""
         if not self._local.runs(job):
             return None
         found: list[Agreement] = []

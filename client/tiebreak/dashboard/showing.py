@@ -118,9 +118,9 @@ class Number:
     """A number of a tensor by its bits."""
 
     bits: str
-    """In hex, as many digits as the element has."""
+    """Bits in hex, as many digits as the element has."""
     value: str
-    """As people read it."""
+    """The number as people read it."""
 
 
 def number(bits: int, width: int) -> Number:

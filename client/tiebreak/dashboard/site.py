@@ -54,7 +54,7 @@ class SideClock:
 
     @property
     def share(self) -> float:
-        """What is left, in percent of the whole."""
+        """Time that is left, in percent of the whole."""
         return min(100.0, max(0.0, 100 * self.left / self.total)) if self.total else 0.0
 
 
@@ -231,7 +231,7 @@ class Site:
 
     @staticmethod
     def _windows(job: JobView) -> list[tuple[str, int]]:
-        """What may be done until when: every deadline that the contract shows, but that of a claim that was made."""
+        """Actions and their deadlines: all that the contract shows, but that of a claim that was made."""
         records = [job, *(part for one in fields(job) if is_dataclass(part := getattr(job, one.name)))]
         ends = {one.name: getattr(record, one.name) for record in records for one in fields(record)}
         if job.claim.committed_at:

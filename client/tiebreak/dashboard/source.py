@@ -121,7 +121,7 @@ class JobsPage:
 
     count: int
     number: int
-    """Of the page, from 1."""
+    """Number of the page, from 1."""
     pages: int
     jobs: list[tuple[int, JobView]]
     live: list[tuple[int, GameView]]

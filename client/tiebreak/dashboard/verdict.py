@@ -16,7 +16,7 @@ from tiebreak.dashboard.words import ENDS, FINDINGS, OUTCOMES, name_words
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of the disputed number. `claimed`: the trainer's; `computed`: the contract's, or the referee's."""
+    """The disputed number, as far as known. `claimed`: the trainer's; `computed`: the contract's, or the referee's."""
 
     subject: str
     """operator 255, matmul of gpt.py line 54, element 2,411"""
@@ -46,7 +46,7 @@ def subject(game: GameView, job: JobView, names: Names) -> str:
 
 
 def verdict(game: GameView, job: JobView, course: Course, names: Names) -> Verdict | None:
-    """What the contract found, or how else the game ended; None as long as there is nothing to tell."""
+    """Finding of the contract, or another end of the game; None as long as there is nothing to tell."""
     about, width = subject(game, job, names), game.operator.width
     if (proof := course.last(events.ElementProven)) is not None:
         return _element(game, proof, about, width, course)

@@ -157,7 +157,7 @@ class _Pages:
         return Response(self._static[name], media_type=_STATIC[name])
 
     def refused(self, request: Request, error: Exception) -> Response:
-        """What is not there, or not allowed."""
+        """Answer to a request for a page that is not there, or to one that is not allowed."""
         assert isinstance(error, HTTPException)
         said = {
             404: "There is no such page.",

@@ -52,7 +52,7 @@ WINDOWS = {
     "audit_opening_deadline": "open sealed audits",
     "appeal_deadline": "appeal",
 }
-"""What may be done until an instant, by the name of its field."""
+"""Actions that are possible until a deadline, by the name of its field."""
 
 EVENTS = {
     "Appealed": "an auditor appeals, and defends the claim",
@@ -109,7 +109,7 @@ OUTCOMES = {
 
 FINDINGS = {
     Finding.STOPS: "an honest run stops here, so that a claim of any number is wrong",
-    Finding.UNDECIDED: "it cannot tell (rounding beyond its precision, or data too large to send), so the referee does",
+    Finding.UNDECIDED: "it cannot tell (the rounding is beyond its precision), so the referee does",
 }
 
 SIDES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
@@ -133,7 +133,7 @@ def status_words(status: Enum) -> str:
 
 
 def tone(status: Enum) -> str:
-    """How a status is coloured: good, bad, quiet or busy. The word beside it always says the same."""
+    """Colour of a status: good, bad, quiet or busy. The word beside it always says the same."""
     return TONES.get(status.name, "busy")
 
 

@@ -217,7 +217,7 @@ class _Played:
             roots = room / "roots"
             roots.write_bytes(roots.read_bytes()[: 32 * intervals])
 
-    # What is expected.
+    # Expected results.
 
     def judge(self, dispute: Dispute) -> None:
         """Compares what is known beforehand with what the chain says."""

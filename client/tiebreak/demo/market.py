@@ -34,7 +34,7 @@ MARKET = replace(
     audit_fee=15 * _ETHER // 100,
     attestation_bond=_ETHER // 2,
 )
-"""Those of docs/economics.md, "What it comes to in money". One game at a time, so that who opens first plays first."""
+"""Terms of docs/economics.md, "What it comes to in money". One game at a time, so the first to open plays first."""
 
 _REST = 0.02
 """Seconds between two looks while nobody has anything to do but wait for its own work."""
@@ -126,7 +126,7 @@ class _Act:
         contract = self._scene.contract
         return [contract.game(number) for number in contract.games_of(self._stage.job)]
 
-    # What is expected.
+    # Expected results.
 
     def judge_right(self) -> bytes:
         """Compares the end of the first act with what is expected; returns the right root."""

@@ -123,7 +123,7 @@ class NeedChunk:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until somebody else moves, or until the instant `until`.
+    """A wait until somebody else moves, or until the instant `until`.
 
     `until`: seconds since 1970; None where no instant changes anything."""
 

@@ -263,7 +263,7 @@ class _Turn:
                 found.append(NO_OPERAND)
         return tuple(found)
 
-    # What this side has at hand, held against what it has claimed.
+    # This side's evidence, held against what it has claimed.
 
     def at(self, place: Place) -> Tree:
         tree = self.known.trees.get(place)

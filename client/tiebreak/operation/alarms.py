@@ -26,7 +26,7 @@ STUCK_SECONDS = 300.0
 
 
 class Cause(StrEnum):
-    """What a person is called for."""
+    """Cause for which a person is called."""
 
     FUNDS_LOW = "funds-low"
     CLOCK_HALF_GONE = "clock-half-gone"
@@ -74,7 +74,7 @@ class _Condition:
 class _State:
     active: bool = False
     since: float | None = None
-    """When the change that is under way began."""
+    """Instant at which the change that is under way began."""
     job: int | None = None
     game: int | None = None
 

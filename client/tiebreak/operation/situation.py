@@ -34,8 +34,9 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What was found beside the role's looks. None: not known now. Amounts in wei. `needed`: the gas of all disputes
-    that the account has, and of one at least. `store_error`: why the store cannot be used; empty if it can."""
+    """Measurements taken beside the role's looks. None: not known now. Amounts in wei. `needed`: the gas of all
+    disputes that the account has, and of one at least. `store_error`: why the store cannot be used; empty if it can.
+    """
 
     balance: int | None = None
     needed: int | None = None

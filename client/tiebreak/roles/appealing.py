@@ -29,7 +29,7 @@ class Appealing:
         return self._role.games(lambda game: game.is_appeal and game.trainer == self._role.context.address)
 
     def consider(self, posted: JobView, audit: AuditView) -> Progress:
-        """What is due for an attestation to a claim in status APPEALABLE."""
+        """Do what is due for an attestation to a claim in status APPEALABLE."""
         mine = self.games()
         self._games.tell_ended(mine)
         if live := {number: game for number, game in mine.items() if game.phase is not Phase.OVER}:

@@ -37,7 +37,7 @@ def bond_in(posted: JobView, audit: AuditView | None, now: int) -> int:
 
 
 def lacks(role: JobRole, wei: int) -> str | None:
-    """What the account lacks of an amount and the gas of a whole dispute, in one sentence; None if it lacks nothing."""
+    """Money that the account lacks for an amount and the gas of a whole dispute, in one sentence; None if none."""
     found = role.context.desk.funds(wei, role.context.clock(), job=role.job)
     if not found.missing:
         return None
@@ -58,7 +58,7 @@ class Attesting:
         return self._role.context.policy.attesting_objection(posted) or self._missing(posted)
 
     def _missing(self, posted: JobView) -> str | None:
-        """What forbids to pay the bond now, in one sentence; None if nothing does."""
+        """Obstacle to paying the bond now, in one sentence; None if there is none."""
         bond = posted.terms.attestation_bond
         return self._role.missing_funds(bond) or lacks(self._role, bond + posted.terms.challenger_bond)
 

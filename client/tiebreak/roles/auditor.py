@@ -90,7 +90,7 @@ class AuditorRole(JobRole):
         return replace(self._consider(posted, mine, audit, held), stake=held)
 
     def _consider(self, posted: JobView, mine: dict[int, GameView], audit: AuditView | None, held: int) -> Progress:
-        """What is due for a job on which there is or was a claim. mine: challenges; held: wei of bonds."""
+        """Do what is due for a job on which there is or was a claim. mine: challenges; held: wei of bonds."""
         attested = audit is not None and audit.status is AuditStatus.ATTESTED
         match posted.status:
             case JobStatus.SEALED:
@@ -114,8 +114,8 @@ class AuditorRole(JobRole):
         return self.leave(f"job {self.job} is {posted.status.name}")
 
     def _during_appeals(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
-        """After a game that was won with this auditor's root: plays its own again with each auditor that appeals, since
-        bond and prize wait for that."""
+        """Do what is due after a game that was won with this auditor's root: play again with each auditor that appeals,
+        since bond and prize wait for that."""
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
@@ -131,7 +131,7 @@ class AuditorRole(JobRole):
         return any(game.outcome is Outcome.VOID and game.levels[0].roots == won for game in mine.values())
 
     def _during_seals(self, posted: JobView, audit: AuditView | None) -> Progress:
-        """While claim and audits are sealed."""
+        """Do what is due while claim and audits are sealed."""
         if (why := self._unwanted(posted)) is not None and audit is None:
             return self.leave(f"job {self.job} is left alone: {why}")
         return self._blind.before_opening(posted, audit)
@@ -241,7 +241,7 @@ class AuditorRole(JobRole):
         return self._games.play(running, evidence)
 
     def _help_others(self, claim_is_right: bool, evidence: Evidence) -> Progress:
-        """After the challenge deadline: makes moves in the games of others that hold the right root."""
+        """Make moves after the challenge deadline, in the games of others that hold the right root."""
         if claim_is_right:
             return self.leave(f"the claim on job {self.job} is right")
         root, live = evidence.claim.root, self._live()

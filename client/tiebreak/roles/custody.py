@@ -35,8 +35,8 @@ _ROOM = re.compile(r"job-([1-9][0-9]{0,18})-([0-9a-f]{16})")
 
 @dataclass(slots=True)
 class Published:
-    """What one job's room has published. `over_at`, `over_in`: chain time and block in which the job was first seen to
-    be over; None while it is not."""
+    """Content that one job's room has published. `over_at`, `over_in`: chain time and block in which the job was first
+    seen to be over; None while it is not."""
 
     cids: list[str] = field(default_factory=list)
     over_at: int | None = None
@@ -202,9 +202,8 @@ Look = Callable[[int], JobView | None]
 
 
 class Keeper:
-    """What stands beside a role and looks after what it has published: tries again what a store has missed, and unpins
-    what was kept long enough. `retention`: seconds to keep content after the end of its job; None to keep it for ever.
-    """
+    """Keeper of the content that a role has published: tries again what a store has missed, and unpins what was kept
+    long enough. `retention`: seconds to keep content after the end of its job; None to keep it for ever."""
 
     def __init__(
         self, role: str, custody: Custody, contract: VerificationGame, notify: Notify, retention: int | None

@@ -203,7 +203,7 @@ class CustomerRole(JobRole):
         return self.leave(f"the model is in {self._model}")
 
     def _found(self, posted: JobView, duty: Duty) -> Progress:
-        """What is due where something is at the model's path already: of a former process, or anything else."""
+        """Do what is due where a file is at the model's path already: a former process's, or any other."""
         place, state = self._model.stat(), posted.claim.final_state_root
 
         def check(errand: Errand[list[str | None]]) -> list[str | None]:

@@ -84,7 +84,7 @@ class Desk:
         self._adjudicators: set[ChecksumAddress] = set()
         self._orders: dict[str, Order] = {}
         self.spending: Spending | None = None
-        """What is put into new undertakings; None: nobody counts it."""
+        """Record of the money in new undertakings; None: nobody counts it."""
         self._held: SpendingLimit | None = None
         self._under_way: list[_Parcel] = []
         self._jobs = 0
@@ -211,7 +211,7 @@ class Desk:
             raise
 
     def held(self) -> SpendingLimit | None:
-        """What a limit has held back since the last call; None if nothing."""
+        """The limit that has held something back since the last call; None if none has."""
         held, self._held = self._held, None
         return held
 

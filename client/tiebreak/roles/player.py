@@ -77,7 +77,7 @@ class Games:
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
 
     def _advice(self, game: GameView) -> str:
-        """What whoever runs this role can do about a game in which it cannot move."""
+        """Advice to the person who runs this role, about a game in which it cannot move."""
         if self._role.context.now() > game.deadlines[self._side]:
             return "that game is lost: keep this role running, so that no other is"
         return (

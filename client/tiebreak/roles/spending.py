@@ -55,7 +55,7 @@ class Spending:
         self._earlier: dict[str, int] = {}
         """Wei by job, of payments that were settled more than a day ago."""
         self._seen: tuple[int, int, int] | None = None
-        """What the record was when it was read or written last; None: it was not there."""
+        """Identity of the record's file when it was read or written last; None: it was not there."""
 
     def require(self, name: str | None, job: int, wei: int, now: int) -> None:
         """Raises SpendingLimit if a payment of `wei` for a job is more than a limit allows now; never for one that was

@@ -95,7 +95,7 @@ class Errand(Generic[T]):
         self._over.set()
 
     def taken(self, step: int, total: int, seconds: float, *, may_pause: bool) -> None:
-        """To be called after every step of a run (counted from 0): measures, waits for games, and obeys `stop` and
+        """Take note of a step of a run (counted from 0), after each: measures, waits for games, and obeys `stop` and
         `gives_way`.
 
         may_pause: whether little is lost by stopping here. Raises Interrupted, GivesWay."""

@@ -120,7 +120,7 @@ class Server:
 def patiently(
     request: Callable[[float], T], *, attempts: int, each: float, seconds: float | None, stop: threading.Event | None
 ) -> T:
-    """What `request` returns, tried up to `attempts` times with growing pauses while it raises NoAnswer, CorruptBlock
+    """The result of `request`, tried up to `attempts` times with growing pauses while it raises NoAnswer, CorruptBlock
     or takes too long.
 
     `request` gets the seconds that it has. `each`: seconds of one attempt; `seconds`: of all together (None: as they

@@ -13,8 +13,8 @@ _WIDTH = 4
 """Blocks on the way at a time: enough to hide the latency of a daemon, and at most 8 MiB of memory."""
 
 _MISSES = 64
-"""After as many blocks in a row that the store does not have it is not asked any more. An addition that was
-interrupted is found again at its beginning; what is sent twice does no harm."""
+"""Blocks in a row that the store does not have, after which it is not asked any more. An addition that was interrupted
+is found again at its beginning; what is sent twice does no harm."""
 
 
 class Upload:

@@ -138,7 +138,7 @@ def floor(a: int) -> int:
 
 
 def order(a: int) -> Fraction | float:
-    """Something that compares as the number does; the two zeros are equal. NaN has no place."""
+    """Key that compares as the number does; the two zeros are equal. NaN has no place."""
     if is_infinite(a):
         return float("-inf") if a & SIGN else float("inf")
     return value(a)

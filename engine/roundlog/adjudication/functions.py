@@ -40,7 +40,7 @@ LOG_ERROR = 256
 TANH_BITS = 100
 TANH_ERROR = 4
 ERF_ERROR = 1 << 32
-"""For 1 <= |x| < 4; below 1, ERF_ERROR_SMALL."""
+"""Error of erf for 1 <= |x| < 4; below 1 it is ERF_ERROR_SMALL."""
 ERF_ERROR_SMALL = 512
 
 

@@ -1,7 +1,8 @@
-"""Fine-tuning: a model's parameters and buffers from a safetensors file."""
+"""Values for a model's parameters and buffers from a safetensors file: to fine-tune it, or as it was trained here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -9,8 +10,17 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.tracing.eager import plain_model
+from roundlog.program import ProgramError
+from roundlog.program.state_names import names_in_model
+from roundlog.storage import load_tensors, tensor_types
 
 _DTYPES = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
+
+_Kind = tuple[object, list[int]]
+"""Dtype and shape of a tensor in a file."""
+_Read = Callable[[Collection[str]], dict[str, torch.Tensor]]
+"""Gives the tensors of a file that have these names in it."""
 
 
 def load_checkpoint(model: nn.Module, path: Path) -> None:
@@ -18,45 +28,52 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
 
     The file is one of `safetensors.torch.save_file` or `save_model`, with names as in `model.state_dict()` (tensors
     that are tied under one of their names, or under all), or a trained state of this project (`parameter/...` and
-    `buffer/...`; its optimizer slots are left out). Raises CaptureError for a file that cannot be read, lacks a tensor
-    of the model, has one that the model has not, or has one of another shape or dtype."""
+    `buffer/...`; optimizer slots and what else is no tensor of the model are left out). Raises CaptureError for a file
+    that cannot be read, lacks a tensor of the model, has one that the model has not, or has one of another shape or
+    dtype."""
     try:
         with safe_open(path, framework="pt") as file:
-            found = _plain_names(list(file.keys()), path)
-            targets = _matching(model, set(found), path)
-            for name, target in targets.items():
-                piece = file.get_slice(found[name])
-                shape, dtype = list(piece.get_shape()), _DTYPES.get(piece.get_dtype(), piece.get_dtype())
-                if (shape, dtype) != (list(target.shape), target.dtype):
-                    raise CaptureError(
-                        f"{name} is {dtype} {shape} in {path}, but {target.dtype} {list(target.shape)} in the model: "
-                        "take a checkpoint of this model in this precision"
-                    )
-            values = {name: file.get_tensor(found[name]) for name in targets}
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            kinds: dict[str, _Kind] = {
+                name: (_DTYPES.get(piece.get_dtype(), piece.get_dtype()), list(piece.get_shape()))
+                for name, piece in slices.items()
+            }
+            _load(model, path, kinds, lambda names: {name: file.get_tensor(name) for name in names})
     except (OSError, SafetensorError) as error:
         raise CaptureError(f"the checkpoint {path} cannot be read ({error}): name a safetensors file") from error
+
+
+def load_state(model: nn.Module, path: Path) -> None:
+    """Give a model the values of a trained state, which is not trusted; all of them, or none if it raises. Raises
+    StorageError for a file that cannot be one, and CaptureError as `load_checkpoint`."""
+    types = tensor_types(path)
+    kinds: dict[str, _Kind] = {name: (kind.dtype.torch_dtype, list(kind.shape)) for name, kind in types.items()}
+    _load(model, path, kinds, lambda names: load_tensors(path, types, only=names))
+
+
+def _load(model: nn.Module, path: Path, kinds: Mapping[str, _Kind], read: _Read) -> None:
+    try:
+        found = names_in_model(kinds)
+    except ProgramError as error:
+        raise CaptureError(f"{path} {error}") from error
+    targets = _matching(plain_model(model), set(found), path)
+    for name, target in targets.items():
+        dtype, shape = kinds[found[name]]
+        if (dtype, shape) != (target.dtype, list(target.shape)):
+            raise CaptureError(
+                f"{name} is {dtype} {shape} in {path}, but {target.dtype} {list(target.shape)} in the model: "
+                "take a checkpoint of this model in this precision"
+            )
+    tensors = read({found[name] for name in targets})
+    values = {name: tensors[found[name]] for name in targets}
     first_name: dict[int, str] = {}
     for name, target in targets.items():
         other = first_name.setdefault(id(target), name)
-        if not torch.equal(values[other], values[name]):
+        if not _same_bits(values[other], values[name]):
             raise CaptureError(f"{path} has two values for {other} and {name}, which are one tensor in the model")
     with torch.no_grad():
         for name, target in targets.items():
             target.copy_(values[name])
-
-
-def _plain_names(names: list[str], path: Path) -> dict[str, str]:
-    """Name in the model -> name in the file."""
-    plain: dict[str, str] = {}
-    for name in names:
-        kind, slash, rest = name.partition("/")
-        if kind == "slot" and slash:
-            continue
-        own = rest if slash and kind in ("parameter", "buffer") else name
-        if own in plain:
-            raise CaptureError(f"{path} has {own} twice, as {plain[own]} and as {name}: leave one away")
-        plain[own] = name
-    return plain
 
 
 def _matching(model: nn.Module, found: set[str], path: Path) -> dict[str, torch.Tensor]:
@@ -72,6 +89,10 @@ def _matching(model: nn.Module, found: set[str], path: Path) -> dict[str, torch.
     if missing := [name for name in model.state_dict() if name in tensors and id(tensors[name]) not in given]:
         raise CaptureError(f"{path} lacks {missing[0]} ({_more(missing)}): take a checkpoint of the whole model")
     return {name: tensor for name, tensor in tensors.items() if name in found}
+
+
+def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return one is two or torch.equal(one.reshape(-1).view(torch.uint8), two.reshape(-1).view(torch.uint8))
 
 
 def _more(names: list[str]) -> str:

@@ -14,6 +14,7 @@ from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.table import storage
 from roundlog.capture.storage import Storages
@@ -59,12 +60,7 @@ def capture(task: Task) -> Captured:
         lowering = _Lowering(task, trace)
         program, places = lowering.run(), lowering.builder.places
     states = {name: tensor.detach().clone().contiguous() for name, tensor in lowering.states.items()}
-    model = plain_model(task.model)
-    own = {
-        **{f"parameter/{name}": tensor for name, tensor in model.named_parameters()},
-        **{f"buffer/{name}": tensor for name, tensor in model.named_buffers()},
-        **attributes,
-    }
+    own = {**model_tensors(plain_model(task.model)), **attributes}
     origin = Origin(
         tensors={name: tensor for name, tensor in own.items() if name in states},
         trained=trace.trained,
@@ -189,7 +185,7 @@ class _Lowering(Context):
         if node not in self.constants:
             self._lower(node)
             return
-        # What starts from a computed constant goes on as one; the rest is computed only if no rule knows it, or if many
+        # An operator on a computed constant is computed, too; others are only if no rule knows them, or if many
         # operators would be needed.
         if _takes_many(node) or any(isinstance(self.values[source], torch.Tensor) for source in node.all_input_nodes):
             self.values[node] = self.constants.evaluate(node)

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,12 @@ from roundlog.capture.optimizers.schedule import Factor
 from roundlog.data import DataError, Field, fields_of
 from roundlog.storage import StorageError
 
+if TYPE_CHECKING:
+    from transformers import Trainer
+
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+
+OfBatch = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 Source = torch.Tensor | NDArray[Any] | Field
 """Field of a data set, as a user gives it."""
@@ -42,13 +47,17 @@ class Task:
     optimizer: one of `torch.optim` (all but LBFGS and SparseAdam) over the model's parameters, freshly made, with any
         number of parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
     dataset: field name -> tensor [rows, ...], float32, bool or integers of any size, which the job holds as int64; all
-        fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows` and
-        `roundlog.safetensors_fields` give: of these, nothing is copied but the rows of a batch, in which
-        integers are int64.
+        fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`,
+        `roundlog.safetensors_fields` and `roundlog.arrow_fields` give: of these, nothing is copied but the rows of a
+        batch, in which integers are int64.
     schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of
         `torch.optim.lr_scheduler` over the optimizer, freshly made, which takes a step after each of the optimizer's.
-    micro_batches: gradient accumulation. A batch is cut into so many equal parts, in order; the loss of each, divided
-        by their number, is differentiated by itself, and the gradients are added up before the one update.
+    micro_batches: gradient accumulation. A batch is cut into so many equal parts, in order; the loss of each is
+        differentiated by itself, and the gradients are added up before the one update.
+    accumulate: "mean" divides the loss of each part by their number first. "sum" takes it as it is, for a loss that is
+        divided already by something of the whole batch, such as its number of tokens.
+    of_batch: `of_batch(batch)` -> tensors by name, computed of a whole batch, that the loss of each part finds beside
+        its rows.
     max_grad_norm: gradients are clipped before the update as by
         `torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)`.
     """
@@ -64,6 +73,33 @@ class Task:
     schedule: Factor | LRScheduler = lambda step: 1.0
     micro_batches: int = 1
     max_grad_norm: float | None = None
+    accumulate: Literal["mean", "sum"] = "mean"
+    of_batch: OfBatch | None = None
+
+    @staticmethod
+    def from_trainer(trainer: Trainer, *, interval: int | None = None) -> Task:
+        """The task that a `transformers.Trainer`, freshly made, would train by `train()`.
+
+        Its model, loss, optimizer, scheduler, data and arguments are followed; the order of the data and the draws of
+        dropout are the job's own. interval: steps between checkpoints; None takes `save_steps`, or all steps where
+        nothing is saved meanwhile. The model is put into training mode, and the trainer is left as it was otherwise.
+
+        Raises CaptureError, in one sentence, for the first thing of it that a job cannot follow."""
+        from roundlog.capture.huggingface import task_of
+
+        return task_of(trainer, interval)
+
+    def parts(self, batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+        """Micro-batches of a batch, in order, as the loss gets them: each with what `of_batch` says of the whole."""
+        found = micro_batches(batch, self.micro_batches)
+        whole = {} if self.of_batch is None else dict(self.of_batch(batch))
+        if taken := sorted(whole.keys() & batch.keys()):
+            raise CaptureError(f"of_batch gives {taken[0]}, which is a field of the dataset: choose another name")
+        return [{**part, **whole} for part in found]
+
+    def share(self, loss: torch.Tensor) -> torch.Tensor:
+        """Share of one micro-batch in the loss of its batch."""
+        return loss if self.micro_batches == 1 or self.accumulate == "sum" else loss / self.micro_batches
 
     @property
     def rows(self) -> int:
@@ -111,6 +147,8 @@ class Task:
             raise CaptureError(f"the model is a {type(self.model).__name__}: give a torch.nn.Module")
         if not callable(self.loss):
             raise CaptureError(f"the loss is a {type(self.loss).__name__}: {_LOSS}")
+        if self.of_batch is not None and not callable(self.of_batch):
+            raise CaptureError(f"of_batch is a {type(self.of_batch).__name__}: give a function of a batch, or None")
         if _is_of_torch(self.loss):
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise CaptureError(f"the loss {name} of torch.nn takes tensors, not a model and a batch: {_LOSS}")
@@ -138,6 +176,8 @@ class Task:
                 f"a batch of {self.batch_size} cannot be cut into {self.micro_batches} equal parts: "
                 "choose a number of micro_batches that divides it"
             )
+        if self.accumulate not in ("mean", "sum"):
+            raise CaptureError(f'accumulate is {self.accumulate!r}: choose "mean" or "sum"')
         norm = self.max_grad_norm
         if norm is not None and (type(norm) not in (int, float) or not 0 < norm < math.inf):
             raise CaptureError(f"max_grad_norm is {norm!r}: give a finite number above 0, or None")
@@ -156,7 +196,7 @@ class Task:
             if not isinstance(field, torch.Tensor | np.ndarray | Field):
                 raise CaptureError(
                     f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor, a NumPy array or "
-                    "memory map, or one of roundlog.windows and roundlog.safetensors_fields"
+                    "memory map, or what roundlog.windows, safetensors_fields or arrow_fields gives"
                 )
             if len(field.shape) == 0 or field.shape[0] == 0:
                 raise CaptureError(f"dataset field {name} is empty: give at least one row")

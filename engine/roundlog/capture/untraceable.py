@@ -1,4 +1,4 @@
-"""Why PyTorch cannot trace a step, in a sentence for whoever wrote the model."""
+"""Reasons why PyTorch cannot trace a step, in a sentence for the model's author."""
 
 from __future__ import annotations
 

@@ -1,22 +1,23 @@
 """Trees over long tensors, of which only the roots of blocks are kept."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from roundlog.commitments.errors import CommitmentError
 from roundlog.commitments.merkle import PAD, Bytes, depth_of, leaf_hashes, node_hash
 from roundlog.commitments.tensors import CHUNK_SIZE
 from roundlog.kernels.hashing import HASH_SIZE, hash_pieces
 
-BLOCK_HEIGHT = 10
+BLOCK_HEIGHT = 4
 BLOCK_SIZE = CHUNK_SIZE << BLOCK_HEIGHT
-"""Bytes of a block: 1 MiB, 1024 chunks."""
+"""Bytes of a block: 16 KiB, 16 chunks. A root takes a 512th of its block, and few bytes beside a row are read to
+check it."""
 
 _NODE = b"\x01"
 
 
 class BlockTree:
     """The tree over the chunks of a tensor (`tensor_tree`), as the roots of its blocks: the nodes at `BLOCK_HEIGHT`. 20
-    GB have 20,000 of them. What lies below a block's root is computed again from the block's bytes.
+    GB have 40 MB of them. What lies below a block's root is computed again from the block's bytes.
 
     A tensor of at most one block has a tree of its own depth, whose root is its only block's."""
 
@@ -61,10 +62,16 @@ class BlockTree:
         start = block * BLOCK_SIZE
         return start, min(BLOCK_SIZE, self.size - start)
 
-    def holds(self, block: int, data: Bytes) -> bool:
-        """Whether bytes are those of a block."""
-        _, size = self.span(block)
-        return len(data) == size and block_roots(data, self.size) == self.roots[block * HASH_SIZE :][:HASH_SIZE]
+    def first_wrong(self, blocks: Sequence[int], data: Bytes) -> int | None:
+        """The first of some blocks, in ascending order, of which `data` does not have the bytes; None if it has all of
+        them, one behind the other. Raises CommitmentError for another number of bytes."""
+        if len(data) != sum(self.span(block)[1] for block in blocks):
+            raise CommitmentError(f"{len(blocks)} blocks have other than {len(data)} bytes")
+        found = block_roots(data, self.size)
+        for place, block in enumerate(blocks):
+            if found[place * HASH_SIZE :][:HASH_SIZE] != self.roots[block * HASH_SIZE :][:HASH_SIZE]:
+                return block
+        return None
 
     def proof(self, chunk: int, read: Callable[[int, int], Bytes]) -> list[bytes]:
         """The siblings of a chunk, from the leaf upwards. read(first byte, bytes) gives the tensor's bytes. Raises
@@ -73,7 +80,7 @@ class BlockTree:
             raise CommitmentError(f"a tensor of {self.count} chunks has no chunk {chunk}")
         block = self.block(chunk)
         data = read(*self.span(block))
-        if not self.holds(block, data):
+        if self.first_wrong([block], data) is not None:
             raise CommitmentError(f"block {block} of a tensor has changed since its root was taken")
         below = _padded(leaf_hashes(data, CHUNK_SIZE), self._height)
         place, siblings = chunk - (block << BLOCK_HEIGHT), []

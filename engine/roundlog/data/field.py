@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
@@ -56,11 +57,16 @@ class Field(ABC):
         self.kind = kind
         self.rows = rows
         self.summary: FieldSummary | None = None
-        """What is known of all its bytes, once they have been read (`roundlog.data.summarised`)."""
+        """Summary of all its bytes, once they have been read (`roundlog.data.summarised`)."""
 
     @abstractmethod
     def read(self, start: int, size: int) -> bytes | memoryview:
         """`size` bytes from byte `start` on, which the field has. Raises StorageError if they cannot be read."""
+
+    @abstractmethod
+    def recut(self, kind: FieldType, rows: int) -> Field:
+        """The first bytes of this field as rows of another type, of elements that are stored alike. Nothing is
+        copied."""
 
     @property
     def nbytes(self) -> int:
@@ -81,13 +87,18 @@ class Field(ABC):
 
     def take(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Some rows, [n, ...], on the CPU. rows: int64[n], each below `self.rows`. out: memory for them, of their shape
-        and dtype. Raises StorageError as `read`."""
+        and dtype. Raises StorageError as `parts_of`."""
         result = torch.empty((len(rows), *self.kind.row.shape), dtype=self.dtype) if out is None else out
         into, stored = result.numpy().reshape(len(rows), self.kind.row.numel), storage_dtype(self.kind)
         step, size = self.kind.stride * stored.itemsize, self.kind.row.numel * stored.itemsize
-        for place, row in enumerate(rows.tolist()):
-            into[place] = np.frombuffer(self.read(row * step, size), stored)
+        starts = [row * step for row in rows.tolist()]
+        for place, data in enumerate(self.parts_of(starts, size)):
+            into[place] = np.frombuffer(data, stored)
         return result
+
+    def parts_of(self, starts: Sequence[int], size: int) -> Iterable[bytes | memoryview]:
+        """`size` bytes from each of `starts` on, in that order. Raises as `read`."""
+        return (self.read(start, size) for start in starts)
 
     def __getitem__(self, index: int | slice | torch.Tensor) -> torch.Tensor:
         """A row, or some rows, on the CPU."""
@@ -106,6 +117,9 @@ class HeldField(Field):
 
     def read(self, start: int, size: int) -> memoryview:
         return self._bytes[start : start + size].data
+
+    def recut(self, kind: FieldType, rows: int) -> HeldField:
+        return HeldField(kind, rows, self._elements[: kind.elements(rows)])
 
     @cached_property
     def _bytes(self) -> NDArray[np.uint8]:

@@ -7,12 +7,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from roundlog.data.field import Field
+from roundlog.data.stored_field import StoredField
 from roundlog.program import FieldType
 from roundlog.storage import StorageError, open_regular
 
 
-class FileField(Field):
+class FileField(StoredField):
     """A field whose bytes stand one behind the other in a file, from a byte on.
 
     The file stays open, and is read by position (pread), never mapped: a mapped file that somebody truncates ends the
@@ -31,17 +31,34 @@ class FileField(Field):
             raise StorageError(path, f"has {size} bytes where its field needs {offset + self.nbytes}")
 
     def read(self, start: int, size: int) -> bytes:
-        parts, left = [], size
-        while left:
-            try:
-                part = os.pread(self._file.fileno(), left, self.offset + start + size - left)
-            except OSError as error:
-                raise StorageError(self.path, f"cannot be read: {error.strerror}") from error
-            if not part:
-                raise StorageError(self.path, "was cut off while it was read: restore it")
-            parts.append(part)
-            left -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return read_at(self._file, self.path, self.offset + start, size)
+
+    def changed(self, start: int) -> StorageError:
+        return changed_at(self.path, self.offset + start)
+
+    def recut(self, kind: FieldType, rows: int) -> FileField:
+        return FileField(kind, rows, self.path, self.offset, self._file)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileField, (self.kind, self.rows, self.path, self.offset)
+
+
+def read_at(file: BufferedReader, path: Path, start: int, size: int) -> bytes:
+    """`size` bytes of a file, open for reading, from byte `start` on. path: for what is said of it. Raises StorageError
+    if they cannot be read, or are not there."""
+    parts, left = [], size
+    while left:
+        try:
+            part = os.pread(file.fileno(), left, start + size - left)
+        except OSError as error:
+            raise StorageError(path, f"cannot be read: {error.strerror}") from error
+        if not part:
+            raise StorageError(path, "was cut off while it was read: restore it")
+        parts.append(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def changed_at(path: Path, start: int) -> StorageError:
+    """The error that a file has other bytes at byte `start` than when it was summarised."""
+    return StorageError(path, f"has changed, at byte {start} or soon after, since its root was taken: restore it")

@@ -71,5 +71,9 @@ def read_fields(path: Path, kinds: Mapping[str, FieldType], rows: int) -> dict[s
 def taken(field: Field) -> HeldField:
     """A field, read into memory."""
     elements = np.empty(field.kind.elements(field.rows), storage_dtype(field.kind))
-    elements.view(np.uint8)[:] = np.frombuffer(field.read(0, field.nbytes), np.uint8)
+    into = elements.view(np.uint8)
+    # A read of all of it would hold it twice.
+    for start in range(0, field.nbytes, _PIECE):
+        size = min(_PIECE, field.nbytes - start)
+        into[start : start + size] = np.frombuffer(field.read(start, size), np.uint8)
     return HeldField(field.kind, field.rows, elements)

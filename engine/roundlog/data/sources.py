@@ -1,5 +1,5 @@
-"""What a task may give as a field: tensors, NumPy arrays and memory maps, safetensors files, Arrow tables, and streams
-that are cut into windows. Nothing that lies in a file is copied."""
+"""Sources of the fields of a task: tensors, NumPy arrays and memory maps, safetensors files, and streams that are cut
+into windows (Arrow tables: `roundlog.data.arrow`). Nothing that lies in a file is copied."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held, storage_dtype, type_of
 from roundlog.data.file_field import FileField
 from roundlog.program import ProgramError
@@ -32,10 +33,6 @@ _SAFETENSORS = {
 _MOST_HEADER = 100_000_000  # bytes, as the library has it
 
 
-class DataError(ValueError):
-    """Something that cannot be a field; the message says why, and what to give."""
-
-
 def field_of(name: str, source: object) -> Field:
     """The field that a task means by a tensor or array [rows, ...], or a field itself. Raises DataError."""
     if isinstance(source, Field):
@@ -49,7 +46,7 @@ def field_of(name: str, source: object) -> Field:
         return _of_array(name, source)
     raise DataError(
         f"dataset field {name} is a {type(source).__name__}: make it a torch.Tensor, a NumPy array or memory map, or "
-        "one of roundlog.windows, roundlog.safetensors_fields and roundlog.arrow_fields"
+        "what roundlog.windows, safetensors_fields or arrow_fields gives"
     )
 
 
@@ -102,11 +99,7 @@ def windows(source: object, *, window: int, stride: int) -> Field:
     if stream.rows < window:
         raise DataError(f"a stream of {stream.rows} elements has no window of {window}: choose a smaller one")
     rows = (stream.rows - window) // stride + 1
-    dtype = storage_dtype(stream.kind)
-    kind = type_of(dtype, (window,), stride)
-    if isinstance(stream, FileField):
-        return FileField(kind, rows, stream.path, stream.offset)
-    return HeldField(kind, rows, np.frombuffer(stream.read(0, kind.nbytes(rows)), dtype))
+    return stream.recut(type_of(storage_dtype(stream.kind), (window,), stride), rows)
 
 
 def safetensors_fields(path: str | Path, names: Sequence[str] | None = None) -> dict[str, Field]:

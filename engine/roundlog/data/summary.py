@@ -1,5 +1,5 @@
-"""What is known of a field when it has been read once: its tree, of which 32 bytes a block are kept, and whether it has
-a NaN."""
+"""Summaries of fields that have been read once: the tree, of which 32 bytes a block are kept, and whether there is a
+NaN."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from roundlog.commitments import BLOCK_SIZE, BlockTree, CommitmentError, MerkleTree
 from roundlog.data.field import Field, storage_dtype
 
-_PIECE = 16 * BLOCK_SIZE
+_PIECE = 1024 * BLOCK_SIZE
 """Bytes that are read at a time."""
 
 

@@ -78,7 +78,7 @@ def _cat(subject: Subject) -> Descriptor:
 
 @rule("pad")
 def _pad(subject: Subject) -> Descriptor:
-    # What is no element of x is the fill, which can always be read.
+    # Elements outside of x are the fill, which can always be read.
     axes = Axes(len(subject.type.shape))
     rows = [axes.row(-low, (axis, 1)) for axis, low in enumerate(subject.integers("low"))]
     return copy(subject, subject.reads(0, rows), subject.reads(1, []))

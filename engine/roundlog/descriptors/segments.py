@@ -15,7 +15,7 @@ GAS_PER_BYTE = 40
 GAS_PER_BYTE_BESIDE_WORK = 16
 """EIP-2028: what it costs where execution dominates."""
 GAS_PER_HASH = 1_000
-# What the contract takes for a term, measured from above: tests/client/adjudication/test_gas_on_chain.py.
+# Gas that the contract takes for a term, measured from above: tests/client/adjudication/test_gas_on_chain.py.
 GAS_PER_TERM = 1_000
 GAS_PER_READ = 1_000
 GAS_PER_COORDINATE = 250

@@ -23,7 +23,7 @@ def simplify(descriptor: Descriptor) -> Descriptor:
 
 
 def _nothing_read(d: Descriptor) -> Descriptor:
-    """There is no element, or no term: one axis of size 0, and one row of zeros an input."""
+    """Descriptor without an element, or without a term: one axis of size 0, and one row of zeros an input."""
     empty = 0 in d.iteration
     iteration = (0,) if empty else _longer_than_one(d.iteration)
     reduction = (0,) if 0 in d.reduction and not empty else ()

@@ -86,7 +86,7 @@ class DisputedOperator:
 
     @cached_property
     def tree(self) -> MerkleTree:
-        """Over the chunks of the output."""
+        """Merkle tree over the chunks of the output."""
         output = self._values[self.q]
         if self._stopped_here is None:
             return tensor_tree(output)
@@ -117,7 +117,7 @@ class DisputedOperator:
             if own[number * size :][:size] != posted[number * size :][:size]:
                 return first + number
         stop = self._stopped_here
-        # Whatever stands there: no run has a value.
+        # No run has a value there, so any claim of one is wrong.
         return stop.element if stop is not None and stop.element == first + len(own) // size else None
 
     def material(self, element: int) -> ElementMaterial:

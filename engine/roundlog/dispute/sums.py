@@ -66,7 +66,7 @@ def _products(d: Descriptor, element: int, terms: _I64, material: Material) -> t
             product *= words.astype(np.uint32).view(np.float32)
         magnitude = words & 0x7FFFFF | (exponent > 0).astype(np.int64) << 23
         number *= np.where(words >> 31 != 0, -magnitude, magnitude)
-        # What is not finite counts as nothing, and must not ask for a shift of its own.
+        # Terms that are not finite count as nothing, and must not ask for a shift of their own.
         shift += np.where(exponent == 0xFF, 0, np.maximum(exponent, 1) - 1)
     patterns = np.where(product > 0, ieee.INFINITY, ieee.SIGN | ieee.INFINITY)
     patterns[np.isnan(product)] = ieee.NAN

@@ -115,7 +115,7 @@ def _stopped(
         return tensor_root(fabricated_slot(program, bits, step, index, fabricated))
 
     operators = [root(index) for index in range(len(program.nodes))]
-    # What the stores keep has to be what the state holds: else an opponent with a copy of the operators' half would
+    # The stores have to keep what the state holds: else an opponent with a copy of the operators' half would
     # prove this side wrong, and so it is the one that is.
     roots.outputs[stop.operator] = error.output
     return StepTrace(operators=operators, states=operators[first:], stop=stop, outputs=roots.outputs)

@@ -16,7 +16,7 @@ from roundlog.examples.cifar10_files import CLASSES
 
 GENERATED_ROWS = 1024
 
-# Of the training set's pixels in 0..1, by colour: the figures that everybody uses.
+# Mean and deviation of the training set's pixels in 0..1, by colour: the figures that everybody uses.
 MEAN = (0.4914, 0.4822, 0.4465)
 DEVIATION = (0.2470, 0.2435, 0.2616)
 

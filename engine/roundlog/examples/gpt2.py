@@ -76,7 +76,7 @@ class GPT2(nn.Module):
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             elif parameter.ndim > 1:
-                # What is added to the residual stream starts smaller the more layers add to it.
+                # Weights that add to the residual stream start smaller the more layers add to it.
                 residual = name.endswith(("attention.out.weight", "down.weight"))
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if residual else 0.02)
 

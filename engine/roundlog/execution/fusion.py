@@ -61,7 +61,7 @@ class Group:
     """A group of operators that one tape computes."""
 
     nodes: tuple[int, ...]
-    """In program order."""
+    """The operators, in program order."""
     inputs: tuple[int, ...]
     """Values from outside, one input register each."""
     outputs: tuple[int, ...]

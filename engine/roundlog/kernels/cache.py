@@ -35,8 +35,8 @@ _CHECKSUM = sha256().digest_size
 
 
 def not_ours_alone(path: Path) -> str | None:
-    """Why somebody else could put a file into a directory, or another directory into its place: one clause. None if
-    nobody but this user and root can. The directory need not exist; what exists of the way to it counts."""
+    """Reason why somebody else could put a file into a directory, or another directory into its place: one clause. None
+    if nobody but this user and root can. The directory need not exist; what exists of the way to it counts."""
     if os.name != "posix":
         return None
     # Links on the way stay: they are looked at, too.
@@ -121,7 +121,7 @@ def place_for(package: Path, digest: str, chosen: str) -> Path:
 
 
 def _remove(made: Path, process: int) -> None:
-    """Not by a child that was forked: its parent still needs it."""
+    """Remove the directory, but not in a child that was forked: its parent still needs it."""
     if os.getpid() == process:
         shutil.rmtree(made, ignore_errors=True)
 

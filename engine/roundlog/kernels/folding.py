@@ -94,7 +94,7 @@ class _Column:
             self.digit(ir.Constant(_INDEX, limb), self.total(_of(0)), _of(0))
 
     def rounded(self) -> Any:
-        """To nearest, ties to even; overflow gives an infinity, a zero is +0. Writes the last limbs, too."""
+        """The sum rounded to nearest, ties to even; overflow gives an infinity, a zero is +0. Writes the last limbs."""
         builder, carries = self.builder, self.state[1]
         for limb in range(_USED, LIMBS):
             digit = carries if limb == LIMBS - 1 else builder.and_(carries, _of(MASK))

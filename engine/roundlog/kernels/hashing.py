@@ -93,7 +93,7 @@ def _libcrypto() -> _Libcrypto | None:
             library = _Libcrypto(name)
         except (OSError, AttributeError):
             continue
-        # Whatever has that name has to agree with the library that Python was built with.
+        # A library of that name has to agree with the one that Python was built with.
         if library.hash_pieces(b"\x00", sample, 1000) == _by_hashlib(b"\x00", sample, 1000):
             return library
     return None

@@ -35,7 +35,7 @@ _ARITHMETIC = {
     Opcode.SUB: ir.IRBuilder.fsub,
     Opcode.MUL: ir.IRBuilder.fmul,
     Opcode.DIV: ir.IRBuilder.fdiv,
-    # Of numbers that are 1 or 0.
+    # Both numbers are 1 or 0.
     Opcode.AND: ir.IRBuilder.fmul,
 }
 _FUNCTIONS = {Opcode.SQRT: "llvm.sqrt", Opcode.FLOOR: "llvm.floor", Opcode.ABS: "llvm.fabs"}

@@ -138,7 +138,7 @@ def _share(works: list[Callable[[], None]]) -> None:
     try:
         works[0]()
     finally:
-        # Whatever happens here, memory that the others write to has to outlive them.
+        # Memory that the other threads write to has to outlive them, also after an error here.
         errors = _wait(parts)
     _raise(errors)
 

@@ -103,7 +103,7 @@ class Contraction(Inexact):
         def exactly(some: Index) -> npt.NDArray[np.float32]:
             return exact_products.round_products(*self.runs([a, b], attributes, some), bits)
 
-        # Of a few, every run is read for one sum alone, which takes a superaccumulator longer; many share theirs.
+        # If few are chosen, every run is read for a single sum, and a superaccumulator takes longer.
         outputs = prod(self.output_shape((tuple(a.shape), tuple(b.shape)), attributes))
         if len(chosen) >= MANY and _SHARED * len(chosen) >= outputs:
             return torch.from_numpy(exactly(chosen))

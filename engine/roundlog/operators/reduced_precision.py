@@ -17,7 +17,7 @@ from roundlog.operators.registry import Attributes, Direct, Operator, OperatorKi
 from roundlog.program import DType, Program, ProgramError
 
 _SELECTING = frozenset({"neg", "abs", "floor", "maximum", "minimum", "amax", "amin"})
-"""Their FP32 result is the mathematical value."""
+"""Operators whose FP32 result is the mathematical value."""
 
 
 def _add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -27,7 +27,7 @@ def _add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     error = (a - (s - v)) + (b - v)
     words = s.view(torch.int64)
     inexact = (error != 0) & error.isfinite() & (words & 1 == 0)
-    # Of the two FP64 numbers around the sum, the odd one: away from zero if the rest has the sign of s, else towards.
+    # The odd one of the two FP64 numbers around the sum: away from zero if the rest has the sign of s, else towards.
     step = torch.where((error > 0) == (s > 0), 1, -1)
     return torch.where(inexact, words + step, words).view(torch.float64)
 

@@ -75,7 +75,7 @@ class ScatterAdd(Summation):
         first, last = (int(end) for end in torch.searchsorted(places, torch.tensor([0, size])))
         if first == last or 2 * (last - first) > size:
             return super().certify(inputs, attributes, scale)
-        # What stands outside of [0, size) does so among the slices that are left, too.
+        # A place outside of [0, size) is outside among the slices that are left, too.
         few, marked = super().certify([x, position - first], {**attributes, "size": last - first}, scale)
         places, inner = places[first:last], prod(x.shape[dim + 1 :])
         out = empty((*x.shape[:dim], size, *x.shape[dim + 1 :]), torch.float32).zero_().index_copy_(dim, places, few)

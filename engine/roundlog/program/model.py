@@ -71,8 +71,8 @@ class TensorType:
 
 
 class Stored(enum.IntEnum):
-    """How the elements of a data field are stored. All but the first are integers that are read as int64. The numbers
-    are part of descriptors."""
+    """Storage format of the elements of a data field. All but the first are integers that are read as int64. The
+    numbers are part of descriptors."""
 
     AS_READ = 0
     U8 = 1
@@ -96,8 +96,8 @@ _STORED_BYTES = {Stored.U8: 1, Stored.I8: 1, Stored.I16: 2, Stored.U16: 2, Store
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """How the rows of a data field stand in its elements: row i begins with element i * stride. So rows may stand one
-    behind the other, overlap (windows of a stream), or leave gaps.
+    """Layout of a data field's rows in its elements: row i begins with element i * stride. So rows may stand one behind
+    the other, overlap (windows of a stream), or leave gaps.
 
     row: shape and dtype of one row, as operators see it."""
 
@@ -155,7 +155,7 @@ class Program:
 
     @property
     def fields(self) -> dict[str, FieldType]:
-        """How every data field is stored, by name, in program order."""
+        """Layout of every data field, by name, in program order."""
         nodes = {node.attributes["slot"]: node for node in self.nodes if node.op == "data"}
         return {name: _field_type(nodes[slot]) for slot, name in enumerate(self.data_names)}
 

@@ -4,7 +4,7 @@ from roundlog.storage.atomic import commit_file, partial_path, replace_file, syn
 from roundlog.storage.errors import StorageError
 from roundlog.storage.records import read_record, write_record
 from roundlog.storage.regular import open_regular, require_regular
-from roundlog.storage.tensors import Entry, load_tensors, open_tensors, save_tensors
+from roundlog.storage.tensors import Entry, load_tensors, open_tensors, save_tensors, tensor_types
 
 __all__ = [
     "Entry",
@@ -19,5 +19,6 @@ __all__ = [
     "require_regular",
     "save_tensors",
     "sync_directory",
+    "tensor_types",
     "write_record",
 ]

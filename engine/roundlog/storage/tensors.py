@@ -9,9 +9,10 @@ import json
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
+from math import prod
 from pathlib import Path
 from reprlib import repr as quoted  # a stranger's values are shown shortened and escaped
 from typing import Any
@@ -21,20 +22,23 @@ import safetensors.torch
 import torch
 
 from roundlog.program.model import DType, TensorType
+from roundlog.program.text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
 from roundlog.storage.atomic import commit_file, partial_path
 from roundlog.storage.errors import StorageError
 from roundlog.storage.regular import open_regular
 
 _DTYPE_NAMES = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
 _LENGTH = struct.Struct("<Q")
+_MAX_HEADER_BYTES = 64 << 20
 _OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 
 
-def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Replaces the file at `path`, durably and as a whole. The same tensors make the same bytes.
 
-    `tensors` are on any device, of any strides, and may share memory. Raises ProgramError for a dtype other
-    than float32, int64 and bool, and StorageError if the file cannot be written.
+    `tensors` are on any device, of any strides, and may share memory. metadata: for readers of other makers; files of
+    a run have none. Raises ProgramError for a dtype other than float32, int64 and bool, and StorageError if the file
+    cannot be written.
     """
     plain: dict[str, torch.Tensor] = {}
     storages = set()
@@ -48,7 +52,7 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         plain[name] = copy
     partial = partial_path(path)
     try:
-        safetensors.torch.save_file(plain, partial)
+        safetensors.torch.save_file(plain, partial, None if metadata is None else dict(metadata))
         commit_file(partial, path)
     except (safetensors.SafetensorError, OSError) as error:
         partial.unlink(missing_ok=True)
@@ -90,8 +94,47 @@ def open_tensors(path: Path, expected: Mapping[str, Entry]) -> tuple[BufferedRea
         raise
 
 
-def load_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, torch.Tensor]:
-    """The tensors of the file at `path`, on the CPU, in the order of `expected`.
+def tensor_types(path: Path) -> dict[str, TensorType]:
+    """Type of every tensor in a file of `save_tensors`, as its header names them. The file is not trusted, and nothing
+    of the tensors is read.
+
+    Raises StorageError for a file that such a file cannot be: with metadata, other dtypes, or tensors of more than 2^40
+    elements."""
+    try:
+        with open_regular(path) as file:
+            header, _ = _read_header(file, path, _MAX_HEADER_BYTES)
+    except FileNotFoundError as error:
+        raise StorageError(path, "does not exist") from error
+    except OSError as error:
+        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    return {name: _declared(path, name, entry) for name, entry in header.items()}
+
+
+def _declared(path: Path, name: str, entry: Any) -> TensorType:
+    """The type that an entry of a header declares."""
+    if name == "__metadata__":
+        raise StorageError(path, "has metadata, which files of a run have not")
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
+        raise StorageError(path, f"describes tensor {quoted(name)} without a dtype")
+    dtype = next((ours for ours, theirs in _DTYPE_NAMES.items() if theirs == entry["dtype"]), None)
+    if dtype is None:
+        raise StorageError(
+            path, f"tensor {quoted(name)} has dtype {quoted(entry['dtype'])}, which files of a run have not"
+        )
+    shape: Any = entry.get("shape")
+    if not _is_integers(shape) or len(shape) > MAX_RANK:
+        raise StorageError(path, f"tensor {quoted(name)} has shape {quoted(shape)}, not at most {MAX_RANK} axes")
+    # Axes behind one of 0 count, too: PyTorch multiplies them.
+    if prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
+        raise StorageError(path, f"tensor {quoted(name)} has shape {quoted(shape)}, more than {MAX_ELEMENTS} elements")
+    return TensorType(tuple(shape), dtype)
+
+
+def load_tensors(
+    path: Path, expected: Mapping[str, TensorType], only: Container[str] | None = None
+) -> dict[str, torch.Tensor]:
+    """The tensors of the file at `path`, on the CPU, in the order of `expected`. only: names of those that are read;
+    None: all of them.
 
     The file has to hold exactly the names, dtypes and shapes of `expected`, without holes, overlaps,
     metadata or trailing bytes, and bools of 0 and 1 only; all but the last is checked before anything is
@@ -99,18 +142,22 @@ def load_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, to
     """
     try:
         with open_regular(path) as file:
-            return _read(file, path, expected)
+            return _read(file, path, expected, only)
     except FileNotFoundError as error:
         raise StorageError(path, "does not exist") from error
     except OSError as error:
         raise StorageError(path, f"cannot be read: {error.strerror}") from error
 
 
-def _read(file: BufferedReader, path: Path, expected: Mapping[str, TensorType]) -> dict[str, torch.Tensor]:
+def _read(
+    file: BufferedReader, path: Path, expected: Mapping[str, TensorType], only: Container[str] | None
+) -> dict[str, torch.Tensor]:
     entries = {name: Entry(_DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes) for name, kind in expected.items()}
     starts = _starts(file, path, entries)
     tensors = {}
     for name, kind in expected.items():
+        if only is not None and name not in only:
+            continue
         raw = torch.empty(kind.nbytes, dtype=torch.uint8)
         file.seek(starts[name])
         if file.readinto(raw.numpy().data) != kind.nbytes:
@@ -123,7 +170,7 @@ def _read(file: BufferedReader, path: Path, expected: Mapping[str, TensorType]) 
 
 def _starts(file: BufferedReader, path: Path, expected: Mapping[str, Entry]) -> dict[str, int]:
     """The byte of the file at which every expected tensor begins."""
-    header, header_end = _read_header(file, path, expected)
+    header, header_end = _read_header(file, path, _header_limit(expected))
     starts = _check_header(path, header, expected)
     data_bytes = sum(entry.nbytes for entry in expected.values())
     file_bytes = os.fstat(file.fileno()).st_size
@@ -132,17 +179,19 @@ def _starts(file: BufferedReader, path: Path, expected: Mapping[str, Entry]) -> 
     return {name: header_end + start for name, start in starts.items()}
 
 
-def _read_header(file: BufferedReader, path: Path, expected: Mapping[str, Entry]) -> tuple[dict[str, Any], int]:
+def _read_header(file: BufferedReader, path: Path, limit: int) -> tuple[dict[str, Any], int]:
+    """The header, and the byte behind it. limit: bytes that it may have."""
     prefix = file.read(_LENGTH.size)
     if len(prefix) < _LENGTH.size:
         raise StorageError(path, "is shorter than the 8 bytes that a safetensors file starts with")
     (length,) = _LENGTH.unpack(prefix)
-    limit = _header_limit(expected)
     if length > limit:
-        raise StorageError(path, f"has a header of {length} bytes, where the expected tensors need at most {limit}")
+        raise StorageError(path, f"has a header of {length} bytes, where its tensors need at most {limit}")
     text = file.read(length)
     if len(text) < length:
         raise StorageError(path, f"ends inside its header of {length} bytes")
+    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_ITEMS:
+        raise StorageError(path, f"has a header of more than {MAX_ITEMS} items")
     try:
         header = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
     except StorageError:

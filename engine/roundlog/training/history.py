@@ -69,7 +69,7 @@ class History:
         """Cuts off what is torn or damaged, and the lines of `first_step` and later steps, which are run again."""
         self.path = run_dir / NAME
         self.problem: str | None = None
-        """Why lines are missing, in one clause; None if the run has written all of its own."""
+        """Reason why lines are missing, in one clause; None if the run has written all of its own."""
         self._job = job
         names = job.program.schedule_names[:MAX_COLUMNS]
         self._columns = [(slot, name) for slot, name in enumerate(names) if len(name) <= MAX_COLUMN_NAME]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.commitments import CommitmentError, state_root, tensor_root
+from roundlog.commitments import BLOCK_SIZE, CommitmentError, state_root, tensor_root
 from roundlog.data import HELD_BYTES, Field, data_tree, read_fields, summarised, write_fields
 from roundlog.descriptors import program_root
 from roundlog.execution.microbatch import peak_bytes, samples_of
@@ -210,8 +210,9 @@ def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> i
     """Peak memory of a run in bytes, for state, data and one step: an upper bound. Raises as `step_bytes`."""
     state = sum(kind.nbytes for kind in program.states.values())
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
-    # What is not held is read 16 MiB at a time, and known by 32 bytes a block.
-    rows = data if data <= HELD_BYTES else HELD_BYTES // 4 + data // (1 << 14)
+    # Data that are not held are read 16 MiB or a row at a time, and known by the tree over 32 bytes of each block.
+    row = max((kind.nbytes(1) for kind in program.fields.values()), default=0)
+    rows = data if data <= HELD_BYTES else HELD_BYTES // 4 + row + 64 * (data // BLOCK_SIZE)
     schedule = 4 * spec.steps * len(program.schedule_names)
     return 3 * state + rows + schedule + step_bytes(program, spec, micro_batches)
 

@@ -75,7 +75,7 @@ class MachineProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a run has come to, and who says so."""
+    """The result of a run: its spec and roots, and the party that signed them, if any did."""
 
     spec: TrainingSpec
     state_roots: tuple[bytes, ...]
@@ -83,7 +83,7 @@ class Receipt:
     versions: Versions
     machine: MachineProfile
     date: str
-    """When the receipt was written, in UTC: 2026-01-31T12:00:00Z."""
+    """Instant at which the receipt was written, in UTC: 2026-01-31T12:00:00Z."""
     signer: bytes | None = None
     """The account that has signed, 20 bytes; None without a signature."""
     signature: bytes | None = None

@@ -37,7 +37,7 @@ class Repetition:
     found: bytes | None = None
     """The root that it came to; None if it has stopped."""
     stopped: str | None = None
-    """Why it has stopped."""
+    """Reason why it has stopped."""
     wrong_states: list[str] = field(default_factory=list)
     """Kept states that are not the claimed ones, one clause each. They were not used."""
 

@@ -112,7 +112,7 @@ class Run:
         self.stopped: StoppedError | None = None
         """The first stop after which this process continued; None if there was none."""
         self.history_problem: str | None = None
-        """Why lines of the history are missing, in one clause; None if this process has written all of its own."""
+        """Reason why history lines are missing, in one clause; None if this process has written all of its own."""
         self._history: History | None = None
         micro_batches_of(job.program, options.micro_batches)
         self._bind(role)

@@ -328,7 +328,7 @@ def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
         if state.dtype == torch.float32 and kind == "parameter":
             spread = _MOVED * float(state.square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
             moved[name] = state + spread * torch.randn(state.shape, generator=generator)
-        elif state.dtype == torch.float32 and kind in ("buffer", "attribute"):
+        elif state.dtype == torch.float32 and kind in ("buffer", "transient", "attribute"):
             moved[name] = state * (1 - _MOVED * torch.rand(state.shape, generator=generator))
     return moved
 

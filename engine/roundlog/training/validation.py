@@ -128,7 +128,7 @@ def read_validation_rows(path: Path, job: Job, max_memory: int) -> dict[str, tor
     if len(head) < 8:
         raise StorageError(path, "is shorter than the 8 bytes that a safetensors file starts with")
     data_bytes = size - 8 - struct.unpack("<Q", head)[0]
-    # Of a whole file, what lies behind the header tells the number of rows. `load_tensors` checks all of it.
+    # The bytes behind the header of a whole file tell the number of rows. `load_tensors` checks all of it.
     rows = max(data_bytes, 0) // row_bytes if row_bytes else 0
     if rows == 0:
         raise ValidationError(f"{path} has no whole row of the job's fields ({', '.join(row_types)}): give some rows")

@@ -1,4 +1,4 @@
-"""What the adjudicator answers about tensors that lie in memory, opened as the reference opens them."""
+"""Answers of the adjudicator about tensors that lie in memory, opened as the reference opens them."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_the_contract_computes_what_the_kernels_computed(adjudicator: Any, run: 
 
 
 def test_long_reductions_go_on_from_segment_to_segment(adjudicator: Any, run: Run) -> None:
-    """The same sums and extremes, cut into segments of three terms."""
+    """Sums and extremes of the registry's cases, cut into segments of three terms."""
     kinds = set()
     for index, node in enumerate(run.program.nodes):
         descriptor = describe(run.program, index)

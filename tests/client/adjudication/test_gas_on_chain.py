@@ -19,7 +19,7 @@ from roundlog.operators import operator
 from roundlog.program import DType, Node, Program, TensorType
 
 LIMIT = 3_000_000
-"""Of one adjudication. The game itself has to do with the operands' proofs and its storage."""
+"""Gas limit of one adjudication. The game itself has to do with the operands' proofs and its storage."""
 GAME = 300_000
 
 

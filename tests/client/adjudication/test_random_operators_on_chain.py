@@ -21,7 +21,7 @@ from web3.exceptions import Web3Exception
 
 
 def kinds(adjudicator: Any, family: Family, rng: Random, cases: int) -> Counter[str]:
-    """How often which kind of answer came out, the same from both."""
+    """Number of answers of each kind, once both gave the same."""
     found: Counter[str] = Counter()
     for _ in range(cases):
         descriptor, step, memory = case(rng, family)

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the user's environment may decide a test."""
+    """An environment without settings of the user's, so that none decides a test."""
     import os
 
     for name in [name for name in os.environ if name.startswith("TIEBREAK_")]:

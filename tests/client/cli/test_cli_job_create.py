@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from cli_world import Run, refused
-from roundlog.training.job import Job
+from roundlog.execution.microbatch import samples_of
+from roundlog.training.job import Job, run_bytes
 
 TASK = """
 import torch
@@ -43,7 +44,7 @@ def bends():
 
 
 def line_of(code: str) -> int:
-    """Where it stands in the file, counted from 1."""
+    """Number of the line of the file that holds it, counted from 1."""
     return next(number for number, text in enumerate(TASK.splitlines(), 1) if code in text)
 
 
@@ -82,6 +83,28 @@ def test_settings_reach_the_function_with_their_types(run: Run, file: Path, tmp_
         spec = Job.read(tmp_path / str(number)).spec
         roots.append((spec.data_root, spec.schedule_root))
     assert len(set(roots)) == 3
+
+
+TYPED = """
+from __future__ import annotations
+from typing import TYPE_CHECKING
+import my_task
+if TYPE_CHECKING:
+    from torch import dtype
+    from roundlog import Task
+
+def line(*, steps: int = 4, kind: dtype | None = None) -> Task:
+    return my_task.line(steps=steps)
+"""
+
+
+def test_types_that_only_a_type_checker_knows_are_no_hindrance(run: Run, file: Path, tmp_path: Path) -> None:
+    typed = tmp_path / "typed.py"
+    typed.write_text(TYPED)
+    words = ("job", "create", f"{typed}:line", "--out", tmp_path / "job")
+    refused(run(*words, "--set", "kind=float32"), "the type of kind in", "typed.py:line cannot be evaluated", "dtype")
+    assert run(*words, "--set", "steps=6").exit_code == 0
+    assert Job.read(tmp_path / "job").spec.steps == 6
 
 
 def test_the_gpt_example_takes_a_text(run: Run, file: Path, tmp_path: Path) -> None:
@@ -150,6 +173,24 @@ def test_what_is_wrong_with_a_task_is_said_in_one_sentence(
 def test_a_job_is_never_written_over_something(run: Run, file: Path, tmp_path: Path) -> None:
     refused(run("job", "create", f"{file}:line", "--out", tmp_path), f"{tmp_path} is not an empty directory")
     refused(run("job", "create", f"{file}:line"), "name one with --out")
+
+
+def test_a_job_that_fits_no_allowed_memory_is_not_written(run: Run, file: Path, tmp_path: Path) -> None:
+    """What counts is the least that any party needs, who may cut batches into single samples."""
+    words = ("job", "create", f"{file}:line", "--set", "steps=6")
+    assert run(*words, "--out", tmp_path / "any").exit_code == 0
+    job = Job.read(tmp_path / "any")
+    least = run_bytes(job.program, job.spec, samples_of(job.program))
+    assert least < run_bytes(job.program, job.spec)
+    words = (*words, "--out", tmp_path / "job", "--max-memory")
+    refused(
+        run(*words, f"{(least - 1) / 1e6:.6f}MB"),
+        f"my_task.py:line needs {least} bytes of memory",
+        "raise --max-memory",
+    )
+    assert not (tmp_path / "job").exists()
+    assert run(*words, f"{least / 1e6:.6f}MB").exit_code == 0
+    assert Job.read(tmp_path / "job").spec == job.spec
 
 
 def test_terms_without_a_reward_and_a_reward_without_a_referee_are_refused(

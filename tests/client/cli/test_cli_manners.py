@@ -1,4 +1,4 @@
-"""How the command line behaves, whatever the command: speed, errors, secrets, terminals."""
+"""Behaviour of the command line, whatever the command: speed, errors, secrets, terminals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALL = list(_commands(typer.main.get_command(app)))
 
 def test_all_commands_are_there() -> None:
     assert {" ".join(path) for path, _ in ALL} >= {
-        *("demo", "job create", "job show", "job list", "job collect", "train", "audit", "verify-model"),
+        *("demo", "job create", "job show", "job list", "job collect", "train", "audit", "verify-model", "export"),
         *("trainer run", "auditor run", "referee run", "status", "withdraw", "devnet", "deploy", "log inspect"),
     }
 
@@ -64,7 +64,7 @@ def test_many_options_stand_in_groups_with_examples(path: tuple[str, ...], comma
 
 
 def test_no_option_takes_a_secret() -> None:
-    """What is on a command line is in the shell's history, and visible to every user of the machine."""
+    """A command line is kept in the shell's history, and visible to every user of the machine."""
     options = {name for _, command in ALL for parameter in command.params for name in parameter.opts}
     assert not [
         name

@@ -118,7 +118,7 @@ def with_one_bent_entry(trained: Trained, log: Path) -> tuple[Job, int, int]:
 
 
 def test_every_forged_decision_is_named_with_operator_and_line(run: Run, trained: Trained, tmp_path: Path) -> None:
-    """By default everything is verified, so that exactly the one is found that was turned round."""
+    """Everything is verified by default, so that exactly the one is found that was turned round."""
     log = tmp_path / "log"
     job, operator, element = with_one_bent_entry(trained, log)
     words = ("audit", trained.job, "--run", tmp_path / "a", "--log", log)

@@ -1,4 +1,4 @@
-"""What all tests of games share."""
+"""Fixtures that all tests of games share."""
 
 import pytest
 import roundlog.execution.executor

@@ -258,7 +258,7 @@ class ContractModel(Transitions):
     def _verdict(self, trainer_is_right: bool) -> None:
         self._end(Outcome.TRAINER_WON if trainer_is_right else Outcome.CHALLENGER_WON, Reason.PROOF)
 
-    # What the proofs are held against.
+    # Roots that the proofs are held against.
 
     def _step(self) -> DisputedStep:
         return DisputedStep.of(self.spec, self.path[0] * self.spec.interval + self.path[1])

@@ -265,7 +265,7 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
 
 
 def test_a_silent_party_loses_at_every_level(tmp_path: Path, short_segments: None) -> None:
-    """Of every game against a liar, one that falls silent after each number of moves."""
+    """Every game against a liar is played again with one who falls silent, after each number of moves."""
     ended: Counter[str] = Counter()
     for seed in (0, 3, 5, 11):
         job = random_job(seed)

@@ -12,7 +12,7 @@ ETHER = 10**18
 
 
 def in_time(duties: dict[str, Duty], done: list[str]) -> set[str]:
-    """Which are done by their deadlines, if they are worked on in this order from instant 0 on."""
+    """Duties that are done by their deadlines, if they are worked on in this order from instant 0 on."""
     clock, found = 0.0, set()
     for key in done:
         clock += duties[key].seconds

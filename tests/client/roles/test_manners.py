@@ -1,4 +1,4 @@
-"""When a role may leave, what it tells and how often, and how much time it asks for."""
+"""Manners of a role: when it may leave, what it tells and how often, and how much time it asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a role that follows all jobs asks of its node when it starts: little for jobs that are over, however many."""
+"""Requests of a role that follows all jobs to its node at the start: few for jobs that are over, however many."""
 
 from __future__ import annotations
 

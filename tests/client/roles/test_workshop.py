@@ -111,7 +111,7 @@ def test_slow_files_of_many_jobs_leave_room_for_games_and_runs(workshop: Threads
 
 
 def test_content_that_drips_holds_up_nothing_that_a_bond_is_lost_without(workshop: Threads) -> None:
-    """Whoever posts jobs whose content comes drop by drop would otherwise keep a sealed audit from being opened."""
+    """Jobs whose content comes drop by drop would otherwise keep a sealed audit from being opened."""
     gate = threading.Event()
     drips = [workshop.ask(Lane.FILES, i, lambda errand: gate.wait(PATIENCE), SOON) for i in range(30)]
     opening = Duty(deadline=1000, stake=ETHER, bonded=True)
@@ -151,7 +151,7 @@ class Broken(Role):
 
 
 def test_a_role_that_ends_by_an_error_leaves_no_work_behind(workshop: Threads) -> None:
-    """Whoever runs a role in a longer process would be left with a training that nobody waits for."""
+    """A longer process that runs a role would be left with a training that nobody waits for."""
     desk = SimpleNamespace(look=lambda: None, flush=lambda: False, held=lambda: None, is_busy=False)
     contract = SimpleNamespace(node=SimpleNamespace(stop=None))
     context = SimpleNamespace(

@@ -294,7 +294,7 @@ def test_hostile_bytes_are_refused_with_one_kind_of_error() -> None:
             decoded = decode_descriptor(attack)
         except DescriptorError:
             continue
-        # What is accepted is exactly what would be written: a different operator, not a second spelling.
+        # An accepted text is exactly one that would be written: a different operator, not a second spelling.
         assert encode_descriptor(decoded) == attack
         assert decoded != COPY
 

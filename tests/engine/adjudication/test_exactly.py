@@ -1,4 +1,4 @@
-"""What the referee answers is what the engine has computed."""
+"""The referee's answers are the engine's results."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_every_interval_holds_the_value_with_room_to_spare(code: Function) -> No
 
 
 def test_no_intermediate_number_needs_more_than_255_bits() -> None:
-    """What Solidity holds in a signed word: the largest products of each algorithm, at the largest arguments."""
+    """A signed word of Solidity holds 255 bits; tried are the largest products, at the largest arguments."""
     y, k = fixed._exponential(False, 0xFFFFFF, -17)
     assert (y << k).bit_length() <= 255 or k > 128
     assert (fixed._fixed(0xFFFFFF, -17, fixed.FRACTION_BITS) << fixed.GUARD_BITS).bit_length() <= 255

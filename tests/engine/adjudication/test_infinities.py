@@ -60,8 +60,8 @@ def cases_of(name: str, rng: Random, count: int, nan: bool) -> list[Case]:
 
 
 def right(name: str, case: Case, bits: int = ieee.FULL_BITS) -> Found:
-    """By the reference that mirrors the contract; and by the oracle, which has to say the same. Where the contract does
-    not decide a function, by the oracle alone."""
+    """Right results by the reference that mirrors the contract, and by the oracle, which has to say the same; by the
+    oracle alone where the contract does not decide a function."""
     case = Case([canonical(x) for x in case.inputs], case.attributes)
     descriptor, chunks = descriptor_of(name, case.inputs, case.attributes), Bits(case.inputs)
     step = replace(STEP, rounding_bits=bits)
@@ -123,7 +123,7 @@ def inputs_of(data: list[torch.Tensor], device: torch.device) -> StepInputs:
 
 
 def stored(result: StepResult) -> Found:
-    """What the operator gave, from what `program_of` stores of it."""
+    """Results of the operator, from what `program_of` stores of it."""
     first, *marks = (list(from_torch(state.cpu()).items) for state in result.states)
     if not marks:
         return first

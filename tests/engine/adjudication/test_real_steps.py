@@ -91,7 +91,7 @@ def trained(request: pytest.FixtureRequest) -> Trained:
 
 
 def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> bool:
-    """As a contract checks it: every root and every leaf count from the spec, the descriptor or the dispute."""
+    """A contract's check of an opening: all roots and leaf counts from the spec, the descriptor or the dispute."""
     job, chunk = trained.job, opening.chunk
     count = max(1, -(-descriptor.nbytes // CHUNK_SIZE))
     if chunk.tree == Tree.VALUE:

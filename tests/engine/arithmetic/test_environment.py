@@ -107,7 +107,7 @@ def test_a_changed_environment_changes_no_root(change: str, when: int, job: Job,
         CHANGES[change]()
     trained = Trainer(job, tmp_path / "train", RunOptions(on_step=on_step)).run()
     assert trained.checkpoint_root == right
-    # Whoever has set it has it again.
+    # The setting of the caller is back.
     assert not ENVIRONMENT.is_right()
     audit = Auditor(job, tmp_path / "audit", RunOptions(on_step=on_step), log_dir=trained.log_dir, verify_log=1.0).run()
     assert (audit.checkpoint_root, audit.findings) == (right, [])

@@ -1,4 +1,4 @@
-"""What a function of tensors gives as a captured program, and its gradients."""
+"""Results of a function of tensors as a captured program, and its gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Evaluated(nn.Module):
 
 
 def value_of(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
-    """By one step of a program."""
+    """Value of a function, by one step of a program."""
     return states_after_a_step(_Evaluated(function, xs, False))["buffer/value"]
 
 

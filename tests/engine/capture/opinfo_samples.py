@@ -17,12 +17,12 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 RELATIVE = 1e-4
-"""Of the largest element: what an error may be, and a few times that of PyTorch in FP32."""
+"""Error that is allowed, as a part of the largest element, beside a few times PyTorch's own in FP32."""
 
 TIMES_PYTORCH = 10
 
 MAX_ELEMENTS = 20_000
-"""Of an argument."""
+"""Elements of the largest argument that is tried."""
 
 RANDOM = re.compile(
     r"dropout|bernoulli|multinomial|(^|[._])normal($|[._])|rand|uniform|exponential|cauchy|geometric|rrelu|empty|multi_head"

@@ -90,7 +90,7 @@ def test_a_reaction_to_numbers_that_are_not_finite_is_refused_with_what_a_run_do
 
 
 class Logs:
-    """What a loss prints every other time."""
+    """A record of the loss's calls, which shows a value every other time."""
 
     def __init__(self, show: Callable[[Tensor], object]) -> None:
         self.show, self.turn, self.shown = show, 0, []

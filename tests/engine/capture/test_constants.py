@@ -1,4 +1,4 @@
-"""What does not depend on the batch or the state: constants, small and large, and what is computed from them."""
+"""Values that depend on neither batch nor state: constants, small and large, and what is computed from them."""
 
 import torch
 from calls import Calls, linear_through

@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 class Closed(collections.OrderedDict):
-    """As ModelOutput: its methods are not to be called."""
+    """A dictionary whose methods are not to be called, as ModelOutput's."""
 
     def _raise(self, *arguments: object, **more: object) -> None:
         raise RuntimeError("closed")

@@ -1,4 +1,4 @@
-"""Where control flow depends on values, the model's line is named, and the option that switches it off."""
+"""Hints about control flow that depends on values: the model's line, and the option that switches it off."""
 
 from __future__ import annotations
 

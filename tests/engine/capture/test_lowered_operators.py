@@ -18,7 +18,7 @@ from roundlog.training.job import Job
 from torch import nn
 
 MAX_ERROR = 3e-6
-"""Of a tensor's largest element: some dozen FP32 roundings. A wrong formula errs by a million times as much."""
+"""Part of a tensor's largest element: some dozen FP32 roundings. A wrong formula errs by a million times as much."""
 
 
 class OneOf(nn.Module):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("expecttest", reason="PyTorch's table of operators needs it")
 
 PARTS = 24
-"""Of the table: each takes less than a minute."""
+"""Parts of the table, each of which takes less than a minute."""
 
 
 def check(each: int, part: int, parts: int) -> collections.Counter[str]:

@@ -189,7 +189,7 @@ class Own(optim.Adam):
 
 
 class Wrapper:
-    """What libraries put around an optimizer."""
+    """A wrapper as libraries put it around an optimizer."""
 
     def __init__(self, optimizer: optim.Optimizer) -> None:
         self.optimizer = optimizer

@@ -21,7 +21,7 @@ def units(ours: Tensor, exact: Tensor) -> float:
 
 
 def positive_numbers() -> Tensor:
-    """Of all magnitudes, subnormal ones too, and many near one."""
+    """Positive numbers of all magnitudes, subnormal ones too, and many near one."""
     torch.manual_seed(3)
     wide = torch.rand(COUNT, dtype=torch.float64) * 276 - 148
     near = torch.randn(COUNT, dtype=torch.float64) * 10 ** (-6 * torch.rand(COUNT, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""What a step reads or draws outside of tensors: followed where nothing depends on it, refused otherwise."""
+"""Python state that a step reads or draws from: followed where nothing depends on it, refused otherwise."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def drawn(draw: Callable[[], torch.Tensor], step: int) -> np.ndarray:
 
 
 def uniform(step: int, stream: int, shape: tuple[int, ...]) -> np.ndarray:
-    """By NumPy's Philox, and in FP64: multiples of 2^-24."""
+    """Uniform numbers by NumPy's Philox, and in FP64: multiples of 2^-24."""
     words = np.random.Philox(key=[SEED, step * 2**32 + stream]).random_raw((prod(shape) + 1) // 2)
     halves = words.view(np.uint32)[: prod(shape)]
     return ((halves >> 8) * 2.0**-24).reshape(shape)

@@ -1,5 +1,5 @@
-"""What cannot be captured is refused by the operator's name, its line, and what cannot be done; what cannot be trained,
-by what is wrong with it."""
+"""Refusals: of a model that cannot be captured by the operator's name, its line and what cannot be done; of one that
+cannot be trained by what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ordinary training scripts do beside calling operators: checkpointing, aliases, hooks, Python state. Each is
+"""Habits of ordinary training scripts beside calling operators: checkpointing, aliases, hooks, Python state. Each is
 captured as PyTorch trains it, or refused in a sentence that names it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a step can reach beside its model's tensors: arrays, classes, caches, hooks. Each is followed and left as it
+"""Surroundings of a step beside its model's tensors: arrays, classes, caches, hooks. Each is followed and left as it
 was, or refused by name."""
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def test_what_a_cache_remembers_from_the_start_stays() -> None:
 
 
 def test_a_script_that_names_this_package_is_captured_though_it_fills_caches_of_its_own() -> None:
-    """What the step's code can reach includes what starts the training, and so this package, wherever it lies."""
+    """The step's code can reach what starts the training, and so this package, wherever it lies."""
     decompositions.cache_clear()
 
     def train_job() -> Job:

@@ -1,4 +1,4 @@
-"""What people put around a step: clipping, accumulation, groups, schedules, frozen parameters. Each is captured as the
+"""Features around a step: clipping, accumulation, groups, schedules, frozen parameters. Each is captured as the
 training that PyTorch does when a user writes it out by hand (in FP64 here)."""
 
 import copy

@@ -162,7 +162,7 @@ def test_a_model_from_a_config_is_trained_and_audited_as_it_is(family: str, tmp_
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_dropout_every_parameter_moves_as_with_pytorch(family: str) -> None:
-    """By SGD, whose steps are as long as the gradients: a loss hardly shows a wrong one, and AdamW but its sign."""
+    """SGD takes steps as long as the gradients: a loss hardly shows a wrong one, and AdamW but its sign."""
     task = task_of(family, dropout=0.0)
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1, momentum=0.9)
     task = replace(task, optimizer=optimizer, steps=3, interval=3)

@@ -48,7 +48,7 @@ def task_of(function: Function, *fields: Tensor) -> Task:
 
 
 def computed(function: Function, *fields: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """What the captured function gives, and the fields in the order in which it met them."""
+    """Result of the captured function, and the fields in the order in which it met them."""
     job = Job.from_task(task_of(function, *fields))
     data = Batches(job.dataset, job.spec).load(0)
     inputs = StepInputs(
@@ -72,7 +72,7 @@ def same(function: Function, *fields: Tensor) -> None:
 
 
 def many_floats(count: int = 4000, largest: int = 40, seed: int = 0) -> Tensor:
-    """Of all magnitudes up to 2^largest, with whole and half numbers among them."""
+    """Numbers of all magnitudes up to 2^largest, with whole and half ones among them."""
     random = np.random.default_rng(seed)
     wide = random.standard_normal(count) * 2.0 ** random.uniform(-largest, largest, count)
     grid = random.integers(-50, 50, count) / 2

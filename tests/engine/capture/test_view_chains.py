@@ -56,7 +56,7 @@ def is_possible(seed: int) -> bool:
 
 
 def refusal(seed: int) -> str:
-    """What a chain is refused for; empty if it is not."""
+    """Reason for which a chain is refused; empty if it is not."""
     try:
         capture(task_of([seed]))
     except CaptureError as error:
@@ -94,7 +94,7 @@ def test_writes_through_many_chains_of_views_are_pytorchs() -> None:
 def test_a_write_through_as_strided_reaches_the_elements_that_it_shows() -> None:
     def write(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()
-        # Of the same shape as the tensor, but turned; a part in the middle; every third of a transposed one.
+        # Views: of the tensor's shape, but turned; a part in the middle; every third of a transposed one.
         torch.as_strided(y, (6, 6), (1, 6)).mul_(torch.arange(36.0).reshape(6, 6))
         torch.as_strided(y, (2, 3), (7, 2), 5).add_(1.0)
         turned = y.t()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 SHAPE = (6, 4)
-"""Of the tensor that a chain starts from."""
+"""Shape of the tensor that a chain starts from."""
 
 WRITES_A_CHAIN = 3
 
@@ -109,7 +109,7 @@ def _piece(chance: random.Random, x: Tensor) -> Tensor:
 
 
 def _strided(chance: random.Random, x: Tensor) -> Tensor:
-    """By as_strided, of the elements that the tensor has."""
+    """A view by as_strided of the elements that the tensor has."""
     spread = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
     if not x.numel() or not x.is_contiguous():
         return torch.as_strided(x, x.shape, x.stride())

@@ -1,4 +1,4 @@
-"""What all tests of disputes share."""
+"""Fixtures that all tests of disputes share."""
 
 import pytest
 from roundlog.dispute import FabricatedValues

@@ -1,4 +1,4 @@
-"""What a party says about one operator's output: the element to dispute, its material, and its running results."""
+"""A party's evidence about one operator's output: the element to dispute, its material, and its running results."""
 
 from __future__ import annotations
 

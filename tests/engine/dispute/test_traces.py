@@ -49,7 +49,7 @@ def test_the_two_halves_stand_where_the_contract_looks_for_them(operators: int, 
 
 
 def claimed_states(program: Program, found: StepTrace) -> list[bytes]:
-    """What a copy of the operators' half would say of the state."""
+    """Roots of the state by a copy of the operators' half of the trace."""
     return found.operators[first_store(program) :]
 
 

@@ -47,7 +47,7 @@ class Installed:
         return self.room / "chosen"
 
     def rounded(self, choose: bool = False) -> subprocess.CompletedProcess[str]:
-        """What a process says that rounds 1 by a loop; it leaves its machine code somewhere."""
+        """Result of a process that rounds 1 by a loop; it leaves its machine code somewhere."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
         environment |= {
             "PYTHONPATH": str(self.room),
@@ -64,12 +64,12 @@ class Installed:
         return sorted(place.rglob("rounding_loops._ends*.nbc"))
 
     def change_a_constant(self) -> None:
-        """In another file than that of the loop."""
+        """Change a constant in another file than that of the loop."""
         marking = self.folder / "marking.py"
         marking.write_text(marking.read_text().replace("TWO_UNITS = 2.0 * 2.0**-53", "TWO_UNITS = 0.5"))
 
     def close_the_package(self) -> None:
-        """As if it could not be written to; a superuser can write everywhere."""
+        """Make the package one that cannot be written to, even by a superuser, who can write everywhere."""
         shutil.rmtree(self.inside, ignore_errors=True)
         self.inside.write_text("")
 
@@ -101,7 +101,7 @@ def test_a_constant_in_another_file_makes_loops_compiled_anew(where: str, instal
     assert installed.kept(place) == first and first[0].stat().st_mtime_ns == written
     installed.change_a_constant()
     assert installed.rounded(where == "chosen").stdout.strip() == "0.5"
-    # What the old sources have left is gone.
+    # The code of the old sources is gone.
     assert len(installed.kept(installed.room)) == 1 and not first[0].exists()
 
 

@@ -93,7 +93,7 @@ class Played:
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Of NaN there are many; any is as good as another."""
+    """True if the bits are equal, but for NaN: any is as good as another."""
     nan = a != a
     return bool((nan == (b != b)).all()) and a[~nan].tobytes() == b[~nan].tobytes()
 

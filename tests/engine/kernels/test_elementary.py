@@ -27,11 +27,11 @@ from roundlog.rounding.resolve import resolve
 
 U = Fraction(1, 2**53)
 BOUND = {"exp": 3 * U, "expm1": 7 * U, "tanh": 8 * U}
-"""What docs/numerics.md says."""
+"""Bounds of docs/numerics.md, by function."""
 
 LN2 = SERIES["log"](Fraction(2))
 R = Fraction(34658, 100_000)
-"""No reduced argument is larger."""
+"""Largest reduced argument."""
 
 FACTORIALS = {1 / factorial(i): Fraction(1, factorial(i)) for i in range(2, 20)}
 
@@ -66,7 +66,7 @@ class Tracked:
 
 
 def q_bound() -> Fraction:
-    """Of e^r - 1, relatively, for |r| <= R: r + r^2 * series(r), whose rest is at least |r| (1 - |r| / 2)."""
+    """Relative bound of e^r - 1 for |r| <= R: r + r^2 * series(r), whose rest is at least |r| (1 - |r| / 2)."""
     polynomial = elementary.series.py_func(Tracked(R, Fraction(0)))
     product = (1 + U) ** 2 * (polynomial.size + polynomial.error) - polynomial.size
     rest = R**12 / factorial(14) / (1 - R / 15)
@@ -75,7 +75,7 @@ def q_bound() -> Fraction:
 
 
 def r_bound() -> Fraction:
-    """Of the reduced argument, absolutely."""
+    """Absolute bound of the reduced argument."""
     k, low = 1023, Fraction(elementary.LN2_LOW)
     constant = abs(LN2 - Fraction(elementary.LN2_HIGH) - low)
     return k * constant + U * k * low + U / 4

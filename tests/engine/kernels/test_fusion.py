@@ -19,7 +19,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0**-149, -(2.0**-126), 3.4028234663852886e38,
 
 @pytest.fixture(autouse=True, params=["interpreted", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How chains are played: from the first step on."""
+    """The way in which chains are played, from the first step on."""
     monkeypatch.setattr(compiled_tape, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
 
 

@@ -81,7 +81,7 @@ def test_no_more_is_held_than_was_lent_at_once() -> None:
 
 
 def test_what_is_idle_may_be_let_go_while_memory_is_lent(pool: MemoryPool) -> None:
-    """By the collection of garbage, which may run at any point of it."""
+    """The collection of garbage does so, which may run at any point of it."""
 
     class Idle(list[np.ndarray]):
         def __iter__(self):

@@ -49,7 +49,7 @@ def keeps_its_promise(terms: np.ndarray, s: float, e: float, m: float) -> bool:
 def test_a_sum_and_its_errors_are_the_exact_sum_but_for_what_adding_up_so_many_errors_takes(terms: int) -> None:
     rng = np.random.default_rng(terms)
     x = rng.standard_normal((60, terms)) * 2.0 ** rng.integers(-100, 100, (60, terms))
-    # What cancels leaves errors that are large beside the sum.
+    # Terms that cancel leave errors that are large beside the sum.
     x[20:, terms // 2 :] = -x[20:, : terms - terms // 2] * rng.choice([1.0, 1.0 + 2.0**-52], (40, terms - terms // 2))
     for row, s, e, m in zip(x, *sum_terms(x), strict=True):
         assert keeps_its_promise(row, s, e, m)

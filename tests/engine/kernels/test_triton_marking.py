@@ -37,7 +37,7 @@ def _on_device(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tenso
 
 
 def same(found: tuple[torch.Tensor, Ambiguous], expected: tuple[torch.Tensor, Ambiguous]) -> bool:
-    """To the bit, but for the many kinds of NaN."""
+    """True if they are equal to the bit, but for the many kinds of NaN."""
     (rounded, marked), (right, near) = found, expected
     pairs = [(rounded, right), (marked.indices, near.indices), (marked.y, near.y), (marked.d, near.d)]
     return all(a.shape == b.shape and torch.equal(_words(a), _words(b)) for a, b in pairs)
@@ -73,13 +73,13 @@ def test_every_special_value_is_rounded_and_marked_as_the_reference_does(by_trit
 
 @needs_triton
 def test_nothing_is_contracted(by_triton: Mark) -> None:
-    """Where the lower end of an interval is so near to a boundary that an FMA would round it to another number."""
+    """The lower end of an interval is so near to a boundary here that an FMA would round it to another number."""
     generator = torch.Generator().manual_seed(5)
     y, boundary = (torch.rand(2000, dtype=torch.float64, generator=generator) + shift for shift in (1.0, 0.25))
     boundary = boundary.float().double() + 2.0**-26
     factor = 1 + 2.0**-40
     d = (y - boundary - y * 2.0**-52) / factor
-    # What a machine with FMA makes of it: one product, rounded, is added to the other one as it is.
+    # The reach on a machine with FMA: one product, rounded, is added to the other one as it is.
     pairs = zip(d.tolist(), (y * 2.0**-52).tolist(), strict=True)
     reach = [float(Fraction(a) * Fraction(factor) + Fraction(b)) for a, b in pairs]
     contracted = y - torch.tensor(reach, dtype=torch.float64)

@@ -38,7 +38,7 @@ def fuse_with_triton() -> int:
         return self._without_waiting(inputs, rounding, pass_on, fused=True)
 
     tape.play, Executor._run = counted, run
-    # How the CPU plays chains does not matter here.
+    # The CPU's way of playing chains does not matter here.
     chosen = [str(Path(__file__).with_name("test_fusion.py")), "-k", "interpreted"]
     failed = pytest.main([*chosen, "-p", "no:cacheprovider", "-W", "ignore"])
     print("tapes:", len(played))
@@ -62,7 +62,9 @@ def test_every_instruction_is_tried_before_tapes_are_used(interpreter: ProcessPo
 
 
 def _agrees_where_subnormal_numbers_are_flushed(by: int) -> bool:
-    """By the instruction of this code, as compilers may do it."""
+    """True if results agree where one instruction flushes subnormal numbers, as compilers may have it do.
+
+    by: the code of that instruction."""
     from roundlog.kernels.cuda import tape
 
     tl, right = tape.tl, tape._do

@@ -16,7 +16,7 @@ needs_triton = pytest.mark.skipif(
 
 def interpret() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
-    # Of numpy, which it computes with: infinities and NaN are among the cases.
+    # Warnings of numpy, which it computes with: infinities and NaN are among the cases.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     torch.set_num_threads(1)
 

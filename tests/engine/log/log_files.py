@@ -73,4 +73,4 @@ def frame(payload: bytes) -> tuple[int, bytes]:
 
 
 DATA_START = 120 + SEGMENT_HEADER_SIZE
-"""Where the compressed bytes of the first segment start."""
+"""Offset of the compressed bytes of the first segment."""

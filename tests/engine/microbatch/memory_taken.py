@@ -64,7 +64,7 @@ def main(batch: int, count: int) -> None:
     small, job = logistic(16), logistic(batch)
     step(small, min(count, 2))  # loads and compiles what is needed
     gc.collect()
-    # What has been given back does not count as there.
+    # Memory that has been given back does not count as there.
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")

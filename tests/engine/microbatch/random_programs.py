@@ -53,7 +53,7 @@ class _Maker:
 
     def any(self, dtype: DType | None = None) -> int:
         pool = [i for i, n in enumerate(self.nodes) if dtype in (None, n.type.dtype) and n.op not in ("store", "loss")]
-        # What was made last is used most, so that programs are deep.
+        # The newest values are used most, so that programs are deep.
         return pool[max(self.rng.randrange(len(pool)) for _ in range(2))]
 
     def shape(self, value: int) -> tuple[int, ...]:

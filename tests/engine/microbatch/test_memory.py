@@ -1,4 +1,4 @@
-"""What an auditor with less memory gains: logistic regression is one contraction over the batch."""
+"""Memory that micro-batches save: logistic regression is one contraction over the batch."""
 
 import json
 import subprocess

@@ -27,7 +27,7 @@ def _normal(rng: np.random.Generator, *shape: int) -> torch.Tensor:
 
 
 def _wide(rng: np.random.Generator, *shape: int) -> torch.Tensor:
-    """Of so many magnitudes that FP64 cannot add them exactly: a few thousand alike would leave no rounding error."""
+    """Numbers of so many magnitudes that FP64 cannot add them exactly: a few thousand alike would leave no error."""
     return _normal(rng, *shape) * torch.from_numpy(2.0 ** rng.integers(-15, 15, shape)).float()
 
 

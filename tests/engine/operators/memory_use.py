@@ -85,7 +85,7 @@ def measure(case: Case, counted: list[int]) -> tuple[str, int, int, int]:
     counted.clear()
     for rounding in (recorder, follower):
         gc.collect()
-        # What has been given back does not count as there.
+        # Memory that has been given back does not count as there.
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")

@@ -110,7 +110,7 @@ def booleans(rng: Random, shape: Shape) -> torch.Tensor:
 
 
 def layouts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The same elements: dense, misaligned, interleaved with other numbers, and with the axes stored backwards."""
+    """A tensor's elements dense, misaligned, interleaved with other numbers, and with the axes stored backwards."""
     yield tensor
     junk = torch.ones((1,), dtype=tensor.dtype)
     yield torch.cat([junk, tensor.reshape(-1)])[1:].reshape(tensor.shape)

@@ -51,7 +51,7 @@ def test_every_width_is_rounded_once_with_a_log_and_without(name: str) -> None:
             for by in (follower, Follower.without_log(4, width)):
                 assert from_torch(by.round(0, operator, case.inputs, case.attributes)).items == expected
             assert follower.findings == []
-            # What OVT gives is the same, but for what FP64 cannot tell from a boundary.
+            # OVT's results are equal, but for those that FP64 cannot tell from a boundary.
             threshold = ThresholdRecorder(width).round(0, operator, case.inputs, case.attributes)
             y = operator.approximate(case.inputs, case.attributes)
             assert from_torch(threshold).items == tuple(

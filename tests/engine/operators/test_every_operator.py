@@ -115,9 +115,9 @@ def _elements(y: torch.Tensor) -> list[Fraction]:
 
 
 def promise(real: Real, terms: int | None = None) -> Fraction:
-    """What any summation order may err by, with or without FMA: gamma_(n-1) times the sum of the magnitudes (Higham
-    2002, section 4.2); each term is exact in FP64. `terms`: where not every order is possible, how many additions a
-    term can go through, and one."""
+    """Largest error of any order of summation, with or without FMA: gamma_(n-1) times the sum of the magnitudes (Higham
+    2002, section 4.2); each term is exact in FP64. `terms`: where not every order is possible, one more than the
+    additions that a term can go through."""
     n = max((real.terms if terms is None else min(terms, real.terms)) - 1, 0) * UNIT
     return n / (1 - n) * real.magnitude
 
@@ -157,8 +157,8 @@ def test_an_inexact_operator_keeps_its_bound_and_rounds_correctly(name: str) -> 
 
 
 LOOK_AT_BITS = ("sum", "scatter_add")
-"""Whose bound is 0 where no order of summation can round: every partial sum is a multiple of the terms' unit below 2^53
-units, and so an FP64 number. Nowhere else may it be smaller than what any order may err by."""
+"""Operators whose bound is 0 where no order of summation can round: every partial sum is a multiple of the terms' unit
+below 2^53 units, and so an FP64 number. Nowhere else may it be smaller than what any order may err by."""
 
 
 def _check_bound(name: str, y: torch.Tensor, d: torch.Tensor, reals: list[Real], case: Case) -> None:

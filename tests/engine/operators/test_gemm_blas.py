@@ -25,7 +25,7 @@ def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(params=["tiles", "panels"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How matrices are multiplied, whatever this processor would have chosen."""
+    """The way in which matrices are multiplied, whatever this processor would have chosen."""
     monkeypatch.setattr(gemm, "by_tiles", lambda: request.param == "tiles")
     return str(request.param)
 
@@ -45,7 +45,7 @@ SHAPES = {
 
 
 def layouts(x: torch.Tensor) -> list[torch.Tensor]:
-    """The same numbers as they lie in memory after various movements."""
+    """A tensor's numbers as they lie in memory after various movements."""
     spread = torch.zeros(x.shape[0], x.shape[1], 2 * x.shape[2] + 3)
     spread[:, :, 1 : 2 * x.shape[2] + 1 : 2] = x
     inside = torch.zeros(x.shape[0] + 2, x.shape[1] + 1, x.shape[2] + 5)
@@ -164,7 +164,7 @@ def test_work_is_handed_out_once_and_only_there_where_it_is_wanted(shared_out: i
 
     def work(item: int) -> None:
         done.append(item)
-        # What a task starts in its turn stays on its thread.
+        # Work that a task starts in its turn stays on its thread.
         assert threads.threads_for(100, 100) == 1
         assert torch.get_num_threads() == 1
         threads.in_parts(lambda start, stop: nested.append((start, stop)), 7, 1 << 30)

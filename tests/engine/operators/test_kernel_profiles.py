@@ -33,7 +33,7 @@ Results = dict[str, dict[str, np.ndarray]]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Of every profile: all arrays that its process wrote."""
+    """All arrays that the process of every profile wrote."""
     folder = tmp_path_factory.mktemp("profiles")
     script = Path(kernel_profile.__file__)
     decided = ("ATEN_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")

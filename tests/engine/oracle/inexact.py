@@ -43,7 +43,7 @@ def inexact(
 
 
 def _sum_of_products(pairs: Iterable[tuple[int | None, int | None]]) -> Real:
-    """None stands for padding."""
+    """Sum of the products of pairs; None stands for padding."""
     total = magnitude = terms = together = 0
     specials = set()
     for a, b in pairs:

@@ -154,7 +154,7 @@ def test_a_bent_decision_outside_the_ambiguous_set_is_found_without_any_sample(n
     case, wide = CASES[name]
     op, inputs, attributes = case(1)
     right, entries = trained(op, inputs, attributes, width=wide)
-    # What the auditor is certain of itself, although the trainer had to log it.
+    # Elements of which the auditor is certain itself, although the trainer had to log them.
     result, _, _ = audited(op, inputs, attributes, Entries.empty(), width=wide)
     follower = Follower(GUARD, 0.0, np.random.default_rng(0))
     follower.follow(0, {0: Entries.empty()})

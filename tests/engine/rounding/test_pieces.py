@@ -14,8 +14,8 @@ ELEMENTS = 200
 
 
 def work() -> tuple[Entries, torch.Tensor, list[LogFinding], int]:
-    """What is logged of sums of which most are near a boundary, what a bent log of them leads to, and what is said of
-    it."""
+    """A log of sums of which most are near a boundary, the results and findings of a bent log, and how many
+    entries were followed."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(ELEMENTS, 3, generator=generator).double()
     # AmbiguousPart a boundary: a tie, a tie that cancellation hides (more than two candidates), and what is certain.

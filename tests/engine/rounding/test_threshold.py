@@ -143,8 +143,8 @@ def test_a_table_that_can_be_checked_by_hand() -> None:
 def test_two_machines_within_the_threshold_always_end_with_the_trainers_number(
     anchor: tuple[int, int], width: int, off: float, apart: float, sign: int, tau: float
 ) -> None:
-    """What makes OVT work: if values differ by less than 0.5 - tau and tau of the distance between numbers, following
-    the log gives the trainer's number."""
+    """OVT works by this: if values differ by less than 0.5 - tau and tau of the distance between numbers, following the
+    log gives the trainer's number."""
     x1 = value_near(anchor, width, off, sign)
     x2 = value_near(anchor, width, off + apart, sign)
     y1, y2 = double(x1), double(x2)
@@ -272,7 +272,7 @@ def test_without_its_log_an_auditor_with_other_hardware_gets_other_numbers() -> 
 
 
 def test_results_that_cancel_so_far_that_machines_differ_by_more_than_a_place_are_lost_and_nobody_is_accused() -> None:
-    """What OVT cannot mend and certified rounding can: sums near zero whose error is larger than a place."""
+    """Certified rounding can mend this, and OVT cannot: sums near zero whose error is larger than a place."""
     torch.manual_seed(4)
     result, _, followed, follower = followed_by([torch.randn(128, 4000), torch.randn(4000, 128)])
     assert not torch.equal(followed, result)

@@ -80,7 +80,7 @@ class _Factories(TorchDispatchMode):
 
 
 class _Literals(TorchFunctionMode):
-    """What makes its tensors in ways that a dispatch mode does not see."""
+    """A mode for functions that make tensors in ways that a dispatch mode does not see."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -154,7 +154,7 @@ def _dispatch(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     def wrapped(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
-        # What works in place gives back the tensor that it was given.
+        # An operator in place gives back the tensor that it was given.
         owner = owners.get(id(x))
         return Foreign(x) if owner is None else owner
 

@@ -59,7 +59,7 @@ def work(job_dir: str, run_dir: str, log_dir: str) -> None:
 
 
 def child(code: str, *arguments: str) -> str:
-    """What a process prints that finds the modules that this one finds."""
+    """Output of a process that finds the modules that this one finds."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
@@ -78,7 +78,7 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
     # And the other way round: the CPU follows the device's log.
     audit = Auditor(job, tmp_path / "audit", log_dir=Path(there["log"]), verify_log=1.0).run()
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])
-    # What a dispute needs: the steps of an interval, and all that the last of them computes.
+    # A dispute needs the steps of an interval, and all that the last of them computes.
     run = Run(job, tmp_path / "here")
     trace = trace_step(
         run.executor, run.inputs(3, replay_state(run, 3)), alone(job.spec), FabricatedValues(tmp_path), {}
@@ -109,7 +109,7 @@ def test_the_device_notices_what_only_a_cpu_can_do_and_has_bits_of_its_own() -> 
 
 
 def wait_for_a_step(job_dir: str) -> None:
-    """How often the host waits in one step on the device."""
+    """Count the host's waits in one step on the device, and hold them against the operators."""
     foreign_device.install()
     job = Job.read(Path(job_dir))
     kinds = Counter(operator(node.op).kind for node in job.program.nodes)

@@ -1,4 +1,4 @@
-"""What a stranger can put in front of an auditor: forged logs, broken jobs, data that explodes."""
+"""Hostile inputs that a stranger can give to an auditor: forged logs, broken jobs, data that explodes."""
 
 import functools
 import json
@@ -62,7 +62,7 @@ def test_a_bent_decision_in_a_log_file_is_named_by_step_operator_and_element(hon
     assert [(f.step, f.operator, f.element, f.kind) for f in audit.findings] == [
         (bent["step"], bent["operator"], bent["element"], LogFindingKind.FORGED)
     ]
-    # What was found survives a restart of the auditor.
+    # Findings survive a restart of the auditor.
     again = Auditor(job, tmp_path / "run", log_dir=tmp_path / "log", verify_log=1.0).run()
     assert again.findings == audit.findings
 
@@ -121,7 +121,7 @@ def reading(batches: type[Batches]) -> RunOptions:
 
 
 def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
-    """Of another run, for instance: findings are for people to read, and memory is finite."""
+    """A log of another run is one: findings are for people to read, and memory is finite."""
     monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
     job = Job.from_task(halfway_task(steps=6))
 

@@ -256,7 +256,7 @@ def test_a_state_that_was_computed_is_still_held_against_the_kept_one(trained: T
 
 
 def test_states_that_fit_wrong_roots_are_no_proof(trained: Trained, tmp_path: Path) -> None:
-    """Of a run that left the right way in interval 2 and went on honestly: only interval 2 shows it."""
+    """A run that left the right way in interval 2 and went on honestly has such states: only interval 2 shows it."""
     directory, job, result = trained
     states = load_tensors(directory / "run" / "checkpoints" / "00000006.safetensors", job.program.states)
     next(iter(states.values())).view(-1)[0] += 1

@@ -24,7 +24,7 @@ def trained(tmp_path_factory):
 
 
 class Tell:
-    """What a run tells after every step."""
+    """A listener that a run tells of every step."""
 
     def __call__(self, event: object) -> None: ...
 

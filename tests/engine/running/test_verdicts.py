@@ -39,7 +39,7 @@ class Honest:
         return forged_logs.copied(self.result.log_dir, target)
 
     def forgers_claim(self, log: Path, room: Path) -> list[bytes]:
-        """What a run comes to that believes every word of a log: what a forger would claim."""
+        """Roots of a run that believes every word of a log, which a forger would claim."""
         return Auditor(self.job, room, log_dir=log, verify_log=0.0).run().state_roots
 
 
@@ -131,7 +131,7 @@ def test_a_sample_that_finds_anything_decides_nothing(change: str, honest: Hones
             room = tmp_path / f"{number} {claim.hex()[:8]}"
             found = audit(honest.job, room, claim=claim, log_dir=log, verify_log=0.05, on_distrust=told.append)
             if found.log is LogStanding.SAMPLED:
-                # Whoever chooses a sample believes the rest: it agrees with the claim, or it would not have been kept.
+                # An auditor with a sample believes the rest: it agrees with the claim, or it would not have been kept.
                 assert not told and found.right and not found.findings and not found.unreadable
                 assert found.run_dir == room / BY_LOG
                 continue

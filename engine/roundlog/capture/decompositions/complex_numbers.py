@@ -154,7 +154,7 @@ def _where(condition: torch.Tensor, a: Any, b: Any) -> torch.Tensor:
 
 
 def _power(x: torch.Tensor, exponent: Any) -> torch.Tensor:
-    """By a small natural number: a product."""
+    """Power with a small natural exponent, as a product."""
     if exponent not in range(1, 9):
         raise CaptureError(f"raises complex numbers to the power of {exponent}: only 1 to 8 are supported")
     result = x

@@ -138,7 +138,7 @@ def _loss_backward(
     blank: int,
     zero_infinity: bool = False,
 ) -> torch.Tensor:
-    """As PyTorch's: of `log_probs` that come from a log_softmax."""
+    """Gradient of the CTC loss, as PyTorch defines it: for `log_probs` that come from a log_softmax."""
     batch = _Batch(log_probs, targets, input_lengths, target_lengths, blank)
     forward, backward = log_alpha.unbind(1), batch.backward()
     possible = ~(batch.likelihood(forward[-1]) < _IMPOSSIBLE)

@@ -24,8 +24,8 @@ def decompositions() -> dict[Any, Any]:
 def multinomial(
     weights: torch.Tensor, count: int, replacement: bool = False, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """With replacement: how many partial sums of the weights lie at or below uniform * their sum. Without: the largest
-    of weight / exponential (Efraimidis and Spirakis 2006), in that order."""
+    """Indices drawn by weight. With replacement: the number of partial sums of the weights at or below uniform * their
+    sum. Without: the largest of weight / exponential (Efraimidis and Spirakis 2006), in that order."""
     if not replacement:
         return (weights / torch.empty_like(weights).exponential_()).topk(count, dim=-1)[1]
     sums = weights.cumsum(-1)
@@ -61,7 +61,7 @@ def rrelu_backward(
     training: bool,
     is_result: bool,
 ) -> torch.Tensor:
-    """By the slope that the noise remembers, or the mean one."""
+    """Gradient of rrelu, by the slope that the noise remembers, or by the mean one."""
     return g * noise if training else torch.where(x > 0, g, g * ((lower + upper) / 2))
 
 

@@ -149,7 +149,7 @@ def lu_unpack(
 def solve(
     a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """By lu_factor and two triangular systems."""
+    """Solution of a linear system, by lu_factor and two triangular systems."""
     factors, pivots, info = lu_factor(a)
     vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     wide = b.unsqueeze(-1) if vector else b
@@ -207,7 +207,7 @@ def cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> torch.Tensor:
 def triangular_solve(
     b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As linalg_solve_triangular."""
+    """Solution of a triangular system, as of linalg_solve_triangular, and a copy of `a`."""
     outer = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*outer, *a.shape[-2:]), b.expand(*outer, *b.shape[-2:])
     matrix = a.mH if transpose else a

@@ -49,7 +49,8 @@ def soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) 
 def soft_margin_loss_backward(
     g: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int = 1
 ) -> torch.Tensor:
-    """By the sigmoid of -x target: PyTorch's decomposition subtracts 1 from that of x target, and cancels."""
+    """Gradient of the soft margin loss, by the sigmoid of -x target: PyTorch's decomposition subtracts 1 from the
+    sigmoid of x target, and cancels."""
     slope = -target * torch.sigmoid(-target * x)
     return slope * (g / x.numel() if reduction == 1 else g)
 
@@ -109,7 +110,7 @@ def _margins(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def _pairs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both rows of every pair."""
+    """First and second rows of all pairs of rows."""
     first, second = torch.triu_indices(len(x), len(x), 1, device=x.device)
     return first, second
 
@@ -122,7 +123,7 @@ def pdist(x: torch.Tensor, p: float = 2.0) -> torch.Tensor:
 
 
 def pdist_backward(g: torch.Tensor, x: torch.Tensor, p: float, distance: torch.Tensor) -> torch.Tensor:
-    """As cdist's, added up by rows; where a distance is zero, zero."""
+    """Gradient of pdist: that of cdist, added up by rows; zero where a distance is zero."""
     first, second = _pairs(x)
     difference = x[first] - x[second]
     g, far = g[:, None], distance[:, None]

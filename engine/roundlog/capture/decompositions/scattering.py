@@ -95,7 +95,7 @@ def _by_comparison(
 def index_reduce(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    """As scatter_reduce, one index a line."""
+    """Reduction into the lines of `dim` that `index` names, by scatter_reduce with one index a line."""
     if x.ndim == 0:
         return scatter_reduce(x, dim, index, source, reduce, include_self=include_self)
     wide = index.reshape([len(index) if d == dim % x.ndim else 1 for d in range(x.ndim)]).expand(source.shape)
@@ -103,8 +103,8 @@ def index_reduce(
 
 
 def max_unpool(x: torch.Tensor, index: torch.Tensor, output_size: Any) -> torch.Tensor:
-    """By scatter_add; where windows overlap and chose the same element, the mean of what comes there, which is one
-    number as often as it comes."""
+    """Inverse of max pooling, by scatter_add. Where windows overlap and chose the same element, the mean of what comes
+    there, which is one number as often as it comes."""
     axes = len(output_size)
     outer, size = tuple(x.shape[:-axes]), prod(output_size)
     flat, places = x.reshape(*outer, -1), index.reshape(*outer, -1)

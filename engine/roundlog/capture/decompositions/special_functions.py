@@ -51,7 +51,7 @@ _ERFINV_FAR = (
     *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047),
     *(1.00167406, 2.83297682),
 )
-"""Both of Giles 2012, highest power first."""
+"""Polynomials of Giles 2012, highest power first."""
 
 
 def decompositions() -> dict[Any, Any]:
@@ -86,7 +86,7 @@ def log_gamma(x: torch.Tensor) -> torch.Tensor:
     negative = x < 0
     positive = torch.where(negative, 1 - x, x)
     small, large = positive < 1, positive >= 3
-    # How far from 2 the argument of the polynomial is; exactly near the zeros at 1 and 2.
+    # Distance of the polynomial's argument from 2; exact near the zeros at 1 and 2.
     apart = torch.where(large, 0.0, torch.where(small, positive - 1, positive - 2))
     other = torch.where(small, positive, positive - 1)
     near = other * apart * _polynomial(_LOG_GAMMA, apart)
@@ -159,7 +159,7 @@ def hypot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def logcumsumexp(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """By doubling: log2(n) rounds of log(e^a + e^b)."""
+    """Running logarithm of a sum of exponentials, by doubling: log2(n) rounds of log(e^a + e^b)."""
     if x.ndim == 0:
         return x.clone()
     step, size = 1, x.shape[dim]

@@ -30,7 +30,7 @@ _BEYOND_CORE = (
     _aten.hardtanh,
     _aten.leaky_relu,
 )
-"""Not taken apart by PyTorch's own core table, though a decomposition is there."""
+"""Operators that PyTorch's own core table leaves whole, though it has a decomposition of them."""
 
 _BETTER_IN_ONE = ("embedding_dense_backward", "slice_backward", "select_backward")
 """One scatter_add or pad each, where PyTorch writes into zeros."""
@@ -82,13 +82,13 @@ def _base(op: Any) -> str:
 
 
 def _split_with_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
-    """As slices: PyTorch's decomposition looks at the memory itself, by as_strided."""
+    """Parts of a tensor, as slices: PyTorch's decomposition looks at the memory itself, by as_strided."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
 def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
-    """As elu, whose exponential does not overflow."""
+    """CELU by way of elu, whose exponential does not overflow."""
     result: torch.Tensor = _aten.elu(x, alpha, 1.0, 1.0 / alpha)
     return result
 

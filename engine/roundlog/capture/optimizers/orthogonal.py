@@ -43,7 +43,7 @@ class Muon(Update):
         return sqrt(max(1.0, rows / columns))
 
     def _orthogonal(self, x: torch.Tensor) -> torch.Tensor:
-        """By Newton and Schulz's iteration."""
+        """The nearly orthogonal matrix that Newton and Schulz's iteration makes of x."""
         a, b, c = (float(number) for number in self.group["ns_coefficients"])
         is_tall = x.shape[0] > x.shape[1]
         x = x.t() if is_tall else x

@@ -58,7 +58,7 @@ def atan(c: Context, x: Value) -> Value:
 
 @rule("atan2", at_capture=True)
 def atan2(c: Context, y: Any, x: Any) -> Value:
-    """As atan; atan2(0, 0) is 0, and zeros have no sign."""
+    """Angle by the approximation of atan; atan2(0, 0) is 0, and zeros have no sign."""
     return _angle(c, *c.operands(y, x, floating=True))
 
 

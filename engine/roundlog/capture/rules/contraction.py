@@ -205,7 +205,7 @@ MAX_ROWS = 256
 def solve_triangular(
     c: Context, a: Value, b: Value, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Value:
-    """By substitution, row by row: one contraction with the rows that are known, a difference, a quotient."""
+    """Solution by substitution, row by row: one contraction with the rows that are known, a difference, a quotient."""
     if not left:
         transposed = (c.move(x, c.rank(x) - 1, c.rank(x) - 2) for x in (a, b))
         x = solve_triangular(c, *transposed, upper=not upper, unitriangular=unitriangular)

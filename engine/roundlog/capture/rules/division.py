@@ -55,7 +55,7 @@ def divide(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) -> V
 
 
 def _operands(c: Context, a: Any, b: Any) -> tuple[Value, Value, int | None]:
-    """Both of one dtype, and the divisor of integers."""
+    """Both operands in one dtype, and the divisor if they are integers."""
     given = b
     a, b = c.operands(a, b)
     if c.dtype(a) == DType.F32:
@@ -122,8 +122,8 @@ def _not_towards(c: Context, rest: Value, b: Value) -> Value:
 
 
 def _floor_of_integers(c: Context, a: Value, divisor: int) -> Value:
-    """By long division, in hexadecimal: a digit is how many of 1 .. 15 times its worth fit into what is left. Below
-    zero, floor(a / b) = -1 - floor((-1 - a) / b), which no int64 overflows."""
+    """Floor of a / divisor, by long division in hexadecimal: a digit is how many of 1 .. 15 times its worth fit into
+    what is left. Below zero, floor(a / b) = -1 - floor((-1 - a) / b), which no int64 overflows."""
     if divisor == 1:
         return a
     minus = c.i64(-1)

@@ -66,7 +66,7 @@ def max_pool(
     "adaptive_max_pool3d_backward",
 )
 def max_pool_backward(c: Context, g: Value, x: Value, *options: object) -> Value:
-    """The last of the options counts alone: the indices."""
+    """Gradient by the indices, which are the last of the options; the others do not count."""
     index = options[-1] if options else None
     assert isinstance(index, Value)
     axes = 2 if "2d" in str(c.node.target) else 3
@@ -79,6 +79,6 @@ def max_pool_backward(c: Context, g: Value, x: Value, *options: object) -> Value
 
 @rule("adaptive_max_pool2d")
 def adaptive_max_pool(c: Context, x: Value, outputs: Sequence[int]) -> tuple[Value, Value]:
-    """By windows of one size; others are taken apart before any rule sees them."""
+    """Maxima of windows of one size, and their indices; other sizes are taken apart before any rule sees them."""
     sizes = c.shape(x)[-2:]
     return max_pool(c, x, [size // output for size, output in zip(sizes, outputs, strict=True)])

@@ -54,7 +54,7 @@ def _need_floats(c: Context, whole: bool, x: Value) -> None:
 
 
 WHOLE_EXPONENTS = 64
-"""Up to here, whole exponents that a step computes are taken by multiplications."""
+"""Largest whole exponent, of those that a step computes, whose power is taken by multiplications."""
 
 
 @rule("pow.Tensor_Tensor", "pow_.Tensor")
@@ -181,7 +181,7 @@ def log_to_base(c: Context, x: Value) -> Value:
         k = c.op("mul", k, c.f32(high))
     else:
         rest = c.op("mul", rest, c.f32(1 / log(2)))
-    # Of what is no number above zero, the logarithm says what it is.
+    # Arguments that are no numbers above zero get what the logarithm makes of them.
     return c.op("where", ordinary, c.op("add", k, rest), c.op("log", c.op("where", ordinary, c.f32(1.0), x)))
 
 
@@ -250,8 +250,8 @@ def trunc(c: Context, x: Value) -> Value:
 
 @rule("round", "round.decimals")
 def round_(c: Context, x: Value, *, decimals: int = 0) -> Value:
-    """To nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like that. To
-    decimals as PyTorch does it: round(x 10^decimals) / 10^decimals, three roundings."""
+    """Rounding to nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like
+    that. Decimals are kept as PyTorch does it: round(x 10^decimals) / 10^decimals, three roundings."""
     if c.dtype(x) == DType.I64:
         return x
     if decimals:

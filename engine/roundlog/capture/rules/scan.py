@@ -38,7 +38,7 @@ def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) 
 
 @rule("cumprod")
 def cumprod(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
-    """By doubling: log2(n) multiplications, in an order of its own."""
+    """Running product by doubling: log2(n) multiplications, in an order of its own."""
     x = c.to_torch_dtype(x, dtype)
     if c.dtype(x) == DType.BOOL:
         x = c.builder.convert(x, DType.I64)
@@ -58,7 +58,7 @@ def _scan(c: Context, name: str, x: Value, dim: int, neutral: int) -> Value:
 
 @rule("cummax", "cummin", at_capture=True)
 def running_extreme(c: Context, x: Value, dim: int) -> tuple[Value, Value]:
-    """By doubling, with places; of equal elements the last. NaN stays."""
+    """Running maximum or minimum by doubling, with its index: the last of equal elements. NaN stays."""
     if c.rank(x) == 0:
         return x, c.i64(0)
     dim = c.dim(dim, c.rank(x))

@@ -39,14 +39,14 @@ class Container:
 
     path: str
     read: Reader
-    """Its items now."""
+    """Reads the items that it holds now."""
     restore: Restorer
     saved: dict[Any, Any]
     list: object = None
     """The list itself, if it is one."""
 
     def put_back(self) -> None:
-        """Have it hold what it held. Raises what its class raises."""
+        """Put back the items that it held at first. Raises what its class raises."""
         if not _same_items(self.read(), self.saved):
             self.restore(self.saved)
 

@@ -44,7 +44,7 @@ class Array:
     path: str
     array: np.ndarray[Any, Any]
     saved: np.ndarray[Any, Any] | None
-    """None for one that cannot be written, and for a file in memory."""
+    """A copy of the elements; None for an array that cannot be written, and for a file in memory."""
 
     def has_changed(self) -> bool:
         if self.saved is None:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
-from roundlog.capture.task import Task, micro_batches
+from roundlog.capture.task import Task
 
 
 class EagerTraining:
@@ -42,8 +42,8 @@ class EagerTraining:
         total = 0.0
         # The first step looks for tensors that a trace has left behind; later ones go at full speed.
         with _OnlyReal() if step == 0 else nullcontext():
-            for part in micro_batches(batch, task.micro_batches):
-                loss = task.loss(self._model, part) / task.micro_batches
+            for part in task.parts(batch):
+                loss = task.share(task.loss(self._model, part))
                 loss.backward()
                 total += float(loss.detach())
         if after_backward is not None:
@@ -87,7 +87,7 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Without oneDNN, whose recurrent layers are one operator."""
+    """Switches oneDNN off, whose recurrent layers are one operator."""
     was_enabled = torch._C._get_mkldnn_enabled()
     # torch.backends.mkldnn.flags would set other options too, and warn of them.
     torch._C._set_mkldnn_enabled(False)
@@ -99,7 +99,7 @@ def without_onednn() -> Iterator[None]:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Without what computes several operators as one (compiled and scripted functions, fused attention), and without
+    """Switches off what computes several operators as one (compiled and scripted functions, fused attention), and the
     checks of `torch.distributions`, which look at values and change nothing."""
     checks = Distribution._validate_args
     Distribution.set_default_validate_args(False)

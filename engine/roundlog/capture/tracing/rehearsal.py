@@ -26,6 +26,7 @@ _OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
 def surroundings(task: Task) -> Surroundings:
     """Surroundings of a task's step: all that it can reach."""
     roots = {"model": task.model, "loss": task.loss, "optimizer": task.optimizer, "schedule": task.schedule}
+    roots |= {} if task.of_batch is None else {"of_batch": task.of_batch}
     groups = getattr(task.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
     # Wherever else they are found first: a loss may read the optimizer.
     named = {**roots, "optimizer.param_groups": groups}
@@ -109,7 +110,7 @@ def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left
         if not change.name.startswith(_OWN) and id(change.before) not in known:
             left.add(change.name, change.before, change.after)
     for name, tensor in around.written():
-        # What shares memory with a parameter is a view of it.
+        # A tensor that shares memory with a parameter is a view of it.
         own = id(tensor) in known or tensor.untyped_storage()._cdata in memory
         if not name.startswith(_OWN) and not own:
             left.add(name, tensor, tensor)

@@ -140,7 +140,7 @@ _batch_norm_of_torch = _BatchNorm.forward
 
 
 def _batch_norm(layer: _BatchNorm, x: torch.Tensor) -> torch.Tensor:
-    """Without a momentum, the running statistics are means over all batches: their weight is a tensor here."""
+    """Batch norm whose running statistics, without a momentum, are means over all batches: their weight is a tensor."""
     tracked = layer.num_batches_tracked
     if layer.momentum is not None or not layer.training or not layer.track_running_stats or tracked is None:
         return _batch_norm_of_torch(layer, x)

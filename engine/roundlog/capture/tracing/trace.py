@@ -22,8 +22,9 @@ from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
-from roundlog.capture.task import Task, micro_batches
+from roundlog.capture.task import Task
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
@@ -66,8 +67,7 @@ class Tracer:
         self._task = task
         self._surroundings = surroundings
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
-        buffers = {f"buffer/{k}": v for k, v in model.named_buffers()}
-        self._originals = {**self._parameters, **buffers, **attributes}
+        self._originals = {**model_tensors(model), **attributes}
         surroundings.refuse_views(self._originals)
         self._first = tied(self._originals)
         self._trainable, self._groups = _groups(task, model)
@@ -189,12 +189,12 @@ class Tracer:
         for parameter in self._parameters.values():
             parameter.grad = None
         with lines, lines.all_from("micro_batches"):
-            parts = micro_batches(batch, self._task.micro_batches)
+            parts = self._task.parts(batch)
         for part in parts:
             with lines:
                 loss = _checked(self._task.loss(plain_model(self._task.model), part))
             with lines, lines.all_from("micro_batches"):
-                loss = loss if len(parts) == 1 else loss / len(parts)
+                loss = self._task.share(loss)
             with lines, lines.backward_of(loss):
                 _differentiate(loss)
             losses.append(loss.detach())
@@ -282,7 +282,7 @@ def _drop_what_nothing_uses(graph: fx.Graph) -> None:
     prints in some turns only is then the same in all."""
     for node in reversed(graph.nodes):
         schema = getattr(node.target, "_schema", None)
-        # What was drawn at random counts, used or not.
+        # Random draws count, used or not.
         kept = schema is not None and (schema.is_mutable or draws(node.target))
         if node.op in ("call_function", "get_attr") and not node.users and not kept:
             graph.erase_node(node)
@@ -333,7 +333,7 @@ def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without PyTorch's log of the failures of fake tensors, which it writes with tracebacks before it raises them."""
+    """Silences PyTorch's log of failures of fake tensors, which it writes with tracebacks before it raises them."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled = logger.disabled
     logger.disabled = True

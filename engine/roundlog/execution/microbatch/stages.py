@@ -22,9 +22,9 @@ class Part:
     original: tuple[int, ...]
     """The value of the whole program to which each value of the part corresponds, as a whole or as a slice."""
     reads: tuple[tuple[int, Layout | None], ...]
-    """By `data` slot: the value that is read, and its layout (None: as a whole, or summed part by part)."""
+    """For each `data` slot, the value that is read, and its layout (None: as a whole, or summed part by part)."""
     passes_on: tuple[int, ...]
-    """By `store` slot: the value that is passed on. Empty for the last stage."""
+    """For each `store` slot, the value that is passed on. Empty for the last stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Cut:
     """A step cut into stages and sweeps. Stage k runs at time 2 k, sweep k at time 2 k + 1."""
 
     members: tuple[tuple[int, ...], ...]
-    """By time: the operators that run at it, in program order."""
+    """For each time, the operators that run at it, in program order."""
     kept_slices: frozenset[int]
     """Sliced values that are read after their sweep."""
     kept_until: dict[int, int]

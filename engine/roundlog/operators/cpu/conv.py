@@ -87,7 +87,7 @@ def flat(x: torch.Tensor, from_channel: int) -> npt.NDArray[np.float32]:
 def _multiply(a: F64, b: F64, first: bool) -> F64:
     """a[M, K] @ b[K, N] into the scratch buffer y, or added to what is there."""
     y = scratch("y", a.shape[0], b.shape[1]).numpy()
-    # What is not finite is found where outputs are marked.
+    # Numbers that are not finite are found where outputs are marked.
     with np.errstate(all="ignore"):
         if first:
             np.matmul(a, b, out=y)

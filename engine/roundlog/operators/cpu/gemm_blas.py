@@ -56,7 +56,7 @@ def _multiply(wide_a: torch.Tensor, wide_b: torch.Tensor, first: bool) -> F64:
     """[B, P, K] @ [B, K, Q] in the scratch buffer y, or added to what is there."""
     shape = wide_a.shape[0], wide_a.shape[1], wide_b.shape[2]
     y = scratch("y", *shape).numpy()
-    # What is not finite is found where outputs are marked.
+    # Numbers that are not finite are found where outputs are marked.
     with np.errstate(all="ignore"):
         if first:
             np.matmul(wide_a.numpy(), wide_b.numpy(), out=y)

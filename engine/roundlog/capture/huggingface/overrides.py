@@ -1,0 +1,76 @@
+"""Changes of a `Trainer` beside its arguments: methods that a subclass replaces, and callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roundlog.capture.errors import CaptureError
+
+FOLLOWED = frozenset(
+    {
+        # Called while the task is made, or traced with every step.
+        *("compute_loss", "loss_is_scaled_for_ga", "create_optimizer", "create_scheduler"),
+        *("get_optimizer_cls_and_kwargs", "get_decay_parameter_names", "call_model_init"),
+        *("_remove_unused_columns", "_set_signature_columns_if_needed", "_get_collator_with_removed_columns"),
+    }
+)
+"""Methods that a subclass may replace, because a task has what they give."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        # Evaluation and prediction.
+        *("evaluate", "evaluation_loop", "predict", "prediction_step", "get_eval_dataloader", "get_test_dataloader"),
+        *("_get_eval_sampler", "_evaluate", "_determine_best_metric", "num_examples"),
+        # Reports and files.
+        *("log", "floating_point_ops", "store_flos", "save_model", "push_to_hub", "create_model_card", "init_hf_repo"),
+        *("is_local_process_zero", "is_world_process_zero", "end", "_save", "_save_checkpoint", "_save_rng_state"),
+        *("_save_optimizer_and_scheduler", "_save_scaler", "_get_output_dir", "_push_from_checkpoint"),
+        *("_finish_current_push", "_track_num_input_tokens", "_get_learning_rate"),
+        # Searches, and what adds or removes callbacks.
+        *("hyperparameter_search", "_report_to_hp_search", "_tune_save_checkpoint"),
+        *("add_callback", "pop_callback", "remove_callback"),
+    }
+)
+"""Methods that a subclass may replace, because they change no number of a training run."""
+
+_CALLBACKS = ("DefaultFlowCallback", "ProgressCallback", "PrinterCallback")
+_CALLBACK_ROOMS = (
+    "transformers.integrations.",
+    "transformers.trainer_jit_checkpoint",
+    "transformers.utils.notebook",
+)
+
+
+def check_overrides(trainer: Any, base: type) -> None:
+    """Raises CaptureError for the first method of `base`, transformers' own class, that a subclass or the object itself
+    replaces though a task would not follow it."""
+    for kind in type(trainer).__mro__[: type(trainer).__mro__.index(base)]:
+        for name in vars(kind):
+            if _is_replaced(name, base):
+                raise CaptureError(
+                    f"{kind.__name__} replaces Trainer.{name}, which a job does not follow: compute the loss in "
+                    "compute_loss, and leave the rest to Trainer"
+                )
+    for name in vars(trainer):
+        if _is_replaced(name, base) and callable(getattr(base, name)):
+            raise CaptureError(f"the trainer's method {name} has been replaced, which a job does not follow: undo it")
+
+
+def _is_replaced(name: str, base: type) -> bool:
+    own = name.startswith("__") and name.endswith("__")
+    return not own and hasattr(base, name) and name not in FOLLOWED | WITHOUT_EFFECT
+
+
+def check_callbacks(trainer: Any) -> None:
+    """Raises CaptureError for the first callback that does more than to report: what it does at a step is no part of a
+    program."""
+    for callback in trainer.callback_handler.callbacks:
+        kind = type(callback)
+        if kind.__module__.startswith(_CALLBACK_ROOMS):
+            continue
+        if kind.__module__ == "transformers.trainer_callback" and kind.__name__ in _CALLBACKS:
+            continue
+        raise CaptureError(
+            f"the callback {kind.__name__} may change the training, and a program does not call it: take it out by "
+            f"trainer.remove_callback({kind.__name__}) before"
+        )

@@ -1,0 +1,168 @@
+"""Measures training and auditing on data that are larger than memory: what each command holds at most, beside the same
+command for the same model on few data.
+
+    .venv/bin/python scripts/bench_data.py                   # 0.3 GB
+    .venv/bin/python scripts/bench_data.py --gigabytes 20    # needs 40 GB of disk for a while
+
+A file of random tokens is cut into overlapping windows; a small GPT is captured, trained and audited on them, by the
+commands that a user has, each in a process of its own that may hold `--memory` of data (RLIMIT_DATA, see getrlimit(2):
+private memory that can be written, resident or not). Resident memory is VmHWM of proc(5). The file is deleted before
+training: the job has its own copy. MB and GB are 10^6 and 10^9 bytes. It ends with 1 if a command has failed, or has
+grown by more than `--growth`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from roundlog import Task
+
+FEW = 2_000_000
+"""Bytes of the data that the same model is measured on for comparison."""
+
+_PIECE = 8 << 20
+_TOKENS = 256
+
+
+def task(*, tokens: Path, steps: int = 20, window: int = 1025) -> Task:
+    """A small GPT on windows of a file of uint16, each of which begins with the last token of the one before."""
+    import torch
+    from roundlog import Task, windows
+    from roundlog.examples.gpt import GPT, loss
+
+    torch.manual_seed(0)
+    model = GPT(window - 1, 64, 2, 1, 0.1)
+    stream = np.memmap(tokens, np.dtype("<u2"), "r")
+    return Task(
+        model=model,
+        loss=loss,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        dataset={"tokens": windows(stream, window=window, stride=window - 1)},
+        batch_size=2,
+        steps=steps,
+        interval=steps // 2,
+        seed=1,
+    )
+
+
+def make_tokens(path: Path, size: int) -> None:
+    """Writes a file of `size` bytes, an even number, of random tokens."""
+    generator = np.random.Generator(np.random.SFC64(5))
+    with path.open("wb") as file:
+        for start in range(0, size, _PIECE):
+            count = min(_PIECE, size - start) // 2
+            file.write(generator.integers(0, _TOKENS, count, np.uint16).astype("<u2").data)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Cost of a command: resident bytes at most, bytes that it has read from files, and seconds."""
+
+    resident: int
+    read: int
+    seconds: float
+
+
+def run(words: list[str], memory: int, room: Path) -> Taken:
+    """Runs a command of `tiebreak` that may hold so many bytes. Raises SystemExit with what it said if it fails."""
+    report = room / "taken.json"
+    began = time.perf_counter()
+    ended = subprocess.run(
+        [sys.executable, __file__, "--one", str(memory), str(report), *words], capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - began
+    if ended.returncode:
+        raise SystemExit(f"tiebreak {' '.join(words)} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
+    return Taken(**json.loads(report.read_text()), seconds=seconds)
+
+
+def one(memory: int, report: Path, words: list[str]) -> None:
+    """The command itself, in a process of its own."""
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    from tiebreak.cli.app import main
+
+    sys.argv = ["tiebreak", *words]
+    try:
+        main()
+    finally:
+        taken = {
+            "resident": 1024 * _number_in("/proc/self/status", "VmHWM"),
+            "read": _number_in("/proc/self/io", "rchar"),
+        }
+        report.write_text(json.dumps(taken))
+
+
+def _number_in(path: str, name: str) -> int:
+    lines = Path(path).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def measure(size: int, *, memory: int, room: Path, settings: tuple[str, ...] = ()) -> dict[str, tuple[Taken, Taken]]:
+    """Cost of each command, on few data and on `size` bytes of them. settings: of `task`, as NAME=VALUE."""
+    taken: dict[str, tuple[Taken, Taken]] = {}
+    few, many = room / "few", room / "many"
+    for place, count in ((few, FEW), (many, size)):
+        place.mkdir()
+        make_tokens(place / "tokens", count)
+    for command in ("job create", "train", "audit"):
+        both = []
+        for place in (few, many):
+            job, trained = str(place / "job"), str(place / "trained")
+            sets = [word for setting in (f"tokens={place / 'tokens'}", *settings) for word in ("--set", setting)]
+            words = {
+                "job create": ["job", "create", f"{__file__}:task", "--out", job, *sets],
+                "train": ["train", job, "--run", trained],
+                "audit": [
+                    *("audit", job, "--run", str(place / "audited")),
+                    *("--claim", trained, "--log", str(place / "trained" / "log")),
+                ],
+            }[command]
+            both.append(run([*words, "--max-memory", f"{memory / 1e6:.6f}MB"], memory, room))
+        taken[command] = (both[0], both[1])
+        if command == "job create":
+            for place in (few, many):
+                (place / "tokens").unlink()
+    return taken
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        one(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=0.3)
+    parser.add_argument("--memory", type=float, default=2.0, help="that a command may hold, in GB (default: 2)")
+    parser.add_argument("--growth", type=float, default=1.0, help="at most, of resident memory, in GB (default: 1)")
+    parser.add_argument("--room", type=Path, help="where the files lie meanwhile (default: the temporary directory)")
+    options = parser.parse_args()
+    size = 2 * int(options.gigabytes * 10**9 / 2)
+    with tempfile.TemporaryDirectory(prefix="bench-data-", dir=options.room) as room:
+        taken = measure(size, memory=int(options.memory * 10**9), room=Path(room))
+    print(f"{size / 1e9:g} GB of tokens beside {FEW / 1e9:g} GB, {os.cpu_count()} cores\n")
+    print("| command | resident, few data | resident | growth | read | seconds |")
+    print("|---|---|---|---|---|---|")
+    for command, (few, many) in taken.items():
+        growth = many.resident - few.resident
+        print(
+            f"| `{command}` | {few.resident / 1e6:,.0f} MB | {many.resident / 1e6:,.0f} MB | {growth / 1e6:,.0f} MB "
+            f"| {many.read / 1e9:.2f} GB | {many.seconds:,.0f} |"
+        )
+    if any(many.resident - few.resident > options.growth * 10**9 for few, many in taken.values()):
+        sys.exit(f"resident memory has grown by more than {options.growth:g} GB")
+
+
+if __name__ == "__main__":
+    main()

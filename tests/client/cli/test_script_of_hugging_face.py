@@ -1,0 +1,64 @@
+"""The example of docs/how-to/transformers.md: a script that trains by `Trainer`, and the job that it becomes."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import roundlog
+import torch
+from cli_world import Run
+from tiebreak.cli.source import load_task
+
+pytest.importorskip("accelerate")
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "transformers.md"
+
+
+def scripts() -> tuple[str, str, int]:
+    """The script before and after, and how many lines differ."""
+    found = re.search(r"```diff\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    lines = found[1].splitlines()
+    before, after = ("".join(f"{line[1:]}\n" for line in lines if not line.startswith(sign)) for sign in ("+", "-"))
+    return before, after, sum(line.startswith(("+", "-")) for line in lines)
+
+
+def test_the_page_says_how_many_lines_change() -> None:
+    assert scripts()[2] <= 5
+    assert "by five changed lines" in PAGE.read_text()
+
+
+def test_both_scripts_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after, _ = scripts()
+    monkeypatch.chdir(tmp_path)
+    Path("before.py").write_text(before.replace('output_dir="output",', 'output_dir="output", disable_tqdm=True,'))
+    Path("script.py").write_text(after)
+    trainer = runpy.run_path("before.py")["trainer"]
+    assert trainer.state.global_step == 8 and Path("output/model.safetensors").is_file()
+    task = load_task("script.py:task", [])
+    task.check()
+    assert (task.steps, task.interval, task.batch_size, task.micro_batches, task.seed) == (8, 4, 8, 2, 1)
+    assert len(task.dataset["input_ids"]) == 32
+
+
+def test_the_changed_script_becomes_a_job_and_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """The page's commands, one after the other, up to `from_pretrained`."""
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(scripts()[1])
+    commands = [line.partition("#")[0] for line in re.findall(r"^tiebreak (.*)$", PAGE.read_text(), re.MULTILINE)]
+    assert [command.split()[0] for command in commands] == ["job", "train", "export"]
+    Path("my_model").mkdir()
+    for command in commands:
+        done = run(*command.split())
+        assert done.exit_code == 0, done.output
+    task = load_task("script.py:task", [])
+    task.model.config.save_pretrained("my_model")
+    read = type(task.model).from_pretrained("my_model").state_dict()
+    assert not all(torch.equal(one, read[name]) for name, one in task.model.state_dict().items()), "it was trained"
+    roundlog.load_into(task.model, "trained")
+    assert all(torch.equal(one, read[name]) for name, one in task.model.state_dict().items())

@@ -1,0 +1,27 @@
+"""A folder store for tests that put blocks of their own making into it."""
+
+from __future__ import annotations
+
+from tiebreak.store import FolderStore
+from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
+
+
+class Blocks(FolderStore):
+    """A store into which a test puts blocks of its own making."""
+
+    def put(self, block: bytes, codec: int = 0x70) -> Cid:
+        cid = Cid.of(block, codec)
+        path = self._blocks / cid.digest.hex()[:2] / cid.digest.hex()[2:4] / cid.digest.hex()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(block)
+        return cid
+
+    def node(self, node: UnixFsNode) -> Cid:
+        return self.put(encode(node))
+
+    def file(self, data: bytes) -> Cid:
+        return self.node(UnixFsNode(FILE, data or None, len(data)))
+
+    def directory(self, *entries: tuple[str, Cid]) -> Cid:
+        return self.node(UnixFsNode(DIRECTORY, None, None, (), tuple(Link(cid, name, 1) for name, cid in entries)))

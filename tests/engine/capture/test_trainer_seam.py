@@ -1,0 +1,97 @@
+"""A captured `Trainer` takes the steps of its own `train()`: random trainers, each trained both ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from random_trainers import Case, by_program, by_trainer, distance, random_case
+from roundlog.capture import Task, capture
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from roundlog.training.trainer import Trainer
+
+# What a captured step may be away from PyTorch's FP64, as a multiple of what PyTorch's FP32 is, and in units of the
+# largest element.
+_ROOM, _FLOOR = 24.0, 4e-6
+
+
+def difference(case: Case, task: Task, where: Path) -> str | None:
+    """The first loss or tensor that is another after `train()`; None if all are the same."""
+    ours = by_program(task, capture(task))
+    single = by_trainer(case, task, ours.draws, where, torch.float32)
+    truth = by_trainer(case, task, ours.draws, where, torch.float64)
+    for step, (mine, one, two) in enumerate(zip(ours.losses, single.losses, truth.losses, strict=True)):
+        if not abs(mine - two) <= _ROOM * abs(one - two) + 1e-5 * abs(two):
+            return f"loss {step}"
+    away, noise = distance(ours.states, truth.states), distance(single.states, truth.states)
+    # But for few (gradients of nearly nothing, of which Adagrad takes the sign), FP32 says what FP64 says.
+    close = [apart <= 1e-3 * (1e-3 + float(truth.states[name].abs().max())) for name, apart in noise.items()]
+    assert sum(close) >= 0.7 * len(close), noise
+    start = {name: one.detach().double() for name, one in task.model.named_parameters()}
+    assert max(float((truth.states[name] - one).abs().max()) for name, one in start.items()) > 1e-5, "nothing moves"
+    for name, value in truth.states.items():
+        if not away[name] <= _ROOM * noise[name] + _FLOOR * (1 + float(value.abs().max())):
+            return name
+    return None
+
+
+@pytest.mark.parametrize("number", [*range(8), *(pytest.param(one, marks=pytest.mark.long) for one in range(8, 12))])
+def test_a_captured_trainer_takes_the_steps_of_train(number: int, tmp_path: Path) -> None:
+    case = random_case(number)
+    task = Task.from_trainer(case.trainer(tmp_path))
+    assert (task.steps, task.rows) == (case.steps, case.rows)
+    assert difference(case, task, tmp_path) is None, case
+
+
+def case_of(model: str, **arguments: Any) -> Case:
+    own = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 3, "max_grad_norm": 0.0, "weight_decay": 0.1}
+    sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    return Case(model, 0.0, 11, 3, own | sizes | arguments)
+
+
+WRONG = {
+    "losses are averaged": (case_of("tied"), {"accumulate": "mean"}),
+    "losses are added up": (case_of("plain"), {"accumulate": "sum"}),
+    "tokens are counted in each micro-batch": (case_of("rotary"), {"of_batch": None}),
+    "gradients are not clipped": (case_of("plain", max_grad_norm=0.05), {"max_grad_norm": None}),
+    "the whole batch is one": (case_of("plain"), {"micro_batches": 1, "accumulate": "sum", "of_batch": None}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_comparison_notices_what_is_followed_wrongly(name: str, tmp_path: Path) -> None:
+    case, wrong = WRONG[name]
+    task = replace(Task.from_trainer(case.trainer(tmp_path)), **wrong)
+    if "micro_batches" in wrong:
+        task = replace(task, batch_size=2)
+        case.arguments["gradient_accumulation_steps"] = 1
+        assert difference(case, task, tmp_path) is None, "one micro-batch is a batch"
+    else:
+        assert difference(case, task, tmp_path) is not None
+
+
+def test_the_comparison_notices_another_decay_and_another_rate(tmp_path: Path) -> None:
+    case = case_of("tied", gradient_accumulation_steps=1)
+    for option in ("weight_decay", "initial_lr"):
+        task = Task.from_trainer(case.trainer(tmp_path))
+        assert difference(case, task, tmp_path) is None
+        task.optimizer.param_groups[0][option] *= 1.5
+        if option == "initial_lr":
+            task.schedule.base_lrs = [group["initial_lr"] for group in task.optimizer.param_groups]  # type: ignore[union-attr]
+            task.optimizer.param_groups[0]["lr"] *= 1.5
+        assert difference(case, task, tmp_path) is not None, option
+
+
+def test_a_trainers_job_is_audited_in_micro_batches(tmp_path: Path) -> None:
+    """Accumulation, the count of tokens in the whole batch and dropout, with half of the memory, to the same root."""
+    case = case_of("tied")
+    case.dropout = 0.1
+    job = Job.from_task(Task.from_trainer(case.trainer(tmp_path), interval=1))
+    result = Trainer(job, tmp_path / "trainer").run()
+    audit = Auditor(job, tmp_path / "auditor", RunOptions(micro_batches=2), log_dir=result.log_dir).run()
+    assert audit.checkpoint_root == result.checkpoint_root and audit.findings == []

@@ -1,0 +1,107 @@
+"""Files of data that change after they were committed to: nothing of them is used that is not what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from roundlog.commitments import BLOCK_SIZE, BlockTree, CommitmentError
+from roundlog.data import ArrowField, FileField, StoredField, field_of, files, stored_field, summarised, windows
+from roundlog.data.arrow import Part
+from roundlog.storage import StorageError
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
+from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, file_of, task_of
+
+
+def in_a_file(path: Path, array: np.ndarray) -> StoredField:
+    field = field_of("x", np.memmap(path, array.dtype, "r", 0, array.shape))
+    assert isinstance(field, FileField)
+    return field
+
+
+def in_parts(path: Path, array: np.ndarray) -> StoredField:
+    """The same as an Arrow table in batches of 40,000 bytes."""
+    kind, size = in_a_file(path, array).kind, array.nbytes
+    return ArrowField(kind, len(array), [Part(min(40_000, size - at), path, at) for at in range(0, size, 40_000)])
+
+
+@pytest.mark.parametrize("make", [in_a_file, in_parts])
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_whose_blocks_have_changed_are_refused_and_others_are_read(
+    seed: int, make: Callable[[Path, np.ndarray], StoredField], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = Random(seed)
+    dtype = rng.choice([np.uint16, np.float32, np.int64])
+    stream = np.random.default_rng(seed).integers(0, 99, rng.choice([3, 9000, 40_000, 70_001])).astype(dtype)
+    window = rng.choice([1, 3, len(stream) // 3, len(stream)])
+    stride = rng.choice([1, 7, window, 2 * window])
+    path = tmp_path / "x"
+    stream.tofile(path)
+    field = windows(make(path, stream), window=window, stride=stride)
+    assert isinstance(field, StoredField)
+    expected = windows(stream, window=window, stride=stride)
+    summarised(field)
+    # Groups of one row, of a few, of many.
+    monkeypatch.setattr(stored_field, "_PIECE", rng.choice([1, 3 * BLOCK_SIZE, 512 * BLOCK_SIZE]))
+    rows = torch.tensor([rng.randrange(field.rows) for _ in range(20)])
+    assert torch.equal(field.take(rows), expected.take(rows))
+    place = rng.randrange(field.nbytes)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << rng.randrange(8)
+    with path.open("rb+") as file:
+        file.write(content)
+    step, size = stride * stream.itemsize, window * stream.itemsize
+    for row in {*rows.tolist(), min(place // step, field.rows - 1), 0, field.rows - 1}:
+        touched = row * step // BLOCK_SIZE <= place // BLOCK_SIZE <= (row * step + size - 1) // BLOCK_SIZE
+        if touched:
+            start = place // BLOCK_SIZE * BLOCK_SIZE
+            with pytest.raises(StorageError, match=rf"x: has changed, at byte {start} or soon after, since its root"):
+                field[row]
+        else:
+            assert torch.equal(field[row], expected[row])
+
+
+def test_few_bytes_beside_a_row_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = np.random.default_rng(1).integers(0, 99, 3_000_000).astype(np.uint16)
+    stream.tofile(tmp_path / "x")
+    field = windows(in_a_file(tmp_path / "x", stream), window=1025, stride=1024)
+    summarised(field)
+    seen: list[int] = []
+    monkeypatch.setattr(
+        FileField, "read", lambda self, start, size: seen.append(size) or stream.view("u1")[start:][:size].data
+    )
+    rows = torch.randperm(field.rows)[:64]
+    assert torch.equal(field.take(rows), windows(stream, window=1025, stride=1024).take(rows))
+    assert 64 * 2050 / 2 < sum(seen) <= 64 * 2 * BLOCK_SIZE and max(seen) < 64 * BLOCK_SIZE
+
+
+def test_a_run_stops_where_its_data_have_changed_and_carries_on_where_they_are_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "HELD_BYTES", 0)
+    stream = windows(file_of(tmp_path / "t", TOKENS), window=WINDOW, stride=STRIDE)
+    Job.from_task(task_of(stream, file_of(tmp_path / "w", WEIGHTS), SIGNED)).write(tmp_path / "job")
+    job = Job.read(tmp_path / "job")
+    whole = Trainer(job, tmp_path / "whole").run()
+    data = tmp_path / "job" / "data.safetensors"
+    content = data.read_bytes()
+    with data.open("rb+") as file:
+        file.write(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(StorageError, match=r"data\.safetensors: has changed"):
+        Trainer(job, tmp_path / "run").run()
+    with data.open("rb+") as file:
+        file.write(content)
+    assert Trainer(job, tmp_path / "run").run().state_roots == whole.state_roots
+
+
+def test_other_numbers_of_bytes_are_no_blocks() -> None:
+    tree = BlockTree.over(3 * BLOCK_SIZE + 5, [bytes(3 * BLOCK_SIZE + 5)])
+    assert tree.first_wrong([0, 3], bytes(BLOCK_SIZE + 5)) is None
+    assert tree.first_wrong([0, 1, 2, 3], bytes(2 * BLOCK_SIZE - 1) + b"\1" + bytes(BLOCK_SIZE + 5)) == 1
+    with pytest.raises(CommitmentError, match="2 blocks have other than"):
+        tree.first_wrong([0, 3], bytes(BLOCK_SIZE))

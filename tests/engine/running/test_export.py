@@ -1,0 +1,317 @@
+"""A trained model as a file and in a module: its own values, by its own names, and nothing from a hostile directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import roundlog
+import torch
+from roundlog.capture import CaptureError
+from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.tracing.substitution import tied
+from roundlog.storage import StorageError
+from roundlog.training.export import ExportError, trained_state
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
+from safetensors import safe_open
+from safetensors.torch import load_file, load_model, save_model
+from tasks import GPT, ConvNet, conv_task
+from torch import nn
+from trainings import run_of
+
+REFUSALS = (ExportError, StorageError, CaptureError)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist()) if tensor.numel() else b""
+
+
+def assert_equal(model: nn.Module, wanted: nn.Module, *, transient: bool) -> None:
+    ours, theirs = model.state_dict(), wanted.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        assert bits(ours[name]) == bits(theirs[name]), name
+    if transient:
+        for (name, one), two in zip(model_tensors(model).items(), model_tensors(wanted).values(), strict=True):
+            assert bits(one) == bits(two), name
+
+
+def random_values(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """FP32 numbers among which are zeros of both signs, infinities, NaN, and the smallest numbers."""
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-45, 3e38])
+    chosen = torch.randint(0, 20, shape, generator=generator)
+    return torch.where(chosen < len(special), special[chosen % len(special)], torch.randn(shape, generator=generator))
+
+
+def random_model(seed: int, values: int) -> nn.Module:
+    """A module of random structure: nested, with tied parameters, shared modules, buffers of all dtypes, saved or not,
+    and such with several names. Empty tensors have one name each: safetensors does not tie them. values: seed of its
+    numbers."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(values)
+    modules, parameters, buffers = [nn.Module()], list[nn.Parameter](), list[torch.Tensor]()
+    for number in range(rng.randrange(1, 9)):
+        parent, name = rng.choice(modules), rng.choice(("a", "weight", "b_1", "ü")) + str(number)
+        what = rng.randrange(5)
+        shape = rng.choice([(), (1,), (2, 3), (5,)] + [(0,), (3, 0)] * (parent is modules[0]))
+        if what == 0:
+            modules.append(nn.Module())
+            parent.add_module(name, modules[-1])
+        elif what == 1 and len(modules) > 1 and parent is modules[0]:
+            parent.add_module(name, rng.choice(modules[1:]))
+        elif what == 2:
+            parameters.append(nn.Parameter(random_values(shape, generator)))
+            parent.register_parameter(name, rng.choice(parameters) if parameters[-1].numel() else parameters.pop())
+        else:
+            made = random_values(shape, generator)
+            buffers.append(rng.choice((made, made.isfinite(), (made.nan_to_num(0, 9, -9) * 2**40).long())))
+            chosen = rng.choice(buffers) if made.numel() else buffers.pop()
+            parent.register_buffer(name, chosen, persistent=rng.random() < 0.5)
+    modules[0].register_parameter("last", nn.Parameter(random_values((2,), generator)))
+    return modules[0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_module_comes_back_as_it_was_trained(seed: int, tmp_path: Path) -> None:
+    trained = random_model(seed, values=1)
+    run, file = run_of(trained, tmp_path / "run"), tmp_path / "model.safetensors"
+    state = trained_state(run)
+    state.export(file)
+    model = random_model(seed, values=2)
+    roundlog.load_into(model, run)
+    assert_equal(model, trained, transient=True)
+    model = random_model(seed, values=2)
+    assert load_model(model, str(file)) == (set(), [])
+    assert_equal(model, trained, transient=False)
+    names = trained.state_dict().keys()
+    found = load_file(file)
+    assert found.keys() <= names and state.steps == 4
+    if len({id(tensor) for tensor in trained.state_dict(keep_vars=True).values()}) == len(names):
+        random_model(seed, values=2).load_state_dict(found, strict=True)
+
+
+def test_a_buffer_with_a_saved_and_another_name_is_saved() -> None:
+    """Under the name that `state_dict` has, though the other comes first; so is memory that two tensors share."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            shared = torch.arange(4.0)
+            self.register_buffer("hidden", shared, persistent=False)
+            self.register_buffer("shown", shared)
+            self.register_buffer("view", torch.arange(3.0), persistent=False)
+            self.register_buffer("other", self.view.view(3))
+
+    tensors = model_tensors(Twice())
+    assert list(tensors) == ["buffer/shown", "buffer/other", "transient/view"]
+    assert set(tied(tensors).values()) == {"buffer/shown", "buffer/other"}
+
+
+def test_a_run_is_exported_and_loaded(tmp_path: Path) -> None:
+    task = conv_task()
+    job = Job.from_task(task)
+    result = Trainer(job, tmp_path / "run").run()
+    for steps in (None, job.spec.interval):
+        state = trained_state(tmp_path / "run", steps)
+        state.export(tmp_path / "model.safetensors")
+        model, other = ConvNet(), ConvNet()
+        model.eval()
+        model.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=True)
+        roundlog.load_into(other, tmp_path / "run", steps=steps)
+        assert_equal(model, other, transient=True)
+        assert not model.training and int(model.norm.num_batches_tracked) == (steps or task.steps)
+        kept = load_file(state.path)
+        assert all(bits(kept[f"parameter/{name}"]) == bits(tensor) for name, tensor in model.named_parameters())
+    # The file that `tiebreak job collect` fetches is the last state.
+    collected = trained_state(result.final_state)
+    assert collected.steps is None and collected.names == state.names
+    roundlog.load_into(other, result.final_state)
+    assert int(other.norm.num_batches_tracked) == task.steps
+
+
+def test_tied_tensors_have_one_name_as_in_files_of_transformers(tmp_path: Path) -> None:
+    trained, file = GPT(), tmp_path / "model.safetensors"
+    trained_state(run_of(trained, tmp_path)).export(file)
+    assert "tokens.weight" in load_file(file) and "head.weight" not in load_file(file)
+    with safe_open(file, "pt") as opened:
+        assert opened.metadata() == {"format": "pt"}
+    model = GPT()
+    load_model(model, str(file))
+    assert_equal(model, trained, transient=True)
+    assert model.head.weight is model.tokens.weight
+
+
+def test_the_newest_state_that_is_kept_is_taken_unless_another_is_named(tmp_path: Path) -> None:
+    for steps in (4, 12, 123456789):
+        run_of(ConvNet(), tmp_path, steps=steps)
+    for name in ("notes.safetensors", "99999999.partial", "1.safetensors", "0000000999999999.safetensors"):
+        (tmp_path / "checkpoints" / name).write_bytes(b"")
+    assert trained_state(tmp_path).steps == 123456789
+    assert trained_state(tmp_path, 12).path.name == "00000012.safetensors"
+    with pytest.raises(ExportError, match="has kept no state after 5 steps: choose one of 4, 12, 123456789"):
+        trained_state(tmp_path, 5)
+
+
+# What is refused, with nothing changed.
+
+
+def test_directories_without_a_state_are_refused(tmp_path: Path) -> None:
+    for place, words in (
+        (tmp_path / "absent", "does not exist"),
+        (tmp_path, "is not the directory of a run"),
+    ):
+        with pytest.raises(ExportError, match=words) as caught:
+            trained_state(place)
+        assert "\n" not in str(caught.value) and ": name the directory of a run" in str(caught.value)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ExportError, match="has kept no checkpoint yet: let it reach its first one"):
+        trained_state(tmp_path)
+    run_of(ConvNet(), tmp_path)
+    with pytest.raises(ExportError, match="is no directory of a run, of which one state"):
+        trained_state(tmp_path / "checkpoints" / "00000004.safetensors", 4)
+    with pytest.raises(CaptureError, match=r"the model is a dict: give a torch.nn.Module"):
+        roundlog.load_into({}, tmp_path)  # type: ignore[arg-type]
+
+
+def test_places_that_are_none_for_a_model_are_refused(tmp_path: Path) -> None:
+    state = trained_state(run_of(ConvNet(), tmp_path / "run"))
+    before = state.path.read_bytes()
+    pipe = tmp_path / "pipe.safetensors"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(tmp_path / "run" / "checkpoints")
+    for place, words in (
+        (tmp_path, "is a directory: name a file in it"),
+        (tmp_path / "model.bin", "ends in .safetensors"),
+        (Path("/dev/null"), "ends in .safetensors"),
+        (pipe, "is no place for a model"),
+        (state.path, "would lie among the trained states"),
+        (tmp_path / "run" / "checkpoints" / "model.safetensors", "would lie among the trained states"),
+        (tmp_path / "link" / "model.safetensors", "would lie among the trained states"),
+    ):
+        with pytest.raises(ExportError, match=words):
+            state.export(place)
+    with pytest.raises(ExportError, match="would lie among"):
+        trained_state(state.path).export(tmp_path / "link" / state.path.name)
+    with pytest.raises(StorageError, match="cannot be written"):
+        state.export(tmp_path / "absent" / "model.safetensors")
+    assert state.path.read_bytes() == before and len(list(state.path.parent.iterdir())) == 1
+    state.export(tmp_path / "run" / "model.safetensors")  # beside them it may
+
+
+def test_a_state_of_another_model_changes_nothing(tmp_path: Path) -> None:
+    run = run_of(ConvNet(), tmp_path)
+    for model, words in ((GPT(), "which the model has not"), (nn.Linear(2, 2), "which the model has not")):
+        wanted = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        with pytest.raises(CaptureError, match=words):
+            roundlog.load_into(model, run)
+        assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
+
+
+Header = dict[str, Any]
+
+
+def forged(path: Path, header: object, data: bytes = bytes(8)) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def entry(dtype: str = "F32", shape: object = (2,), offsets: object = (0, 8)) -> Header:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+HOSTILE: dict[str, tuple[object, str]] = {
+    "metadata": ({"__metadata__": {"format": "pt"}, "parameter/w": entry()}, "has metadata"),
+    "a name of another making": ({"w": entry()}, "is named otherwise than in a trained state"),
+    "a name twice": ({"parameter/w": entry(), "buffer/w": entry(offsets=(8, 16))}, "has w twice"),
+    "no name": ({"parameter/": entry()}, "which no model can have"),
+    "the name of metadata": ({"parameter/__metadata__": entry()}, "which no model can have"),
+    "half a character": ({"parameter/\ud800": entry()}, "which no model can have"),
+    "a name of two lines": ({"parameter/a\nb": entry()}, "which no model can have"),
+    "slots alone": ({"slot/w/exp_avg": entry()}, "has no parameter and no buffer"),
+    "nothing": ({}, "has no parameter and no buffer"),
+    "another dtype": ({"parameter/w": entry("BF16", (4,))}, "dtype 'BF16'"),
+    "a dtype that is a list": ({"parameter/w": {**entry(), "dtype": ["F32"]}}, "without a dtype"),
+    "no object": ({"parameter/w": 5}, "without a dtype"),
+    "no shape": ({"parameter/w": {"dtype": "F32"}}, "has shape None"),
+    "a negative axis": ({"parameter/w": entry(shape=(-2,))}, "has shape"),
+    "an axis that is a truth": ({"parameter/w": entry(shape=(True,))}, "has shape"),
+    "too many axes": ({"parameter/w": entry(shape=(1,) * 17)}, "16 axes"),
+    "a huge axis beside none": ({"parameter/w": entry(shape=(0, 2**62), offsets=(0, 0))}, "elements"),
+    "exabytes": ({"parameter/w": entry(shape=(2**60,), offsets=(0, 2**62))}, "elements"),
+    "a list": ([], "not a JSON object"),
+    "no JSON": (b"{", "is not JSON"),
+    "a deep one": (b"[" * 100_000, "is not JSON"),
+    "many items": (b"[" + b"0," * (1 << 23) + b"0]", "items"),
+    "no text": (b"\xff\xfe", "is not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_state_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    header, words = HOSTILE[name]
+    (tmp_path / "checkpoints").mkdir()
+    path = forged(tmp_path / "checkpoints" / "00000001.safetensors", header)
+    for source in (tmp_path, path):
+        with pytest.raises(ExportError, match=words) as caught:
+            trained_state(source)
+        sentence = str(caught.value)
+        assert "\n" not in sentence and len(sentence) < 1000 and str(path) in sentence and ": " in sentence
+
+
+def test_what_waits_or_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    path = tmp_path / "checkpoints" / "00000001.safetensors"
+    for make in (
+        lambda: os.mkfifo(path),
+        lambda: path.symlink_to("/dev/zero"),
+        lambda: path.symlink_to(path),
+        path.mkdir,
+        lambda: path.write_bytes(b""),
+        lambda: path.write_bytes(struct.pack("<Q", 1 << 62)),
+        lambda: path.write_bytes(struct.pack("<Q", 100) + b"{}"),
+    ):
+        make()
+        with pytest.raises(ExportError, match="is no trained state, since it"):
+            trained_state(tmp_path)
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_damaged_states_are_refused_or_read_whole(tmp_path: Path) -> None:
+    """Whatever bytes change, there is one sentence or what stands there, and a refusal leaves all as it was."""
+    rng, model = random.Random(5), ConvNet()
+    path = run_of(model, tmp_path / "run").joinpath("checkpoints", "00000004.safetensors")
+    file = tmp_path / "model.safetensors"
+    save_model(model, str(file))
+    whole, model_file = path.read_bytes(), file.read_bytes()
+    header = 8 + struct.unpack("<Q", whole[:8])[0]
+    outcomes = set[bool]()
+    for _ in range(300):
+        damaged = bytearray(whole[: rng.choice((len(whole), len(whole), rng.randrange(len(whole))))])
+        for _ in range(rng.randrange(1, 4)):
+            if damaged:
+                damaged[rng.randrange(min(header if rng.random() < 0.9 else len(whole), len(damaged)))] = rng.randrange(
+                    256
+                )
+        path.write_bytes(damaged)
+        fresh = ConvNet()
+        before = {name: bits(tensor) for name, tensor in fresh.state_dict().items()}
+        try:
+            trained_state(tmp_path / "run").export(file)
+        except REFUSALS as error:
+            assert "\n" not in str(error)
+            assert file.read_bytes() == model_file
+            with pytest.raises(REFUSALS):
+                roundlog.load_into(fresh, tmp_path / "run")
+            assert before == {name: bits(tensor) for name, tensor in fresh.state_dict().items()}
+            outcomes.add(False)
+        else:
+            load_file(file)
+            file.write_bytes(model_file)
+            outcomes.add(True)
+    assert outcomes == {True, False}
