@@ -69,7 +69,7 @@ def make_tokens(path: Path, size: int) -> None:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a command has taken: resident bytes at most, bytes that it has read from files, and seconds."""
+    """Cost of a command: resident bytes at most, bytes that it has read from files, and seconds."""
 
     resident: int
     read: int
@@ -111,7 +111,7 @@ def _number_in(path: str, name: str) -> int:
 
 
 def measure(size: int, *, memory: int, room: Path, settings: tuple[str, ...] = ()) -> dict[str, tuple[Taken, Taken]]:
-    """What each command takes, on few data and on `size` bytes of them. settings: of `task`, as NAME=VALUE."""
+    """Cost of each command, on few data and on `size` bytes of them. settings: of `task`, as NAME=VALUE."""
     taken: dict[str, tuple[Taken, Taken]] = {}
     few, many = room / "few", room / "many"
     for place, count in ((few, FEW), (many, size)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import quantities
+from tiebreak.cli.failures import WrongUsage
 
 if TYPE_CHECKING:
     from tiebreak.store import ContentStore
@@ -32,6 +33,29 @@ Retention = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+
+
+PublishEvery = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Publish every N-th checkpoint in the content store as soon as it is made, listed beside the log, so that "
+        "many workers can audit the run at a time (default: none).",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def published_every(wanted: int | None, keep_every: int) -> int:
+    """The distance between published checkpoints; 0 for none. Raises WrongUsage if they are not kept."""
+    if wanted is not None and wanted % keep_every:
+        raise WrongUsage(
+            f"--publish-every {wanted} asks for checkpoints that --keep-every {keep_every} does not keep: make it a "
+            "multiple of that."
+        )
+    return wanted or 0
 
 
 def _ignore(text: str) -> None:
@@ -80,18 +104,23 @@ class ContentOptions:
     ) -> ContentStore:
         """The content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
-        from tiebreak.store.location import locations
         from tiebreak.store.transfers import untold
+
+        return open_stores(
+            self.places(), services=self._services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
+        )
+
+    def places(self) -> tuple[str, ...]:
+        """The locations of the stores, from anywhere on this machine. Raises StoreError."""
+        from tiebreak.store.location import gateway_address, kubo_address, locations
 
         if self.store is None:
             from platformdirs import user_data_path
 
-            places: list[str | Path] = [user_data_path("tiebreak") / "store"]
-        else:
-            places = [*locations(self.store)]
-        return open_stores(
-            places, services=self._services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
-        )
+            return (str(user_data_path("tiebreak") / "store"),)
+        is_folder = [gateway_address(one) is None and kubo_address(one) is None for one in locations(self.store)]
+        named = zip(locations(self.store), is_folder, strict=True)
+        return tuple(str(Path(one).expanduser().resolve()) if folder else one for one, folder in named)
 
     def check_content(self) -> None:
         """Checks what is wrong for good: a place that cannot be meant, a token that is missing. Raises StoreError."""

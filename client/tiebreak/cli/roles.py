@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import options
-from tiebreak.cli.content import Retention
+from tiebreak.cli.content import PublishEvery, Retention, published_every
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
+from tiebreak.cli.parallel import WorkerOptions
 from tiebreak.cli.ranks import refuse_ranks
 from tiebreak.cli.spending import SpendingLimits
 from tiebreak.cli.terms import AcceptedTerms
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tiebreak.roles.notices import Notify, OnLook
     from tiebreak.roles.policy import Policy
     from tiebreak.roles.role import Role
+    from tiebreak.roles.shared_audits import Workers
 
 trainer = typer.Typer(no_args_is_help=True, help="Train jobs and claim their rewards.")
 auditor = typer.Typer(no_args_is_help=True, help="Repeat claimed trainings, and challenge those that are wrong.")
@@ -96,6 +98,7 @@ def run_trainer(
     job: Job = None,
     *,
     accepted: AcceptedTerms,
+    publish_every: PublishEvery = None,
     retention: Retention = None,
     computing: options.Computing,
     spending: SpendingLimits,
@@ -107,13 +110,14 @@ def run_trainer(
     """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
     is paid. Killed at any moment, it carries on."""
     _require_trust(job, accepted.trust_referee)
+    every = published_every(publish_every, computing.keep_every)
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.follower import JobFollower
         from tiebreak.roles.trainer import TrainerRole
 
         def role(number: int) -> TrainerRole:
-            return TrainerRole(context, number)
+            return TrainerRole(context, number, publish_every=every)
 
         return role(job) if job is not None else JobFollower(context, "trainer", lambda number, _: role(number))
 
@@ -126,6 +130,7 @@ def run_trainer(
     "run",
     epilog=examples(
         "tiebreak auditor run --job 1 --keystore key.json",
+        "tiebreak auditor run --job 1 --workers 4",
         "tiebreak auditor run --trust-referee 0x... --least-bond 0.5ether --most-bond 1ether",
     ),
 )
@@ -138,6 +143,7 @@ def run_auditor(
     ] = True,
     *,
     accepted: AcceptedTerms,
+    workers: WorkerOptions,
     micro_batches: options.MicroBatches = 1,
     retention: Retention = None,
     computing: options.Computing,
@@ -150,19 +156,35 @@ def run_auditor(
     """Audit one job, or all of your trusted referees until interrupted; attest to what is right, challenge what is
     wrong."""
     _require_trust(job, accepted.trust_referee)
+    shared = _workers(workers, computing, party)
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.auditor import AuditorRole
         from tiebreak.roles.follower import JobFollower
 
         def role(number: int) -> AuditorRole:
-            return AuditorRole(context, number, verify_log=verify_log, use_log=use_log, only_with_bond=job is None)
+            return AuditorRole(
+                context,
+                number,
+                verify_log=verify_log,
+                use_log=use_log,
+                only_with_bond=job is None,
+                workers=shared,
+            )
 
         return role(job) if job is not None else JobFollower(context, "auditor", lambda number, _: role(number))
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches), spending)
     play("auditor", setup, make, pace.poll, json, pace.heartbeat, operation, retention)
+
+
+def _workers(workers: WorkerOptions, computing: options.Computing, party: PartyOptions) -> Workers | None:
+    if not workers.are_wanted:
+        return None
+    from tiebreak.roles.shared_audits import Workers
+
+    return Workers(sharing=workers.sharing(computing.threads), stores=party.places())
 
 
 @referee.command(

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import options
+from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
-from tiebreak.cli.ranks import crew
+from tiebreak.cli.parallel import WorkerOptions, audit_by_workers
+from tiebreak.cli.ranks import crew, refuse_ranks
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roundlog.parallel.published import Publisher
     from roundlog.rounding import Thresholds
     from roundlog.training.job import Job
     from roundlog.training.options import StepEvent
@@ -29,12 +34,14 @@ _VALIDATION = "Validation"
 _TRAIN = examples(
     "tiebreak train job --run trained",
     "tiebreak train job --run trained --keep-every 10 --threads 4",
+    "tiebreak train job --run trained --publish-every 1 --store /srv/store",
     "tiebreak train job --run trained --validate held_out.safetensors --validate-every 100",
     "torchrun --nproc-per-node 4 -m -- tiebreak train job --run trained",
 )
 _AUDIT = examples(
     "tiebreak audit job --run audited --claim 0x...",
     "tiebreak audit job --run audited --claim trained --log trained/log",
+    "tiebreak audit job --run audited --claim trained --workers 2",
 )
 
 
@@ -79,8 +86,10 @@ def train(
             rich_help_panel=_VALIDATION,
         ),
     ] = None,
+    publish_every: PublishEvery = None,
     *,
     computing: options.Computing,
+    content: ContentOptions,
     json: options.Json = False,
 ) -> None:
     """Train a job, bit for bit as any other machine would, and write its rounding log.
@@ -89,25 +98,33 @@ def train(
 
     Several processes that torchrun starts share every batch, and come to the same root; rank 0 writes and prints.
     """
+    from roundlog.parallel.published import Publisher
     from roundlog.training.trainer import Trainer
 
     from tiebreak.cli import output
 
+    every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
     with crew() as ranks:
         job = read_job(job_directory, computing.max_memory)
         chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
         if ranks.serves(job):
             return
+        store = content.open_content(warn=output.warn) if every else None
+        publisher = Publisher(job.spec, run, every, store.add_file) if store is not None else None
         started = time.monotonic()
         with output.progress("training", job.spec.steps) as bar:
-            last = Listener(bar, job.spec.steps)
+            last = Listener(bar, job.spec.steps, _publishes(publisher, job))
             validation = _validation(validate, validate_every, job, computing.max_memory, last)
             chosen_options = ranks.options(
                 computing.run_options(on_step=last, on_resume=last.resumes, validation=validation)
             )
             result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
         ranks.dismiss()
+    published = None
+    if store is not None and publisher is not None:
+        publisher.publish()
+        published = store.add_directory(result.log_dir)
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -121,6 +138,7 @@ def train(
         "final_state": result.final_state,
         "log": result.log_dir,
         "log_bytes": result.log_bytes,
+        "published_log": published,
         "mended_intervals": result.mended,
         "history": run / _history_name(),
         "history_problem": result.history_problem,
@@ -140,9 +158,27 @@ def train(
             "final state": result.final_state,
             **({"mended": f"{len(result.mended)} damaged intervals, computed again"} if result.mended else {}),
             "log": f"{result.log_dir} ({output.size(result.log_bytes)})",
+            **({"published as": published} if published is not None else {}),
             "history": _incomplete(result.history_problem) or run / _history_name(),
         },
     )
+
+
+def _publishes(publisher: Publisher | None, job: Job) -> Callable[[int], None]:
+    """What is called with every step that was executed: publishes the checkpoints that were made before it. A store
+    that cannot be reached stops no training, since all is published again at its end."""
+    from tiebreak.cli import output
+    from tiebreak.store import StoreError
+
+    def publish(step: int) -> None:
+        if publisher is None or step % job.spec.interval or publisher.due() == publisher.told:
+            return
+        try:
+            publisher.publish()
+        except (StoreError, OSError) as error:
+            output.warn(f"a checkpoint is not published yet: {error}")
+
+    return publish
 
 
 def _validation(path: Path | None, every: int | None, job: Job, max_memory: int, last: Listener) -> Validation | None:
@@ -203,14 +239,21 @@ def audit(
     claim: Annotated[
         str | None,
         typer.Option(
-            metavar="ROOT|RUN",
-            help="What the trainer claims: its checkpoint root, or its run directory; then the first wrong checkpoint "
-            "is named.",
+            metavar="ROOT|RUN|CID",
+            help="The trainer's claim: its checkpoint root, or its run directory; then the first wrong checkpoint "
+            "is named. With --workers: a run directory, or the content address of a log that was published with "
+            "--publish-every.",
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="With --workers: audit a run that is still under way, until it has ended."),
+    ] = False,
     micro_batches: options.MicroBatches = 1,
     *,
+    workers: WorkerOptions,
     computing: options.Computing,
+    content: ContentOptions,
     json: options.Json = False,
 ) -> None:
     """Repeat a training and check what the trainer has written and claimed.
@@ -221,6 +264,9 @@ def audit(
     Of a run directory, every checkpoint and the final state that it holds are checked as well. Ranks that torchrun
     starts can audit together, whatever number of them has trained.
 
+    With --workers the intervals are audited side by side, from the claimed checkpoints, which are checked first; a log
+    is not looked at. One wrong interval ends it: any one, not always the first.
+
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
@@ -229,6 +275,15 @@ def audit(
     from tiebreak.cli import output
 
     computing.use_threads()
+    if workers.are_wanted:
+        refuse_ranks("tiebreak audit --workers")
+        if log is not None:
+            raise WrongUsage("workers look at no log: check it by an audit without --workers, or leave --log away.")
+        made = read_job(job_directory, computing.max_memory, micro_batches)
+        audit_by_workers(job_directory, made, run, claim, micro_batches, follow, workers, computing, content, json)
+        return
+    if follow:
+        raise WrongUsage("a run under way is followed by workers: add --workers N.")
     with crew() as ranks:
         # Only the rank that leads needs what the trainer has written.
         claimed = read_claim(claim) if claim is not None and ranks.leads else None
@@ -310,8 +365,9 @@ def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
 class Listener:
     """Listener to a run, which says where it carries on, moves the bar and keeps the loss."""
 
-    def __init__(self, bar: _Bar, steps: int) -> None:
-        self.bar = bar
+    def __init__(self, bar: _Bar, steps: int, also: Callable[[int], None] = lambda step: None) -> None:
+        """also: called with every step that was executed."""
+        self.bar, self._also = bar, also
         self.steps = steps
         self.loss: float | None = None
         self.validation: float | None = None
@@ -336,6 +392,7 @@ class Listener:
 
     def __call__(self, event: StepEvent) -> None:
         self.loss = event.loss
+        self._also(event.step)
         self.bar.done(event.step + 1, f"loss {event.loss:.4f}")
 
 

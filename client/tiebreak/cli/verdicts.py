@@ -86,7 +86,7 @@ def show_verdict(job: Job, verdict: Verdict, states: States | None, *, has_claim
             f"steps {first} to {first + job.spec.interval - 1}"
         )
     if states is not None:
-        facts["claimed states"] = _states(states)
+        facts["claimed states"] = about_states(states)
     if (log := _log(verdict, share)) is not None:
         facts["log"] = log
     if verdict.unreadable:
@@ -129,7 +129,8 @@ def _claim(verdict: Verdict) -> str:
     return "right: the same root"
 
 
-def _states(states: States) -> str:
+def about_states(states: States) -> str:
+    """What was found of a claimed run's states, in one clause."""
     if states.wrong:
         return f"WRONG: {len(states.wrong)} files are not the states that are claimed"
     if not states.has_final:

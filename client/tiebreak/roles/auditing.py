@@ -21,6 +21,7 @@ from tiebreak.roles.contents import fetch_log, require_decidable
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
+from tiebreak.roles.shared_audits import SHARED, SharedAudit, Workers
 from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.workshop import Errand, Lane
 
@@ -46,11 +47,17 @@ class _LogArrived(Exception):
 class Auditing:
     """The audit of an auditor in one job."""
 
-    def __init__(self, role: JobRole, *, verify_log: float, use_log: bool) -> None:
-        """verify_log, use_log: as of `AuditorRole`."""
+    def __init__(self, role: JobRole, *, verify_log: float, use_log: bool, workers: Workers | None = None) -> None:
+        """All arguments are as of `AuditorRole`."""
         self._role = role
+        self._shared = None if workers is None else SharedAudit(role, workers)
         self._verify_log = verify_log
         self._use_log = use_log
+
+    @property
+    def unaudited(self) -> str | None:
+        """What of the claim the audit has left out, in one clause; None if it was whole."""
+        return None if self._shared is None else self._shared.unaudited
 
     @property
     def is_under_way(self) -> bool:
@@ -68,15 +75,17 @@ class Auditing:
         if not self._role.files_are_here(posted, duty):
             return None
         if not self._role.is_done(_AUDIT):
-            recalled = self._role.recalled(posted, duty, (BLIND, ALONE), "reading the audit again", root=root)
+            recalled = self._role.recalled(posted, duty, (BLIND, ALONE, SHARED), "reading the audit again", root=root)
             if recalled is None:
                 return None
             if recalled:
                 return recalled[0]
-        return self.audited(posted, duty)
+        claimed = posted.claim.checkpoint_root
+        return self.audited(posted, duty, challenged=None if root == claimed else root)
 
-    def audited(self, posted: JobView, duty: Duty) -> Evidence | None:
-        """The audit, resumed or read from its directory; None until it is done."""
+    def audited(self, posted: JobView, duty: Duty, *, challenged: bytes | None = None) -> Evidence | None:
+        """The audit, resumed or read from its directory; None until it is done. challenged: the root that this account
+        has challenged the claim with, if it has."""
         if not duty.bonded:
             require_decidable(self._role.context, posted)
         if not self._role.files_are_here(posted, duty):
@@ -87,7 +96,19 @@ class Auditing:
             return self._role.work(
                 Lane.RUNS, _AUDIT, lambda errand: self._repeat(posted, errand, bonded), duty, "the audit"
             )
-        log = self._log(posted, duty) if self._use_log else None
+        log = self._log(posted, duty) if self._use_log or self._shared is not None else None
+        if self._shared is not None and log is not None:
+            if not log.done:
+                return None  # the list of what is published lies beside the log
+            arrived = log
+            return self._role.work(
+                Lane.RUNS,
+                _AUDIT,
+                lambda errand: self._audit_shared(posted, arrived, errand, duty, challenged),
+                duty,
+                "the audit",
+                about=about,
+            )
         return self._role.work(
             Lane.RUNS, _AUDIT, lambda errand: self._audit(posted, log, errand, bonded), duty, "the audit", about=about
         )
@@ -134,7 +155,8 @@ class Auditing:
         """The errand that fetches the log. The audit does not wait for it; its result is an empty list if the log
         cannot be had."""
         role = self._role
-        left = max(0.0, posted.claim.challenge_deadline - role.context.now())
+        deadline = duty.deadline if duty.bonded else posted.claim.challenge_deadline
+        left = max(0.0, deadline - role.context.now())
         within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
         room = role.context.room(role.job, posted)
 
@@ -143,6 +165,23 @@ class Auditing:
             return [] if found is None else [found]
 
         return role.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
+
+    def _audit_shared(
+        self,
+        posted: JobView,
+        log: Errand[list[Path]],
+        errand: Errand[Evidence],
+        duty: Duty,
+        challenged: bytes | None,
+    ) -> Evidence:
+        """The audit by many workers, or else as a whole. log: has arrived, or cannot be had."""
+        assert self._shared is not None
+        job = self._role.read_job(posted)
+        directory = None if log.error is not None else next(iter(log.result()), None)
+        found = self._shared.run(posted, job, directory, errand, duty, challenged=challenged)
+        if found is not None:
+            return self._finished(found)
+        return self._audit(posted, log if self._use_log else None, errand, duty.bonded)
 
     def _audit(
         self, posted: JobView, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool

@@ -21,6 +21,7 @@ from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
 from tiebreak.roles.player import Games, earliest_deadline
 from tiebreak.roles.policy import stakes
+from tiebreak.roles.shared_audits import Workers
 
 
 class AuditorRole(JobRole):
@@ -36,14 +37,16 @@ class AuditorRole(JobRole):
         verify_log: float = 1.0,
         use_log: bool = True,
         only_with_bond: bool = False,
+        workers: Workers | None = None,
     ) -> None:
         """verify_log: share of the logged decisions that are verified; 1.0 for all. use_log: False to make every
         decision without the trainer's log. only_with_bond: whether to leave a job unaudited if the policy allows no
-        bond on it, so that the machine is free for other jobs."""
+        bond on it, so that the machine is free for other jobs. workers: who audits claims whose checkpoints are
+        published, in place of this process alone; audits that are sealed are made here all the same."""
         super().__init__(context, job)
         self._only_with_bond = only_with_bond
         self._games = Games(self, Side.CHALLENGER)
-        self._auditing = Auditing(self, verify_log=verify_log, use_log=use_log)
+        self._auditing = Auditing(self, verify_log=verify_log, use_log=use_log, workers=workers)
         self._attesting = Attesting(self)
         self._blind = BlindAudits(self, self._auditing, self._attesting)
         self._appealing = Appealing(self, self._auditing)
@@ -173,6 +176,8 @@ class AuditorRole(JobRole):
 
     def _conclude(self, posted: JobView, evidence: Evidence) -> Progress:
         root, claimed = evidence.claim.root, posted.claim.checkpoint_root
+        if root == claimed and (missing := self._auditing.unaudited) is not None:
+            return self.leave(f"nothing wrong was found in the claim on job {self.job}, and {missing}")
         if self.context.now() > posted.claim.challenge_deadline:
             return self._help_others(root == claimed, evidence)
         if root == claimed and evidence.fabricated.needed:

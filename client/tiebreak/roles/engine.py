@@ -7,6 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from roundlog.execution.microbatch import samples_of
+from roundlog.parallel.audit import audit_in_parallel
+from roundlog.parallel.listing import Look
+from roundlog.parallel.result import ParallelAudit, Reports, Sharing
+from roundlog.parallel.segment import Source
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.run import Run
@@ -52,6 +56,21 @@ class Engine:
             verify_log=verify_log,
             on_distrust=on_distrust,
         )
+
+    def share_out(
+        self,
+        job: Job,
+        look: Look,
+        source: Source,
+        run_dir: Path,
+        sharing: Sharing,
+        *,
+        challenged: bytes | None,
+        reports: Reports,
+    ) -> ParallelAudit:
+        """Audits a claim by many workers. Raises as `audit_in_parallel`."""
+        options = self._options(job)
+        return audit_in_parallel(job, look, source, run_dir, sharing, options, challenged=challenged, reports=reports)
 
     def evidence(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> Evidence:
         """The evidence of a run that was executed in `run_dir`. state_roots: one an interval."""

@@ -1,10 +1,12 @@
-"""Publishing: log and model of a party's own finished run, as content of its store."""
+"""Publishing: log, checkpoints and model of a party's own run, as content of its store."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from roundlog.parallel.published import Publisher
 from roundlog.training.checkpoints import checkpoint_path
 
 from tiebreak.chain.records import JobView
@@ -23,11 +25,14 @@ class Addresses:
 
 
 class Publishing:
-    """Log and model of a run that a role has recorded, in the directory `run` of the job's room."""
+    """Log and model of a run that a role has recorded, in the directory `run` of the job's room, and every
+    `checkpoints`-th of its checkpoints (0: none), which the log's directory lists (`roundlog.parallel.published`)."""
 
-    def __init__(self, role: JobRole, run: str) -> None:
+    def __init__(self, role: JobRole, run: str, checkpoints: int = 0) -> None:
         self._role = role
         self._run = run
+        self._every = checkpoints
+        self._listed: tuple[JobView, Publisher] | None = None
         self.is_done = False
         """Whether this process has published them."""
 
@@ -39,6 +44,7 @@ class Publishing:
         def compute(errand: Errand[Addresses]) -> Addresses:
             log_dir, model = self._files(posted)
             store = self._role.context.store
+            self._list(posted, store.address_of_file)
             return Addresses(store.address_of_directory(log_dir), store.address_of_file(model))
 
         lane = Lane.GAMES if duty.bonded else Lane.FILES
@@ -50,6 +56,7 @@ class Publishing:
         def publish(errand: Errand[Addresses]) -> Addresses:
             log_dir, model = self._files(posted)
             store = self._role.context.store
+            self._list(posted, store.add_file)
             found = Addresses(store.add_directory(log_dir), store.add_file(model))
             size = sum(path.stat().st_size for path in log_dir.iterdir())
             self._role.notify_job(What.PUBLISHED, f"published the log ({size} bytes) as {found.log_cid}")
@@ -59,6 +66,33 @@ class Publishing:
         found = self._role.work(Lane.FILES, "publishing", publish, duty, "publishing log and model")
         self.is_done = self.is_done or found is not None
         return found
+
+    def publish_so_far(self, posted: JobView, duty: Duty) -> None:
+        """Has the checkpoints published that a run under way has made since the last time, beside the run: nobody waits
+        for it."""
+        if not self._every or (self._role.is_begun("checkpoints") and not self._role.is_done("checkpoints")):
+            return
+        if self._listed is None or self._listed[0].spec_hash != posted.spec_hash:
+            self._listed = posted, self._publisher(posted, self._role.context.store.add_file)
+        publisher = self._listed[1]
+
+        def publish(errand: Errand[bool]) -> bool:
+            publisher.publish()
+            return True
+
+        if (due := publisher.due()) > publisher.told:
+            self._role.work(Lane.FILES, "checkpoints", publish, duty, "publishing checkpoints", about=due)
+
+    def _list(self, posted: JobView, add: Callable[[Path], str]) -> None:
+        """Lists the checkpoints in the log's directory, at the addresses that `add` gives them."""
+        if self._every:
+            count = len(self._publisher(posted, add).publish().states)
+            if add == self._role.context.store.add_file:
+                self._role.notify_job(What.PUBLISHED, f"published {count} checkpoints, which the log lists")
+
+    def _publisher(self, posted: JobView, add: Callable[[Path], str]) -> Publisher:
+        run = self._role.context.room(self._role.job, posted) / self._run
+        return Publisher(posted.spec.training, run, self._every, add)
 
     def _files(self, posted: JobView) -> tuple[Path, Path]:
         run = self._role.context.room(self._role.job, posted) / self._run

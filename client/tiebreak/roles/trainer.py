@@ -34,10 +34,11 @@ class TrainerRole(JobRole):
 
     name = "trainer"
 
-    def __init__(self, context: RoleContext, job: int) -> None:
+    def __init__(self, context: RoleContext, job: int, *, publish_every: int = 0) -> None:
+        """publish_every: publish every so many checkpoints, for audits by many workers; 0 for none."""
         super().__init__(context, job)
         self._games = Games(self, Side.TRAINER)
-        self._publishing = Publishing(self, _RUN)
+        self._publishing = Publishing(self, _RUN, publish_every)
         self._sealed = SealedClaim(self, self._publishing, self._evidence)
         self._told_stakes = False
 
@@ -71,6 +72,7 @@ class TrainerRole(JobRole):
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
         evidence = self._trained(posted, duty)
         if evidence is None:
+            self._publishing.publish_so_far(posted, duty)
             return Progress(working=True, state="trains", until=posted.commit_deadline)
         if posted.terms.opening_window:
             return self._sealed.seal(posted, evidence, duty)

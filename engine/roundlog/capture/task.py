@@ -98,7 +98,7 @@ class Task:
         return [{**part, **whole} for part in found]
 
     def share(self, loss: torch.Tensor) -> torch.Tensor:
-        """What the loss of one micro-batch adds to that of its batch."""
+        """Share of one micro-batch in the loss of its batch."""
         return loss if self.micro_batches == 1 or self.accumulate == "sum" else loss / self.micro_batches
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _CHECKPOINT = re.compile(r"([0-9]{8}|[1-9][0-9]{8,20})\.safetensors")
 _METADATA = {"format": "pt"}
-"""What `transformers` looks for in a safetensors file before it reads one."""
+"""Metadata that `transformers` looks for in a safetensors file before it reads one."""
 
 _NO_STATE = "name the directory of a run, or a state as `tiebreak job collect` fetches it"
 

@@ -154,6 +154,13 @@ class Run:
                 raise RunError(f"{self.directory} is in use by another process: wait for it to end") from None
             yield
 
+    @contextmanager
+    def held(self) -> Iterator[Callable[[Sequence[bytes]], None]]:
+        """Context in which no other process uses the directory. It gives a function that records the state roots of
+        intervals which others have executed. Raises RunError if the directory is in use."""
+        with self._locked():
+            yield self._record
+
     def checkpoint_path(self, steps: int) -> Path:
         """Path of the checkpoint after `steps` steps, whether it is kept or not."""
         return checkpoint_path(self.directory, steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_world import Chain, Run, Trained, refused
@@ -15,6 +16,7 @@ from tiebreak.roles import auditor, engine
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.notices import Progress
 from tiebreak.roles.policy import Policy
+from tiebreak.roles.shared_audits import Workers
 
 QUICK = ("--poll", "0.05")
 CUSTOMER, TRAINER, REFEREE = (devnet_account(number).address for number in (0, 1, 3))
@@ -123,6 +125,32 @@ def test_a_trusted_referee_has_to_be_an_address(run: Run, chain: Chain) -> None:
     for role in ("trainer", "auditor"):
         words = (role, "run", "--job", 1, "--trust-referee", "0x12")
         refused(run(*words, env=chain.environment(1)), "the trusted referee 0x12 is not an address")
+
+
+def test_an_auditor_is_given_its_workers(
+    run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Workers | None] = []
+
+    class Watched(AuditorRole):
+        def __init__(self, *arguments: Any, workers: Workers | None = None, **options: Any) -> None:
+            found.append(workers)
+            super().__init__(*arguments, workers=workers, **options)
+
+        def step(self) -> Progress:
+            return Progress(finished=True)
+
+    monkeypatch.setattr(auditor, "AuditorRole", Watched)
+    job = post(run, chain, trained, places, REFEREE)
+    for words in ((), ("--workers", 3, "--share", 0.5, "--repeat-share", "all")):
+        result = run("auditor", "run", "--job", job, *words, *places, env=chain.environment(1))
+        assert result.exit_code == 0, result.stderr
+    alone, shared = found
+    assert alone is None and shared is not None
+    sharing = shared.sharing
+    assert (sharing.workers, sharing.share, sharing.repeat_share, sharing.common_disk) == (3, 0.5, 1.0, True)
+    assert shared.stores == (places[places.index("--store") + 1],)
+    refused(run("auditor", "run", "--job", job, "--share", 0.5, *places, env=chain.environment(1)), "--workers", code=2)
 
 
 def test_an_auditor_cuts_batches_as_it_is_told(

@@ -1,4 +1,4 @@
-"""What a `Trainer` does beside its arguments: methods that a subclass replaces, and callbacks."""
+"""Changes of a `Trainer` beside its arguments: methods that a subclass replaces, and callbacks."""
 
 from __future__ import annotations
 

@@ -1,0 +1,62 @@
+"""The source of jobs and states in content stores, for workers on any machine."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from roundlog.parallel.segment import UnusableState
+from roundlog.program import Program
+from roundlog.storage import StorageError, load_tensors
+from roundlog.training.job import Job, JobLimits
+
+from tiebreak.store import ContentStore, StoreError, open_stores
+
+_HEADER_BYTES_A_TENSOR = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """A job and states by content address, in the stores at these locations (implements `roundlog.parallel.Source`)."""
+
+    locations: tuple[str, ...]
+    job_cid: str
+    """Content address of the job's directory; empty if all workers see `job_dir`."""
+    job_dir: Path
+    """The job's directory, which is read where it is there."""
+    limits: JobLimits
+    job_bytes: int = 16 << 30
+    within: float = 600.0
+    """Most seconds for one state; a worker that waits for it does nothing else."""
+
+    def job(self) -> Job:
+        """The job. Raises JobError, StoreError."""
+        if self.job_dir.is_dir() or not self.job_cid:
+            return Job.read(self.job_dir, self.limits)
+        with tempfile.TemporaryDirectory(prefix="job-") as directory:
+            _store(self.locations).get_directory(self.job_cid, Path(directory) / "job", max_bytes=self.job_bytes)
+            return Job.read(Path(directory) / "job", self.limits)
+
+    def state(self, job: Job, address: str) -> list[torch.Tensor]:
+        try:
+            with tempfile.TemporaryDirectory(prefix="state-") as directory:
+                path = Path(directory) / "state"
+                _store(self.locations).get_file(address, path, max_bytes=most_bytes(job.program), within=self.within)
+                return list(load_tensors(path, job.program.states).values())
+        except StorageError as error:
+            raise UnusableState(f"the file at {address} {error.reason}") from error
+        except StoreError as error:
+            raise UnusableState(f"the state at {address} cannot be had: {error}") from error
+
+
+def most_bytes(program: Program) -> int:
+    """Most bytes of a file with a state of this program."""
+    return sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
+
+
+@lru_cache(maxsize=4)
+def _store(locations: tuple[str, ...]) -> ContentStore:
+    return open_stores(locations, warn=lambda text: None)

@@ -1,0 +1,143 @@
+"""Audits of a claim by many workers, from the checkpoints that its trainer has published."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundlog.commitments import MerkleTree
+from roundlog.parallel.crew import NoWorkersError
+from roundlog.parallel.listing import Listing, settled
+from roundlog.parallel.local import keep_published
+from roundlog.parallel.plan import units
+from roundlog.parallel.published import NAME, ListingError, read_listing
+from roundlog.parallel.result import ParallelAudit, Reports, Sharing
+from roundlog.training.job import Job, JobLimits
+from roundlog.training.run import Run
+
+from tiebreak.chain.records import JobView
+from tiebreak.parallel.source import Stores
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import What
+from tiebreak.roles.time_to_answer import step_seconds
+from tiebreak.roles.workshop import Errand, Interrupted
+
+SHARED = "shared"
+"""Name of such an audit's directory in the job's room."""
+
+_STATES_SHARE = 16
+"""Part of the remaining time that fetching all published states may take, one after another: 1 / `_STATES_SHARE`. A
+state that drips is not waited for: its intervals are executed from the one before it."""
+_STATE_SECONDS = 1.0, 600.0
+"""Least and most seconds for one state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workers:
+    """The workers of an auditor, and the content stores that they fetch from."""
+
+    sharing: Sharing
+    stores: tuple[str, ...]
+
+
+class SharedAudit:
+    """An auditor's audit of one claim by many workers."""
+
+    def __init__(self, role: JobRole, workers: Workers) -> None:
+        self._role = role
+        self._workers = workers
+        self.unaudited: str | None = None
+        """What of the claim was not audited, in one clause; None if nothing is missing."""
+
+    def run(
+        self,
+        posted: JobView,
+        job: Job,
+        log: Path | None,
+        errand: Errand[Evidence],
+        duty: Duty,
+        *,
+        challenged: bytes | None,
+    ) -> Evidence | None:
+        """The evidence of the audit; None if it cannot be made by many workers, and has to be made as a whole.
+
+        log: directory of the trainer's logs, if they can be had. challenged: the root that this account has challenged
+        with; None if it has not. Raises Interrupted, Refused."""
+        role = self._role
+        listing = self._listing(posted, job, log)
+        if listing is None:
+            return None
+        if not duty.bonded:
+            role.require_time(posted, job, step_seconds(job))
+        left = (duty.deadline - role.context.now()) / _STATES_SHARE / len(listing.states)
+        room, engine = role.context.room(role.job, posted), role.context.engine
+        source = Stores(
+            locations=self._workers.stores,
+            job_cid="" if self._workers.sharing.common_disk else posted.job_cid,
+            job_dir=room / "job",
+            limits=JobLimits(memory_bytes=role.context.limits.memory_bytes, micro_batches=engine.options.micro_batches),
+            job_bytes=role.context.limits.job_bytes,
+            within=min(max(left, _STATE_SECONDS[0]), _STATE_SECONDS[1]),
+        )
+        reports = Reports(progress=self._progress(errand, job), event=lambda text: role.notify_job(What.WARNING, text))
+        try:
+            found = engine.share_out(
+                job,
+                settled(listing),
+                source,
+                room / SHARED,
+                self._workers.sharing,
+                challenged=challenged,
+                reports=reports,
+            )
+        except NoWorkersError as error:
+            role.notify_job(What.WARNING, f"audits as a whole, in this process: {error}")
+            return None
+        self._tell(found)
+        if found.wrong is None and not found.is_whole:
+            self.unaudited = f"only {len(found.right)} of its {job.spec.intervals} intervals were audited"
+        elif found.is_whole and posted.terms.attestations_needed:
+            # An attester may have to defend the claim in an appeal, after the trainer has withdrawn what it serves.
+            keep_published(Run(job, room / SHARED), listing, source)
+        return engine.evidence(job, room / SHARED, found.state_roots)
+
+    def _listing(self, posted: JobView, job: Job, log: Path | None) -> Listing | None:
+        """What is published, if its roots are the committed ones and it has states to start from."""
+        role, claim = self._role, posted.claim
+        why = f"the log {claim.log_cid} cannot be had" if log is None else None
+        if log is not None:
+            try:
+                listing = read_listing(log / NAME, job.spec)
+                if listing.complete and MerkleTree(listing.roots).root == claim.checkpoint_root:
+                    if len(units(listing)) > 1:
+                        return listing
+                    why = "the trainer has published no checkpoints"
+                else:
+                    why = "the list of checkpoints has other roots than the claimed ones"
+            except ListingError as error:
+                why = str(error)
+        role.notify_job(What.WARNING, f"audits as a whole, in this process: {why}")
+        return None
+
+    def _progress(self, errand: Errand[Evidence], job: Job) -> Callable[[int, int], None]:
+        began = time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            if self._role.stop.is_set():
+                raise Interrupted
+            steps = done * job.spec.interval
+            seconds = (time.monotonic() - began) / steps if steps else 0.0
+            errand.taken(steps - 1, total * job.spec.interval, seconds, may_pause=True)
+
+        return progress
+
+    def _tell(self, found: ParallelAudit) -> None:
+        tell = self._role.notify_job
+        for text in found.distrusted:
+            tell(What.WARNING, f"does not believe {text}")
+        if found.wrong is not None:
+            tell(What.COMPUTED, f"interval {found.wrong.interval + 1} of {len(found.state_roots)} is wrong")

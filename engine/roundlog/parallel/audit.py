@@ -1,0 +1,357 @@
+"""The audit of a run by many workers, each of which executes intervals from published states.
+
+It is correct by induction: the state before the first interval is the job's; if every interval, started from a state
+with the root claimed before it, ends in the root claimed after it, the last root is right. So states may come from
+whoever claims them: one with another root is not used, and costs the work of its intervals, not the verdict.
+
+One wrong interval is enough, and it need not be the first: `state_roots` of the result are then the claimed ones, but
+for the wrong one. The leftmost leaf in which the two trees differ is that interval. What stands before it is agreed,
+and the contract computes from it, whatever the honest run would have been; what stands behind it is never asked for.
+
+What a worker says is believed as far as a second one repeats it: a share of the right intervals by another worker, and
+every wrong one by this process, before anything is concluded from it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from roundlog.commitments import MerkleTree
+from roundlog.parallel.chances import draw
+from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task
+from roundlog.parallel.facts import Facts
+from roundlog.parallel.listing import Listing, Look
+from roundlog.parallel.local import Computed, compute_here
+from roundlog.parallel.plan import Fact, Plan, units
+from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
+from roundlog.parallel.segment import Answer, Order, Segment, Source
+from roundlog.spec import POLICY_CERTIFIED
+from roundlog.training.job import Job
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
+from roundlog.training.run import Run, RunError
+
+ROLE = "parallel auditor"
+"""The role of a run directory of such an audit."""
+
+_MOST_LOSSES = 10
+"""Workers in a row that may be lost over one segment, before it is the segment's fault."""
+_SLOW = 4.0
+"""A worker that takes so many times as long as the slowest so far is not waited for alone."""
+_HERE = "this process"
+
+
+def audit_in_parallel(
+    job: Job,
+    look: Look,
+    source: Source,
+    run_dir: Path,
+    sharing: Sharing,
+    options: RunOptions = DEFAULT_OPTIONS,
+    *,
+    challenged: bytes | None = None,
+    reports: Reports | None = None,
+    poll: float = 0.2,
+) -> ParallelAudit:
+    """Audits what `look` shows until all of it is audited, or one interval is wrong. A killed audit carries on in its
+    directory, which afterwards is that of a run with the roots of the result.
+
+    challenged: the checkpoint root of a challenge that rests on an earlier audit; the wrong interval that it is about
+    is looked for. poll: seconds between two looks.
+
+    Raises RunError for a directory of another run and a job whose log decides, ValueError for shares and numbers that
+    make no sense, NoWorkersError, OSError, and what `reports.progress` and `look` raise."""
+    if job.spec.rounding_policy != POLICY_CERTIFIED:
+        raise RunError("this job rounds by the policy `threshold`, under which the log decides: audit it as a whole")
+    if sharing.workers < 1 or not 0 <= sharing.repeat_share <= 1 or not 0 < sharing.share <= 1:
+        raise ValueError("an audit needs 1 or more workers, and shares between 0 and 1")
+    audits: list[_Audit] = []
+
+    def on_step(event: StepEvent) -> None:
+        # What this process repeats may take long; whoever is told may end it between two steps.
+        for audit in audits:
+            audit.tell_progress()
+
+    here = Run(job, run_dir, replace(options, continue_after_stop=True, keep_every=1, on_step=on_step), role=ROLE)
+    scratch = run_dir.resolve() / "scratch"
+    with here.held() as record:
+        shutil.rmtree(scratch, ignore_errors=True)  # of workers that were killed
+        scratch.mkdir()
+        try:
+            audits.append(_Audit(here, look, source, sharing, reports or Reports(), challenged, poll))
+            found = audits[0].run()
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        record(found.state_roots)
+    return found
+
+
+class _Audit:
+    """One audit on its way."""
+
+    def __init__(
+        self,
+        here: Run,
+        look: Look,
+        source: Source,
+        sharing: Sharing,
+        reports: Reports,
+        challenged: bytes | None,
+        poll: float,
+    ) -> None:
+        self._here, self._look, self._source, self._sharing = here, look, source, sharing
+        self._reports, self._challenged, self._poll = reports, challenged, poll
+        spec = here.job.spec
+        listing = self._published()
+        wanted = None
+        if sharing.share < 1:
+            if not listing.complete:
+                raise ValueError("a share can only be drawn of a run that has ended: wait for its end")
+            wanted = draw(listing, sharing.share)
+        self._wanted = wanted
+        self._plan = Plan(spec.initial_state_root, wanted=wanted)
+        self._record = Facts(here.directory, spec.run_id)
+        for fact, worker in self._record.read():
+            self._plan.learn(fact, worker)
+        self._plan.see(listing)
+        self._unsettled: list[Report] = []
+        """Answers that are to be repeated, and are not yet."""
+        self._found: list[Wrong] = []
+        self._losses: dict[Segment, int] = {}
+        self._slowest = 0.0
+        self._busy = 0.0
+        self._unusable: list[str] = []
+        self._distrusted: list[str] = []
+        self._first_wrong: Wrong | None = None
+        self._random = random.SystemRandom()
+
+    def tell_progress(self) -> None:
+        """Tells how far it is. Raises what `reports.progress` raises."""
+        self._reports.progress(*self._plan.progress)
+
+    def run(self) -> ParallelAudit:
+        with closing(Crew(self._sharing.make, self._sharing.workers)) as crew:
+            while not self._plan.is_done or self._unsettled:
+                self.tell_progress()
+                self._hand_out(crew)
+                for report in crew.wait(0.0 if self._found else self._poll):
+                    self._take(crew, report)
+                while self._found:
+                    if self._is_the_one(wrong := self._found.pop(0)):
+                        return self._result(wrong, crew)
+                self._plan.see(self._published())
+            self.tell_progress()
+            return self._result(self._first_wrong, crew)
+
+    def _published(self) -> Listing:
+        """What is published now. Raises ValueError if it is not of this run."""
+        listing, intervals = self._look(), self._here.job.spec.intervals
+        count = len(listing.roots)
+        if count > intervals or (listing.complete and count != intervals):
+            raise ValueError(f"{count} state roots are published of a run of {intervals} intervals")
+        return listing
+
+    def _is_the_one(self, wrong: Wrong) -> bool:
+        """Whether the search ends with this interval."""
+        self._first_wrong = self._first_wrong or wrong
+        if self._challenged is None or MerkleTree(self._roots(wrong)).root == self._challenged:
+            return True
+        self._plan.give_up(wrong.interval)
+        return False
+
+    def _roots(self, wrong: Wrong | None) -> list[bytes]:
+        roots = list(self._plan.listing.roots)
+        if wrong is not None:
+            roots[wrong.interval] = wrong.root
+        return roots
+
+    def _result(self, wrong: Wrong | None, crew: Crew) -> ParallelAudit:
+        parts = units(self._plan.listing)
+        drawn = [part for part in parts if self._wanted is None or part.first in self._wanted]
+        return ParallelAudit(
+            state_roots=self._roots(wrong),
+            right=self._plan.right(),
+            wrong=wrong,
+            units=len(parts),
+            drawn=len(drawn),
+            unusable=self._unusable,
+            distrusted=self._distrusted,
+            lost=crew.lost,
+            busy_seconds=self._busy,
+        )
+
+    # Handing out.
+
+    def _hand_out(self, crew: Crew) -> None:
+        for member in crew.idle():
+            if (answered := self._repetition_for(crew, member)) is not None:
+                self._plan.repeats(answered.task.order.segment)
+                crew.give(member, answered.task.order, Purpose.REPEAT, answered)
+            elif (segment := self._plan.next()) is not None:
+                crew.give(member, self._order(segment), Purpose.AUDIT)
+            elif (late := self._late(crew, member)) is not None:
+                self._plan.repeats(late.order.segment)
+                crew.give(member, late.order, Purpose.DOUBLE if late.repeats is None else late.purpose, late.repeats)
+        # Where there is no second worker, this process is one.
+        for answered in [report for report in self._unsettled if crew.members == [report.member]]:
+            self._unsettled.remove(answered)
+            self._arbitrate(crew, [answered])
+
+    def _order(self, segment: Segment) -> Order:
+        options = self._here.options
+        return Order(
+            source=self._source,
+            segment=segment,
+            start=self._plan.start(segment),
+            device=str(options.device),
+            micro_batches=options.micro_batches,
+            scratch=str(self._here.directory.resolve() / "scratch") if self._sharing.common_disk else None,
+        )
+
+    def _repetition_for(self, crew: Crew, member: Member) -> Report | None:
+        """An answer that this worker can repeat, since it was another one's."""
+        in_hand = [task.repeats for _, task in crew.tasks()]
+        return next((one for one in self._unsettled if one.member is not member and one not in in_hand), None)
+
+    def _late(self, crew: Crew, member: Member) -> Task | None:
+        """A task that takes another worker very long, and that nobody else has: that worker may hang."""
+        if not self._slowest:
+            return None
+        tasks = [task for _, task in crew.tasks()]
+        for task in tasks:
+            allowed = _SLOW * self._slowest * len(task.order.segment)
+            alone = sum(other.order == task.order for other in tasks) == 1
+            fits = task.repeats is None or task.repeats.member is not member
+            if alone and fits and time.monotonic() - task.since > allowed:
+                return task
+        return None
+
+    # Taking answers.
+
+    def _take(self, crew: Crew, report: Report) -> None:
+        """Takes up how a task has ended."""
+        member, task, segment = report.member, report.task, report.task.order.segment
+        if report.error is not None:
+            self._give_back(report.task)
+            why = f"it failed ({type(report.error).__name__}: {report.error})"
+            self._dismiss(crew, member, why, believed=isinstance(report.error, OSError))
+            return
+        if report.answer is None:
+            self._losses[segment] = self._losses.get(segment, 0) + 1
+            if self._losses[segment] >= _MOST_LOSSES:
+                raise NoWorkersError(
+                    f"{_MOST_LOSSES} workers in a row were lost over interval {segment.first + 1}: look for what ends "
+                    "them (most often they lack memory: take fewer, or cut batches with --micro-batches)"
+                )
+            self._give_back(task)
+            return
+        self._losses.pop(segment, None)
+        self._busy += report.answer.seconds
+        if task.repeats in self._unsettled:
+            self._unsettled.remove(task.repeats)
+        if report.answer.unusable is not None:
+            self._go_without(crew, report, report.answer.unusable)
+        else:
+            self._believe(crew, report, report.answer)
+
+    def _go_without(self, crew: Crew, report: Report, why: str) -> None:
+        """Uses the state no more that an answer says cannot be used."""
+        segment = report.task.order.segment
+        self._unusable.append(why)
+        self._reports.event(f"a published state is not used: {why}")
+        self._plan.drop_state(segment.first)
+        self._plan.answered(segment, 0)
+        if report.task.repeats is not None:
+            self._arbitrate(crew, [report.task.repeats])
+
+    def _believe(self, crew: Crew, report: Report, answer: Answer) -> None:
+        """Takes up what an answer says, and decides by whom it is to be repeated."""
+        task, segment, name = report.task, report.task.order.segment, report.member.name(answer)
+        self._slowest = max(self._slowest, answer.seconds / len(segment))
+        facts = _facts(report)
+        for fact in facts:
+            self._plan.learn(fact, name)
+        self._record.add(facts, name)
+        self._plan.answered(segment, len(segment) if task.purpose is Purpose.AUDIT else 0)
+        other = task.repeats.answer if task.repeats is not None else None
+        if task.repeats is not None and other is not None:
+            if (other.roots, other.stopped is None) != (answer.roots, answer.stopped is None):
+                self._arbitrate(crew, [task.repeats, report])
+        elif self._differs(report):
+            self._arbitrate(crew, [report])
+        elif self._random.random() < self._sharing.repeat_share:
+            self._unsettled.append(report)
+
+    def _give_back(self, task: Task) -> None:
+        """Hands a task out again that has no answer."""
+        if task.purpose is Purpose.AUDIT:
+            self._plan.lost(task.order.segment)
+        else:
+            self._plan.answered(task.order.segment, 0)
+
+    def _differs(self, report: Report) -> bool:
+        """Whether an answer says that an interval is not as claimed, and all before it are."""
+        assert report.answer is not None
+        plan, segment, answer = self._plan, report.task.order.segment, report.answer
+        claimed = plan.listing.roots[segment.first : segment.stop]
+        if not claimed or report.task.order.start.root != plan.root_before(segment.first):
+            return False  # something else was published since
+        return answer.roots[: len(claimed)] != claimed
+
+    def _arbitrate(self, crew: Crew, reports: list[Report]) -> None:
+        """Repeats a segment here, and believes the workers no more whose answers were others."""
+        segment = reports[0].task.order.segment
+        computed = compute_here(self._here, self._source, self._plan, segment, self._unusable.append)
+        for fact in computed.facts:
+            self._plan.learn(fact, _HERE)
+        self._record.add(computed.facts, _HERE)
+        for report in reports:
+            if not _agrees(report, computed) and report.member in crew.members:
+                self._dismiss(crew, report.member, "its answer could not be repeated here", believed=False)
+        if computed.wrong is not None:
+            interval, root = computed.wrong
+            self._found.append(Wrong(interval=interval, root=root, stopped=computed.stopped))
+
+    def _dismiss(self, crew: Crew, member: Member, why: str, *, believed: bool) -> None:
+        """Uses a worker no more. believed: whether what it has answered still counts. Raises NoWorkersError."""
+        told = max(member.names, default=f"worker {member.number + 1}")
+        text = f"{told} is not used any more: {why}"
+        self._distrusted.append(f"{told}: {why}")
+        self._reports.event(text)
+        task = crew.dismiss(member)
+        if task is not None:
+            self._give_back(task)
+        if not believed:
+            self._unsettled = [one for one in self._unsettled if one.member is not member]
+            self._record.distrust(member.names)
+            self._plan.distrust(member.names)
+        if not crew.members:
+            raise NoWorkersError(f"no worker is left: {text}")
+
+
+def _facts(report: Report) -> list[Fact]:
+    """What an answer says."""
+    assert report.answer is not None
+    order = report.task.order
+    starts = (order.start.root, *report.answer.roots)
+    return [
+        Fact(interval, start, end)
+        for interval, (start, end) in enumerate(zip(starts, report.answer.roots, strict=False), order.segment.first)
+    ]
+
+
+def _agrees(report: Report, computed: Computed) -> bool:
+    """Whether this process came to what an answer says, as far as both have gone."""
+    assert report.answer is not None
+    known = {(fact.interval, fact.start): fact.end for fact in computed.facts}
+    if any(known.get((fact.interval, fact.start), fact.end) != fact.end for fact in _facts(report)):
+        return False
+    first = report.task.order.segment.first
+    ended = first + len(report.answer.roots)
+    if computed.stopped is not None and computed.wrong is not None and first <= computed.wrong[0] < ended:
+        return False
+    return report.answer.stopped is None or ended not in {fact.interval for fact in computed.facts}

@@ -1,0 +1,149 @@
+"""A crew: workers that execute one order at a time, of which some get lost, and some are not believed."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, field
+from enum import Enum
+
+from roundlog.parallel.segment import Answer, Order, audit_segment
+from roundlog.parallel.workers import MakeWorker
+
+_SHOWN = 80
+"""Most characters of a name that a worker gives itself."""
+
+
+class NoWorkersError(RuntimeError):
+    """No worker is left to go on with. The message is one sentence."""
+
+
+class Purpose(Enum):
+    """Why a worker was given an order."""
+
+    AUDIT = "audit"
+    REPEAT = "repeat"
+    """Another worker has answered the same order."""
+    DOUBLE = "double"
+    """Another worker takes very long with the same order."""
+
+
+@dataclass(slots=True)
+class Task:
+    """An order in the hands of a worker."""
+
+    order: Order
+    purpose: Purpose
+    future: Future[Answer]
+    repeats: Report | None = None
+    """What another worker has answered to the same order."""
+    since: float = field(default_factory=time.monotonic)
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One worker of a crew. A lost one is replaced under the same number."""
+
+    number: int
+    executor: Executor
+    task: Task | None = None
+    names: set[str] = field(default_factory=set)
+    """All names under which it has answered."""
+
+    def name(self, answer: Answer) -> str:
+        """The name of this worker, with what it calls itself."""
+        plain = "".join(c if c.isprintable() and c.isascii() else "?" for c in answer.worker[:_SHOWN])
+        name = f"worker {self.number + 1} ({plain})"
+        self.names.add(name)
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a task has ended: an answer, or the error that the call has raised, or neither: the worker is lost."""
+
+    member: Member
+    task: Task
+    answer: Answer | None = None
+    error: Exception | None = None
+
+
+class Crew:
+    """Workers of the numbers 0 to `count` - 1, made by `make`. `close` it in any case."""
+
+    def __init__(self, make: MakeWorker, count: int) -> None:
+        self._make = make
+        self.members = [Member(number, make(number)) for number in range(count)]
+        self.lost = 0
+        """Workers that got lost."""
+
+    def idle(self) -> list[Member]:
+        """Members without a task."""
+        return [member for member in self.members if member.task is None]
+
+    def tasks(self) -> list[tuple[Member, Task]]:
+        """Members with a task, with it."""
+        return [(member, member.task) for member in self.members if member.task is not None]
+
+    def give(self, member: Member, order: Order, purpose: Purpose, repeats: Report | None = None) -> None:
+        """Gives an order to an idle member."""
+        try:
+            future = member.executor.submit(audit_segment, order)
+        except (BrokenExecutor, RuntimeError) as error:
+            future = Future()
+            future.set_exception(error if isinstance(error, BrokenExecutor) else BrokenExecutor(str(error)))
+        member.task = Task(order, purpose, future, repeats)
+
+    def wait(self, seconds: float) -> list[Report]:
+        """How tasks have ended, once one has, or after so many seconds."""
+        tasks = self.tasks()
+        if not tasks:
+            time.sleep(seconds)
+            return []
+        wait([task.future for _, task in tasks], seconds, FIRST_COMPLETED)
+        return [self._report(member, task) for member, task in tasks if task.future.done()]
+
+    def _report(self, member: Member, task: Task) -> Report:
+        member.task = None
+        try:
+            answer = task.future.result()
+        except (BrokenExecutor, CancelledError):
+            self.lost += 1
+            member.executor.shutdown(wait=False, cancel_futures=True)
+            member.executor = self._make(member.number)
+            return Report(member, task)
+        except Exception as error:
+            return Report(member, task, error=error)
+        if (why := _malformed(answer, task.order)) is not None:
+            return Report(member, task, error=ValueError(why))
+        return Report(member, task, answer)
+
+    def dismiss(self, member: Member) -> Task | None:
+        """Ends a member for good; returns the task that it had."""
+        self.members.remove(member)
+        member.executor.shutdown(wait=False, cancel_futures=True)
+        task, member.task = member.task, None
+        return task
+
+    def close(self) -> None:
+        """Ends all members at once."""
+        for member in self.members:
+            member.executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _malformed(answer: object, order: Order) -> str | None:
+    """What is wrong with the form of an answer, in one clause; None if nothing is."""
+    if not isinstance(answer, Answer) or not isinstance(answer.worker, str) or not isinstance(answer.roots, tuple):
+        return "it answers something else than was asked for"
+    if any(not isinstance(root, bytes) or len(root) != 32 for root in answer.roots):
+        return "it answers with something that is no root"
+    if any(text is not None and not isinstance(text, str) for text in (answer.unusable, answer.stopped)):
+        return "it answers with something that is no sentence"
+    if not isinstance(answer.seconds, int | float) or not 0 <= answer.seconds < 1e9:
+        return "it answers with something that is no time"
+    most = len(order.segment)
+    if answer.unusable is not None:
+        return "it answers with roots from no state" if answer.roots or order.start.address is None else None
+    if (len(answer.roots) >= most) if answer.stopped is not None else (len(answer.roots) != most):
+        return f"it answers with {len(answer.roots)} roots for {most} intervals"
+    return None

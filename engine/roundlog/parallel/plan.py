@@ -1,0 +1,200 @@
+"""The plan of an audit by intervals: which segment is executed next. It computes nothing and talks to nobody.
+
+A fact is what a worker has computed: the root that an interval comes to from a root. An interval is right if a fact
+says that it comes from the root claimed before it to the root claimed after it. Facts do not depend on claims, so they
+stay true when more is published, and when something else is claimed.
+
+Work is bounded whatever is published. Every state is tried before any interval is executed a second time, so that a
+state that cannot be used costs at most the segment before it once more; and when repeated intervals exceed the run's
+own, everything that is left is executed in one go from the initial state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+
+from roundlog.parallel.listing import Listing
+from roundlog.parallel.segment import Segment, Start
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Interval `interval`, started from the state with root `start`, ends in the state with root `end`."""
+
+    interval: int
+    start: bytes
+    end: bytes
+
+
+class Plan:
+    """The intervals that are still to be audited, and the segments in which they are handed out."""
+
+    def __init__(self, initial_root: bytes, *, wanted: frozenset[int] | None = None) -> None:
+        """initial_root: of the job. wanted: the intervals to audit; None for all."""
+        self.listing = Listing(roots=(), complete=False)
+        self._initial_root = initial_root
+        self._wanted = wanted
+        # Interval and root before it -> root after it -> the workers that have computed it.
+        self._facts: dict[tuple[int, bytes], dict[bytes, set[str]]] = {}
+        self._dropped: set[tuple[int, bytes]] = set()
+        self._given_up: set[int] = set()
+        self._pending: deque[Segment] = deque()
+        self._in_hand: list[Segment] = []
+        self._open: set[int] = set()
+        self._untidy = False
+        self._repeated = 0
+        self._closed = 0
+
+    # What is known.
+
+    def see(self, listing: Listing) -> None:
+        """Takes up what is published now. What was published before may have changed."""
+        before = self.listing
+        if listing is before or listing == before:
+            return
+        self.listing = listing
+        known = len(before.roots)
+        if listing.roots[:known] != before.roots:
+            known = 0
+            self._open.clear()
+            self._pending.clear()
+        fresh = [i for i in range(known, len(listing.roots)) if self._is_wanted(i) and not self.is_right(i)]
+        self._open.update(fresh)
+        segments = self._segments(fresh)
+        # What somebody has found wrong before is looked at first.
+        self._pending.extend(sorted(segments, key=lambda s: not any(map(self._is_doubted, range(s.first, s.stop)))))
+
+    def learn(self, fact: Fact, worker: str) -> None:
+        """Takes up what a worker has computed."""
+        self._facts.setdefault((fact.interval, fact.start), {}).setdefault(fact.end, set()).add(worker)
+        if fact.interval in self._open and self.is_right(fact.interval):
+            self._open.remove(fact.interval)
+            self._closed += 1
+
+    def distrust(self, workers: set[str]) -> None:
+        """Forgets what only these workers have computed."""
+        for (interval, _), ends in self._facts.items():
+            for end, names in list(ends.items()):
+                names -= workers
+                if not names:
+                    del ends[end]
+            if interval < len(self.listing.roots) and self._is_wanted(interval) and not self.is_right(interval):
+                self._open.add(interval)
+                self._untidy = True
+
+    def drop_state(self, done: int) -> None:
+        """Uses the state that is published after `done` intervals no more."""
+        if done:
+            self._dropped.add((done, self.listing.roots[done - 1]))
+            self._untidy = True
+
+    def give_up(self, interval: int) -> None:
+        """Leaves an interval that is known to be wrong alone."""
+        self._given_up.add(interval)
+        self._open.discard(interval)
+
+    def is_right(self, interval: int) -> bool:
+        """Whether an interval is known to come to its claimed root from the one before it."""
+        return self.listing.roots[interval] in self._facts.get((interval, self.root_before(interval)), {})
+
+    def root_before(self, interval: int) -> bytes:
+        """The root that is claimed before an interval; before the first it is the job's."""
+        return self.listing.roots[interval - 1] if interval else self._initial_root
+
+    def right(self) -> list[int]:
+        """Intervals that are known to be right, ascending."""
+        return [i for i in range(len(self.listing.roots)) if self.is_right(i)]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that will ever be published is audited."""
+        return self.listing.complete and not self._open
+
+    # What is to be done.
+
+    def next(self) -> Segment | None:
+        """The next segment to hand out; None if there is none at present."""
+        while True:
+            if not self._pending and self._untidy and (self.listing.complete or not self._is_over_budget):
+                self._untidy = False
+                held = {i for segment in self._in_hand for i in range(segment.first, segment.stop)}
+                self._pending.extend(self._segments(sorted(self._open - held)))
+            if not self._pending:
+                return None
+            segment = self._pending.popleft()
+            # Something may have been learnt since, or the state before it was dropped.
+            if self._usable(segment.first) and any(i in self._open for i in range(segment.first, segment.stop)):
+                self._in_hand.append(segment)
+                return segment
+            self._untidy = self._untidy or any(i in self._open for i in range(segment.first, segment.stop))
+
+    def start(self, segment: Segment) -> Start:
+        """The state that a segment starts from."""
+        return self.listing.start(segment.first, self._initial_root)
+
+    def answered(self, segment: Segment, executed: int) -> None:
+        """A segment has come back after so many executed intervals, but for those that were repeated on purpose; call
+        it after `learn` and `drop_state`."""
+        self._in_hand.remove(segment)
+        self._repeated += max(0, executed - self._closed)
+        self._closed = 0
+        stop = min(segment.stop, len(self.listing.roots))
+        self._untidy = self._untidy or any(i in self._open for i in range(segment.first, stop))
+
+    def lost(self, segment: Segment) -> None:
+        """The worker that had a segment is lost: it is handed out again, before all others."""
+        self._in_hand.remove(segment)
+        self._pending.appendleft(segment)
+
+    def repeats(self, segment: Segment) -> None:
+        """A segment is handed out once more."""
+        self._in_hand.append(segment)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """(intervals that need nothing more, intervals that are to be audited), of those that are published."""
+        published = len(self.listing.roots)
+        total = published if self._wanted is None else sum(i < published for i in self._wanted)
+        return total - len(self._open), total
+
+    # Parts.
+
+    @property
+    def _is_over_budget(self) -> bool:
+        return self._repeated > len(self.listing.roots)
+
+    def _is_wanted(self, interval: int) -> bool:
+        return (self._wanted is None or interval in self._wanted) and interval not in self._given_up
+
+    def _is_doubted(self, interval: int) -> bool:
+        """Whether somebody has computed another root than the claimed one."""
+        ends = self._facts.get((interval, self.root_before(interval)), {})
+        return any(end != self.listing.roots[interval] for end in ends)
+
+    def _usable(self, done: int) -> bool:
+        if done == 0:
+            return True
+        if done >= len(self.listing.roots) or done not in self.listing.states:
+            return False
+        return (done, self.listing.roots[done - 1]) not in self._dropped
+
+    def _segments(self, intervals: list[int]) -> list[Segment]:
+        """The segments in which these intervals (ascending) are reached from the nearest state before each."""
+        starts = [0] if self._is_over_budget else [done for done in self.listing.starts() if self._usable(done)]
+        found: list[Segment] = []
+        for interval in intervals:
+            first = starts[bisect_right(starts, interval) - 1]
+            if found and found[-1].first == first:
+                found[-1] = Segment(first, interval + 1)
+            else:
+                found.append(Segment(first, interval + 1))
+        return found
+
+
+def units(listing: Listing) -> list[Segment]:
+    """The segments between published states: the smallest parts that can be audited each for itself."""
+    edges = [*listing.starts(), len(listing.roots)]
+    return [Segment(first, stop) for first, stop in pairwise(edges) if first < stop]

@@ -1,0 +1,221 @@
+"""Audits by many workers, as commands: claims of directories and of stores, shares, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from audit_workers import honest
+from cli_world import Run, refused
+from roundlog.commitments import MerkleTree, state_root
+from roundlog.parallel import workers as rooms
+from roundlog.parallel.published import NAME, read_listing
+from roundlog.storage import load_tensors, save_tensors
+from roundlog.training.checkpoints import checkpoint_path
+from roundlog.training.job import Job
+from roundlog.training.run import Run as TrainingRun
+from roundlog.training.trainer import Trainer
+from tasks import linear_task
+from tiebreak.store import FolderStore
+
+INTERVALS = 6
+
+
+@dataclass(frozen=True)
+class World:
+    """A job, an honest run of it, and one with a wrong state in the middle from which the rest follows."""
+
+    job: Path
+    honest: Path
+    liar: Path
+    root: bytes
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    torch.set_num_threads(1)
+    room = tmp_path_factory.mktemp("parallel")
+    job = Job.from_task(linear_task(steps=2 * INTERVALS, interval=2))
+    job.write(room / "job")
+    root = Trainer(job, room / "honest").run().checkpoint_root
+    shutil.copytree(room / "honest", room / "liar")
+    path = checkpoint_path(room / "liar", 6)
+    states = load_tensors(path, job.program.states)
+    first = next(iter(states))
+    save_tensors(path, states | {first: states[first] + 1e-3})
+    roots = TrainingRun(job, room / "liar").recorded_roots()
+    roots[2] = state_root(load_tensors(path, job.program.states).values())
+    rewrite(room / "liar", job, roots)
+    return World(room / "job", room / "honest", room / "liar", root)
+
+
+def rewrite(directory: Path, job: Job, roots: list[bytes]) -> None:
+    """Puts other roots on record, as a run writes them."""
+    with TrainingRun(job, directory).held() as record:
+        record(roots)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Workers are calls in this process, but where processes are what is tested."""
+    if "processes" not in request.node.name:
+        monkeypatch.setattr(rooms, "processes", lambda threads: honest)
+
+
+def told(shown: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+def test_a_run_directory_is_audited_by_processes_of_this_machine(run: Run, world: World, tmp_path: Path) -> None:
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", world.honest, "--workers", 2, "--json")
+    shown = run(*words)
+    assert shown.exit_code == 0, shown.output
+    found = told(shown)
+    assert found["agrees"] is True and found["checkpoint_root"] == "0x" + world.root.hex()
+    assert found["right_intervals"] == found["intervals"] == INTERVALS and found["lost_workers"] == 0
+    assert found["has_final_state"] is True and found["wrong_states"] == []
+
+
+def test_a_wrong_interval_ends_the_audit_with_exit_code_3(run: Run, world: World, tmp_path: Path) -> None:
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", world.liar, "--workers", 2)
+    shown = run(*words, "--json")
+    found = told(shown)
+    assert shown.exit_code == 3 and found["agrees"] is False and found["checkpoint_root"] is None
+    assert found["wrong_interval"] in (2, 3) and found["stopped"] is None
+    claimed = TrainingRun(Job.read(world.job), world.liar).recorded_roots()
+    claimed[found["wrong_interval"]] = bytes.fromhex(found["wrong_root"][2:])
+    assert found["challenge_root"] == "0x" + MerkleTree(claimed).root.hex()
+    plain = run(*words)
+    assert plain.exit_code == 3 and "WRONG" in plain.stdout
+    assert found["challenge_root"] in "".join(plain.stdout.split())
+
+
+def test_a_state_that_is_not_the_claimed_one_ends_with_exit_code_3(run: Run, world: World, tmp_path: Path) -> None:
+    claimed = tmp_path / "claimed"
+    shutil.copytree(world.honest, claimed)
+    for steps in (4, 2 * INTERVALS):
+        shutil.copy(checkpoint_path(claimed, 2), checkpoint_path(claimed, steps))
+    shown = run("audit", world.job, "--run", tmp_path / "audit", "--claim", claimed, "--workers", 2, "--json")
+    found = told(shown)
+    assert shown.exit_code == 3 and found["agrees"] is True, "the roots are right, and two files are not theirs"
+    assert len(found["wrong_states"]) == 2 and len(found["unusable_states"]) == 1
+
+
+def publish(run: Run, world: World, room: Path, every: int) -> tuple[str, Path]:
+    """A log's address, and the store that it lies in."""
+    words = ("train", world.job, "--run", room / "run", "--publish-every", every, "--store", room / "store", "--json")
+    return told(run(*words))["published_log"], room / "store"
+
+
+def test_a_published_log_is_audited_from_the_store(run: Run, world: World, tmp_path: Path) -> None:
+    address, store = publish(run, world, tmp_path, 2)
+    shutil.rmtree(tmp_path / "run")
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", address, "--store", store, "--workers", 2)
+    shown = run(*words, "--json")
+    found = told(shown)
+    assert shown.exit_code == 0 and found["agrees"] is True and found["has_final_state"] is None
+    assert found["checkpoint_root"] == "0x" + world.root.hex()
+    listing = read_listing(tmp_path / "audit" / "claimed-log" / NAME, Job.read(world.job).spec)
+    assert len(listing.states) == 2
+
+
+def test_a_share_tells_what_it_catches_and_what_it_cannot(run: Run, world: World, tmp_path: Path) -> None:
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", world.honest, "--workers", 2, "--share", 0.3)
+    shown = run(*words)
+    assert shown.exit_code == 0
+    text = " ".join(shown.stdout.split())
+    assert "nothing wrong in 2 of 6 intervals" in text and "33.3 % of the time 1 wrong" in text
+    assert "80 % of the time 3 wrong" in text and "a wrong one that was not drawn passes" in text
+    found = told(run(*words[:3], tmp_path / "other", *words[4:], "--json"))
+    assert found["agrees"] is None and found["checkpoint_root"] is None
+    assert found["one_wrong_unnoticed"] == pytest.approx(2 / 3)
+
+
+def test_a_run_under_way_is_followed_to_its_end(run: Run, world: World, tmp_path: Path) -> None:
+    job, directory = Job.read(world.job), tmp_path / "run"
+    directory.mkdir()
+    began = threading.Event()
+
+    def train() -> None:
+        began.wait(60)
+        Trainer(job, directory).run()
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    threading.Timer(0.3, began.set).start()
+    shown = run(
+        "audit", world.job, "--run", tmp_path / "audit", "--claim", directory, "--workers", 1, "--follow", "--json"
+    )
+    trainer.join()
+    found = told(shown)
+    assert shown.exit_code == 0 and found["agrees"] is True and found["has_final_state"] is True
+    assert found["checkpoint_root"] == "0x" + world.root.hex()
+
+
+def test_a_run_under_way_is_wrong_before_its_end(run: Run, world: World, tmp_path: Path) -> None:
+    under_way = tmp_path / "run"
+    shutil.copytree(world.liar, under_way)
+    for name in ("roots", "roots.sums"):
+        (under_way / name).write_bytes((under_way / name).read_bytes()[: 32 * 4])
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", under_way, "--workers", 2, "--follow")
+    shown = run(*words, "--json")
+    found = told(shown)
+    assert shown.exit_code == 3 and found["wrong_interval"] in (2, 3) and found["challenge_root"] is None
+    plain = run(*words)
+    assert plain.exit_code == 3 and "a root known when the run has ended" in " ".join(plain.stdout.split())
+
+
+def audit(run: Run, world: World, tmp_path: Path, *words: object) -> Any:
+    return run("audit", world.job, "--run", tmp_path / "audit", *words)
+
+
+def test_command_lines_that_contradict_themselves_are_refused(run: Run, world: World, tmp_path: Path) -> None:
+    claim = ("--claim", world.honest)
+    for words, parts in [
+        ((*claim, "--share", 0.1), ("--share", "--workers")),
+        ((*claim, "--repeat-share", 0.1), ("--repeat-share", "--workers")),
+        ((*claim, "--workers", 2, "--share", 0), ("share of 0",)),
+        ((*claim, "--workers", 2, "--log", world.honest / "log"), ("no log", "--workers")),
+        ((*claim, "--follow"), ("--workers",)),
+        ((*claim, "--workers", 2, "--follow", "--share", 0.5), ("--follow", "--share")),
+        (("--workers", 2), ("--claim",)),
+        (("--claim", "0x" + "55" * 32, "--workers", 2), ("a root alone",)),
+        (("--claim", tmp_path / "nowhere", "--workers", 2), ("neither a run directory nor the content address",)),
+    ]:
+        refused(audit(run, world, tmp_path, *words), *parts, code=2)
+    assert not (tmp_path / "audit").exists()
+
+
+def test_claims_without_what_workers_need_are_refused(run: Run, world: World, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    bare = FolderStore(store).add_directory(world.honest / "log")
+    words = ("--store", store, "--workers", 2)
+    refused(audit(run, world, tmp_path, "--claim", bare, *words), bare, "lists no checkpoints", "--publish-every")
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    (hostile / NAME).write_bytes(b'{"format": "\x1b[31m"}')
+    address = FolderStore(store).add_directory(hostile)
+    text = refused(audit(run, world, tmp_path, "--claim", address, *words), "lists no checkpoints")
+    assert text.isprintable()
+    missing = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+    refused(audit(run, world, tmp_path, "--claim", missing, *words), missing)
+    (short := tmp_path / "short").mkdir()
+    (short / "roots").write_bytes(bytes(32))
+    refused(audit(run, world, tmp_path, "--claim", short, "--workers", 2), "has 1 of 6 checkpoints")
+
+
+def test_a_cluster_that_is_not_there_is_refused_in_a_sentence(
+    run: Run, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    shown = audit(run, world, tmp_path, "--claim", world.honest, "--cluster", "ray://127.0.0.1:1")
+    refused(shown, "Ray", "tiebreak[cluster]")

@@ -1,0 +1,272 @@
+"""Auditors that have claims audited by many workers, from checkpoints that their trainers publish: who wins, at which
+step, and every wei."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from audit_workers import Stand, honest, named
+from market import OPEN, audit
+from roundlog.commitments import MerkleTree, state_root
+from roundlog.execution import StepResult
+from roundlog.operators import StepInputs
+from roundlog.parallel.published import NAME, read_listing
+from roundlog.parallel.result import Sharing
+from roundlog.parallel.workers import MakeWorker
+from roundlog.program import first_store
+from roundlog.rounding import Rounding
+from roundlog.storage import load_tensors
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
+from test_endless_claims import diverging_task
+from tiebreak.adversary.engines import execution_of, lying
+from tiebreak.adversary.logs import spoiling
+from tiebreak.adversary.parties import PoisonedBatches
+from tiebreak.adversary.stores import withholding
+from tiebreak.adversary.tampering import Lie, hiding, tampered, turned
+from tiebreak.chain.node import connect
+from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Reason, Side
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.shared_audits import SHARED, Workers
+from tiebreak.roles.trainer import TrainerRole
+from world import TERMS, World, ended, linear_task
+
+STEPS, INTERVAL = 12, 2
+WRONG = 5
+"""The last step of the third interval."""
+
+MakeTrainer = Callable[[World], TrainerRole]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(connect("embedded"), tmp_path)
+    world.post(linear_task(STEPS, INTERVAL))
+    return world
+
+
+def auditor(world: World, *, make: MakeWorker = honest, count: int = 2, share: float = 1.0) -> AuditorRole:
+    sharing = Sharing(make=make, workers=count, share=share, common_disk=True)
+    workers = Workers(sharing=sharing, stores=(str(world.root / "store"),))
+    return AuditorRole(world.context("auditor"), world.job, workers=workers)
+
+
+def honest_trainer(world: World, every: int = 2) -> TrainerRole:
+    return TrainerRole(world.context("trainer"), world.job, publish_every=every)
+
+
+def poisoning(world: World) -> TrainerRole:
+    """All that it claims follows from one step on wrong labels."""
+    execution = execution_of(batches=lambda posted: PoisonedBatches(posted, WRONG))
+    return TrainerRole(lying(world.context("trainer"), execution), world.job, publish_every=1)
+
+
+@dataclass
+class Restoring:
+    """Some steps store a number one ulp off, and some of the next ones read the right number again, so that behind a
+    wrong state nothing that is claimed need be wrong (implements `roundlog.execution.StepExecutor`)."""
+
+    job: Job
+    lies: frozenset[int] = frozenset({WRONG})
+    restores: frozenset[int] = frozenset({WRONG + 1})
+
+    def __post_init__(self) -> None:
+        program, bits = self.job.program, self.job.spec.rounding_bits
+        self.program, self.bits = program, bits
+        store = first_store(program)
+        self._tampered = tampered(program, bits, [Lie(step=s, operator=store, only_stored=True) for s in self.lies])
+
+    def run(
+        self,
+        inputs: StepInputs,
+        rounding: Rounding,
+        observe: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> StepResult:
+        if inputs.step in self.restores:
+            first, *others = inputs.states
+            restored = first.clone()
+            restored.view(-1)[0] = turned(restored.view(-1)[0], 0)
+            inputs = replace(inputs, states=[restored, *others])
+        return self._tampered.run(inputs, rounding, observe)
+
+
+def restoring(world: World) -> TrainerRole:
+    context = lying(world.context("trainer"), execution_of(Restoring), Side.TRAINER)
+    return TrainerRole(context, world.job, publish_every=1)
+
+
+def disputed(world: World) -> int:
+    """The step that the game has found."""
+    interval, step = (level.index for level in world.game().levels[:2])
+    return interval * INTERVAL + step
+
+
+def test_a_trainer_publishes_what_it_was_told_to_and_is_paid(world: World) -> None:
+    trainer, customer = honest_trainer(world), world.customer()
+    world.run(trainer, customer)
+    claim, job = world.contract.job(world.job).claim, Job.read(world.root / "files")
+    world.store.get_directory(claim.log_cid, world.root / "fetched", max_bytes=1 << 24)
+    listing = read_listing(world.root / "fetched" / NAME, job.spec)
+    assert MerkleTree(listing.roots).root == claim.checkpoint_root and listing.complete
+    assert sorted(listing.states) == [2, 4]
+    for done, address in listing.states.items():
+        path = world.root / f"state {done}"
+        world.store.get_file(address, path, max_bytes=1 << 24)
+        assert state_root(load_tensors(path, job.program.states).values()) == listing.roots[done - 1]
+    assert world.said("published 2 checkpoints")
+    # An auditor without workers follows such a log as any other.
+    alone = AuditorRole(world.context("second"), world.job)
+    world.run(alone)
+    assert world.contract.job(world.job).attestations == 1 and not world.said("log is wrong")
+    world.pass_challenge_window()
+    world.run(trainer, customer)
+    assert world.status is JobStatus.FINAL and world.contract_balance() == 0
+
+
+def test_a_right_claim_is_attested_after_all_of_it_was_audited(world: World) -> None:
+    trainer, role = honest_trainer(world), auditor(world)
+    world.run(trainer, role)
+    assert world.contract.job(world.job).attestations == 1 and ended(role).finished
+    room = world.root / "auditor"
+    assert list(room.rglob(f"{SHARED}/facts.jsonl")) and not list(room.rglob("alone")), "no second audit was made"
+
+
+def test_after_a_share_nothing_is_attested(world: World) -> None:
+    trainer, role = honest_trainer(world, every=1), auditor(world, share=0.3)
+    world.run(trainer, role)
+    assert "only 2 of its 6 intervals were audited" in ended(role).state
+    assert world.contract.job(world.job).attestations == 0
+
+
+@pytest.mark.parametrize("liar", [poisoning, restoring])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_wrong_interval_wins_a_game_whatever_is_claimed_behind_it(
+    world: World, liar: MakeTrainer, count: int
+) -> None:
+    trainer, role, customer = liar(world), auditor(world, count=count), world.customer()
+    world.run(trainer, role, customer, world.referee())
+    # Of two wrong intervals any may be found: the one that ends in the wrong state, or the one that leaves it.
+    assert disputed(world) in ({WRONG} if liar is poisoning else {WRONG, WRONG + 1})
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    assert all(ended(party).finished for party in (trainer, role, customer))
+    shares = world.shares()
+    assert world.gains() == {"customer": shares.customer, "trainer": -TERMS.trainer_bond, "auditor": shares.winner}
+    assert world.contract_balance() == 0
+
+
+def test_the_interval_that_leaves_a_wrong_state_wins_a_game_too(world: World) -> None:
+    """The claim is right from there on, so a whole audit would find nothing wrong in that interval."""
+    trainer = restoring(world)
+    role = auditor(
+        world,
+        make=lambda number: Stand(named(f"{number}"), hangs=lambda order: order.segment.first == WRONG // INTERVAL),
+    )
+    world.run(trainer, role, world.referee())
+    assert disputed(world) == WRONG + 1
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_lies_that_are_gone_on_from_or_not_all_lose(world: World, seed: int) -> None:
+    chance = random.Random(seed)
+    lies = frozenset(chance.sample(range(STEPS), chance.randint(1, 4)))
+    restores = frozenset(step + 1 for step in lies if chance.random() < 0.6)
+    execution = execution_of(lambda job: Restoring(job, lies, restores))
+    context = lying(world.context("trainer"), execution, Side.TRAINER)
+    trainer = TrainerRole(context, world.job, publish_every=chance.choice([1, 2]))
+    role = auditor(world, count=chance.randint(1, 3))
+    world.run(trainer, role, world.referee())
+    right = Trainer(Job.read(world.root / "files"), world.root / "right").run().checkpoint_root
+    claim = world.contract.job(world.job).claim
+    if claim.checkpoint_root == right:
+        assert world.contract.job(world.job).attestations == 1, "what was put right within an interval is right"
+        return
+    assert disputed(world) in lies | restores
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+
+
+def test_a_hidden_stop_wins_a_game_too(tmp_path: Path) -> None:
+    world = World(connect("embedded"), tmp_path)
+    world.post(diverging_task())
+    execution = execution_of(lambda posted: hiding(posted.program, posted.spec.rounding_bits))
+    trainer = TrainerRole(lying(world.context("trainer"), execution, Side.TRAINER), world.job, publish_every=1)
+    world.run(trainer, auditor(world), world.referee())
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+
+
+def challenged(world: World, liar: MakeTrainer) -> tuple[TrainerRole, AuditorRole]:
+    """A trainer and its challenger, before the game."""
+    trainer, role = liar(world), auditor(world)
+    while world.status is not JobStatus.CLAIMED:
+        trainer.step()
+    while not world.contract.job(world.job).game_count:
+        role.step()
+    return trainer, role
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_killed_challenger_plays_on_also_without_its_directory(world: World, lost: bool) -> None:
+    trainer, _ = challenged(world, restoring)
+    if lost:
+        shutil.rmtree(world.root / "auditor")
+    again = auditor(world)
+    world.run(trainer, again, world.referee())
+    assert disputed(world) in {WRONG, WRONG + 1}
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    assert world.contract.job(world.job).game_count == 1
+
+
+def unlisted(log: Path) -> None:
+    (log / NAME).unlink()
+
+
+def mislisted(log: Path) -> None:
+    """The list names another root than the claimed one."""
+    record = json.loads((log / NAME).read_text())
+    record["state_roots"][2] = "55" * 32
+    (log / NAME).write_text(json.dumps(record))
+
+
+def torn(log: Path) -> None:
+    (log / NAME).write_bytes(b"{" * 1000)
+
+
+@pytest.mark.parametrize("spoil", [unlisted, mislisted, torn])
+def test_without_a_list_of_the_claimed_roots_the_claim_is_audited_as_a_whole(
+    world: World, spoil: Callable[[Path], None]
+) -> None:
+    context = world.context("trainer")
+    trainer = TrainerRole(replace(context, store=spoiling(context.store, spoil)), world.job, publish_every=1)
+    role = auditor(world)
+    world.run(trainer, role)
+    assert world.contract.job(world.job).attestations == 1 and ended(role).finished
+    assert len(world.said("audits as a whole, in this process: ")) == 1
+
+
+def test_states_that_are_listed_and_not_served_cost_time_and_no_verdict(world: World) -> None:
+    trainer = TrainerRole(
+        replace(world.context("trainer"), store=withholding(world.store, log=False)), world.job, publish_every=1
+    )
+    role = auditor(world)
+    world.run(trainer, role)
+    assert world.contract.job(world.job).attestations == 1 and ended(role).finished
+    assert len(world.said("a published state is not used")) == 5 and not world.said("as a whole")
+    assert all(str(notice.text).isprintable() for notice in world.notices)
+
+
+def test_an_attester_keeps_the_states_that_an_appeal_starts_from(tmp_path: Path) -> None:
+    world = World(connect("embedded"), tmp_path)
+    world.post(linear_task(STEPS, INTERVAL), terms=OPEN)
+    trainer, role = honest_trainer(world, every=2), auditor(world)
+    world.run(trainer, role)
+    assert audit(world, "auditor").status is AuditStatus.ATTESTED
+    (kept,) = world.root.rglob(f"{SHARED}/checkpoints")
+    names = sorted(int(path.stem) for path in kept.glob("*.safetensors"))
+    assert names == [2 * INTERVAL, 4 * INTERVAL]

@@ -1,0 +1,71 @@
+"""Workers for tests of audits in parallel: calls in this process, honest, lying, dying and hanging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from roundlog.parallel.listing import Listing
+from roundlog.parallel.segment import Answer, Order, audit_segment
+from roundlog.parallel.sources import Directories
+from roundlog.training.checkpoints import checkpoint_path
+from roundlog.training.job import Job, JobLimits
+
+Behaviour = Callable[[Order], Answer | None]
+"""What a worker answers to an order; None if it dies of it. It may raise."""
+
+
+class Stand(Executor):
+    """A worker in this process that answers at once, or never if it hangs."""
+
+    def __init__(self, behaviour: Behaviour, *, hangs: Callable[[Order], bool] = lambda order: False) -> None:
+        self._behaviour, self._hangs = behaviour, hangs
+        self.is_over = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        assert fn is audit_segment and not kwargs, "the one call that workers get"
+        future: Future[Any] = Future()
+        if self._hangs(args[0]):
+            return future
+        try:
+            answer = self._behaviour(args[0])
+        except Exception as error:
+            future.set_exception(error)
+            return future
+        if answer is None:
+            future.set_exception(BrokenExecutor("it was killed"))
+        else:
+            future.set_result(answer)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.is_over = True
+
+
+def named(name: str, behaviour: Behaviour = audit_segment) -> Behaviour:
+    """A behaviour under a worker's name of its own, since all of them are this process."""
+
+    def answer(order: Order) -> Answer | None:
+        found = behaviour(order)
+        return None if found is None else replace(found, worker=name)
+
+    return answer
+
+
+def honest(number: int) -> Executor:
+    return Stand(named(f"honest {number}"))
+
+
+def listing_of(job: Job, run: Path, roots: list[bytes], every: int = 1) -> Listing:
+    """What a run in a directory publishes."""
+    states = {
+        done: str(checkpoint_path(run, done * job.spec.interval)) for done in range(every, job.spec.intervals, every)
+    }
+    return Listing(roots=tuple(roots), states=states)
+
+
+def source_of(job_dir: Path) -> Directories:
+    return Directories(job_dir, JobLimits())

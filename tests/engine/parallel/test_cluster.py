@@ -1,0 +1,207 @@
+"""Workers on a Ray cluster: the verdict is the same whoever is killed. A stand-in for Ray shows what is made of its
+errors; the rest takes two nodes on this machine, and is skipped where Ray is not installed."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+from published_runs import Liar, Trained, train
+from roundlog.parallel.cluster import ClusterError, ClusterWorker, cluster_workers, connect
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(tmp_path_factory.mktemp("trained"))
+
+
+# A stand-in for Ray.
+
+
+class TaskError(Exception):
+    """Ray's error about a call that has raised."""
+
+    cause: Exception | None = None
+
+
+class ActorDied(Exception):
+    """Ray's error about an actor that is gone."""
+
+
+@dataclass
+class Asked:
+    """What was asked of the stand-in."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    killed: list[Any] = field(default_factory=list)
+    outcome: Callable[[], Any] = lambda: None
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Installs the stand-in."""
+    asked = Asked()
+
+    class Reference:
+        def future(self) -> Future[Any]:
+            future: Future[Any] = Future()
+            try:
+                future.set_result(asked.outcome())
+            except Exception as error:
+                future.set_exception(error)
+            return future
+
+    class Method:
+        def remote(self, *arguments: Any) -> Reference:
+            if asked.outcome is refuses:
+                raise ActorDied
+            return Reference()
+
+    class Actor:
+        call = Method()
+
+    class Class:
+        def remote(self, *arguments: Any) -> Actor:
+            return Actor()
+
+    def remote(**options: Any) -> Callable[[type], Class]:
+        asked.options = options
+        return lambda kind: Class()
+
+    ray = ModuleType("ray")
+    ray.remote = remote  # type: ignore[attr-defined]
+    ray.kill = lambda actor, no_restart: asked.killed.append(actor)  # type: ignore[attr-defined]
+    ray.exceptions = ModuleType("ray.exceptions")  # type: ignore[attr-defined]
+    ray.exceptions.RayTaskError = TaskError
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    return asked
+
+
+def refuses() -> None:
+    raise ActorDied
+
+
+def raising(error: Exception) -> Callable[[], Any]:
+    def outcome() -> Any:
+        raise error
+
+    return outcome
+
+
+def test_an_actor_answers_as_an_executor_does(asked: Asked) -> None:
+    worker = ClusterWorker(threads=3)
+    assert asked.options == {"num_cpus": 3, "max_restarts": 0, "max_task_retries": 0}
+    asked.outcome = lambda: 7
+    assert worker.submit(len, "x").result(0) == 7
+    worker.shutdown(wait=False, cancel_futures=True)
+    assert len(asked.killed) == 1
+
+
+def test_what_a_call_raises_is_told_apart_from_a_lost_worker(asked: Asked) -> None:
+    worker, failed = ClusterWorker(threads=1), TaskError("a page long")
+    failed.cause = OSError("the disk is full")
+    asked.outcome = raising(failed)
+    assert worker.submit(len, "x").exception(0) is failed.cause
+    failed.cause = None
+    found = worker.submit(len, "x").exception(0)
+    assert isinstance(found, RuntimeError) and not isinstance(found, BrokenExecutor) and "a page long" in str(found)
+    for outcome in (raising(ActorDied()), raising(ConnectionError()), refuses):
+        asked.outcome = outcome
+        assert isinstance(worker.submit(len, "x").exception(0), BrokenExecutor)
+
+
+def test_a_cluster_that_cannot_be_reached_is_told_in_a_sentence(asked: Asked) -> None:
+    ray = sys.modules["ray"]
+    ray.__spec__ = object()  # type: ignore[assignment]
+    ray.is_initialized = lambda: False  # type: ignore[attr-defined]
+    ray.init = raising_with("it does not answer\nand then a page")  # type: ignore[attr-defined]
+    with pytest.raises(ClusterError, match=r"ray://there:1 cannot be reached \(ConnectionError: it does not answer\):"):
+        connect("ray://there:1")
+
+
+def raising_with(text: str) -> Callable[..., None]:
+    def init(**options: Any) -> None:
+        raise ConnectionError(text)
+
+    return init
+
+
+# Ray itself.
+
+
+@dataclass
+class Nodes:
+    """A cluster of two nodes on this machine, with a processor each."""
+
+    cluster: Any
+    second: Any
+
+    def replace(self) -> None:
+        """Takes a node away, with all on it, and adds another."""
+        self.cluster.remove_node(self.second, allow_graceful=False)
+        self.second = self.cluster.add_node(num_cpus=1)
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes of actors of audits."""
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if "_Hands" in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tiebreak[cluster]'")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    found = Nodes(cluster, cluster.add_node(num_cpus=1))
+    cluster.wait_for_nodes()
+    assert connect(cluster.address) == 2
+    yield found
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_verdict_is_the_same_whoever_is_killed(trained: Trained, nodes: Nodes, tmp_path: Path, seed: int) -> None:
+    """In each round up to three workers are killed, and in some a node is lost with all on it."""
+    chance, over, killed = random.Random(seed), threading.Event(), []
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(4, consistent=True)
+
+    def kill() -> None:
+        for _ in range(chance.randint(1, 3)):
+            while not over.wait(0.01) and not (alive := nodes.workers()):
+                pass
+            if over.wait(chance.uniform(0.0, 2.0)):
+                return
+            with suppress(psutil.Error):
+                (victim := chance.choice(nodes.workers() or alive)).kill()
+                killed.append(victim.pid)
+        if chance.random() < 0.2 and not over.is_set():
+            nodes.replace()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        honest = trained.audit(tmp_path / "honest", make=cluster_workers(1), workers=2, repeat_share=0.2)
+        found = trained.audit(tmp_path / "lied", liar.listing(), make=cluster_workers(1), workers=2, repeat_share=0.2)
+    finally:
+        over.set()
+        killer.join()
+    assert honest.is_whole and honest.distrusted == []
+    assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []
+    assert honest.lost + found.lost <= len(killed) + 2

@@ -1,0 +1,384 @@
+"""Audits by many workers: the verdict is the one of a whole audit, whatever workers and trainers do."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from audit_workers import Stand, honest, named, source_of
+from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
+from roundlog.commitments import MerkleTree
+from roundlog.parallel.audit import audit_in_parallel
+from roundlog.parallel.chances import draw
+from roundlog.parallel.crew import NoWorkersError
+from roundlog.parallel.listing import Listing, settled
+from roundlog.parallel.result import Reports, Sharing
+from roundlog.parallel.segment import Answer, Order, audit_segment
+from roundlog.parallel.workers import MakeWorker, processes
+from roundlog.spec import POLICY_THRESHOLD
+from roundlog.training.job import Job
+from roundlog.training.replay import replay_interval
+from roundlog.training.run import Run, RunError
+from tasks import linear_task
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, INTERVALS])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_honest_run_is_right(trained: Trained, tmp_path: Path, every: int, workers: int) -> None:
+    found = trained.audit(tmp_path / "audit", trained.listing(every), workers=workers)
+    assert found.is_whole and found.wrong is None and found.state_roots == trained.roots
+    assert found.units == found.drawn == -(-INTERVALS // every)
+    assert (found.unusable, found.distrusted, found.lost) == ([], [], 0)
+    assert Run(trained.job, tmp_path / "audit").recorded_roots() == trained.roots
+    assert not (tmp_path / "audit" / "scratch").exists()
+
+
+@pytest.mark.parametrize("consistent", [True, False])
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_wrong_interval_is_found_and_can_be_challenged(
+    trained: Trained, tmp_path: Path, consistent: bool, every: int
+) -> None:
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(4, consistent=consistent)
+    found = trained.audit(tmp_path / "audit", liar.listing(every))
+    require_a_game_can_be_won(trained.job, found, liar.roots, tmp_path / "audit")
+    assert found.wrong is not None and found.wrong.interval in ([4] if consistent else [4, 5])
+
+
+def test_after_a_lie_the_search_ends_at_once(trained: Trained, tmp_path: Path) -> None:
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(0, consistent=True)
+    orders: list[Order] = []
+
+    def counted(order: Order) -> Answer:
+        orders.append(order)
+        return audit_segment(order)
+
+    stands: list[Stand] = []
+
+    def make(number: int) -> Stand:
+        stands.append(Stand(named(f"counted {number}", counted)))
+        return stands[-1]
+
+    found = trained.audit(tmp_path / "audit", liar.listing(), make)
+    assert found.wrong is not None and found.wrong.interval == 0
+    assert len(orders) <= 2, "the first two were handed out together"
+    assert all(stand.is_over for stand in stands)
+
+
+def test_of_many_lies_any_wins_a_game(trained: Trained, tmp_path: Path) -> None:
+    """Random lies, some consistent, some not, some whose states are not the ones with their roots."""
+    for seed in range(8):
+        chance = random.Random(seed)
+        liar = Liar(trained, tmp_path / f"liar {seed}")
+        for interval in chance.sample(range(INTERVALS - 1), chance.randint(1, 4)):
+            liar.lie(interval, consistent=chance.random() < 0.5, by=chance.choice([1e-30, 1.0, float("inf"), -0.5]))
+        states = dict(liar.listing(chance.choice([1, 2, 3])).states)
+        for done in list(states):
+            match chance.choice(["kept", "kept", "gone", "other", "torn"]):
+                case "gone":
+                    Path(states[done]).unlink()
+                case "other":
+                    states[done] = states[chance.choice(list(states))]
+                case "torn":
+                    Path(states[done]).write_bytes(Path(states[done]).read_bytes()[:-1])
+        listing = Listing(roots=tuple(liar.roots), states=states)
+        run_dir = tmp_path / f"audit {seed}"
+        found = trained.audit(run_dir, listing, workers=chance.randint(1, 3), repeat_share=chance.choice([0.0, 0.5]))
+        if liar.roots == trained.roots:
+            assert found.is_whole, "the lie was too small to change a bit"
+        else:
+            require_a_game_can_be_won(trained.job, found, liar.roots, run_dir)
+        assert found.distrusted == []
+
+
+def test_states_that_cannot_be_used_cost_one_more_run_at_most(trained: Trained, tmp_path: Path) -> None:
+    executed: list[int] = []
+
+    def counted(order: Order) -> Answer:
+        answer = audit_segment(order)
+        executed.append(len(answer.roots))
+        return answer
+
+    for bad in (range(1, INTERVALS), range(1, INTERVALS, 2), [4]):
+        executed.clear()
+        states = {done: path if done not in bad else "/nowhere" for done, path in trained.listing().states.items()}
+        listing = Listing(roots=tuple(trained.roots), states=states)
+        told: list[str] = []
+        found = trained.audit(
+            tmp_path / f"audit {len(bad)}",
+            listing,
+            lambda n: Stand(named(f"{n}", counted)),
+            reports=Reports(event=told.append),
+        )
+        assert found.is_whole and len(found.unusable) == len(bad) == len(told)
+        assert sum(executed) <= 2 * INTERVALS
+
+
+def test_a_state_that_is_served_once_cannot_make_the_audit_quadratic(trained: Trained, tmp_path: Path) -> None:
+    executed: list[int] = []
+    served: set[str] = set()
+
+    def once(order: Order) -> Answer:
+        address = order.start.address
+        if address is not None and (address in served or int(Path(address).stem) % 4 == 0):
+            return Answer(worker="x", unusable="it is not there any more")
+        served.add(address or "")
+        answer = audit_segment(order)
+        executed.append(len(answer.roots))
+        return answer
+
+    found = trained.audit(tmp_path / "audit", None, lambda n: Stand(named(f"{n}", once)))
+    assert found.is_whole and sum(executed) <= 4 * INTERVALS
+
+
+def test_a_share_is_drawn_and_what_it_misses_is_told(trained: Trained, tmp_path: Path) -> None:
+    found = trained.audit(tmp_path / "audit", share=0.25)
+    assert len(found.right) == found.drawn == 2 and not found.is_whole
+    assert found.unnoticed(1) == pytest.approx(6 / 8) and found.unnoticed(7) == 0.0
+    drawn = [draw(trained.listing(), 0.25) for _ in range(400)]
+    assert {len(found) for found in drawn} == {2} and set().union(*drawn) == set(range(INTERVALS))
+    missed = sum(3 not in found for found in drawn) / len(drawn)
+    assert 0.6 < missed < 0.9, "a quarter is seven standard deviations from both"
+
+
+def test_shares_by_long_segments_state_the_worst_case(trained: Trained, tmp_path: Path) -> None:
+    found = trained.audit(tmp_path / "audit", trained.listing(every=4), share=0.1)
+    assert (found.units, found.drawn, len(found.right)) == (2, 1, 4)
+    assert found.unnoticed(4) == 0.5, "four wrong intervals may lie together" and found.unnoticed(5) == 0.0
+
+
+def lie_about(*intervals: int) -> MakeWorker:
+    """The first worker answers wrong about these intervals."""
+
+    def forged(order: Order) -> Answer:
+        answer = audit_segment(order)
+        if order.segment.first in intervals and answer.roots:
+            return replace(answer, roots=(*answer.roots[:-1], b"\x55" * 32))
+        return answer
+
+    return lambda number: Stand(named(f"liar {number}", forged)) if number == 0 else honest(number)
+
+
+def test_a_worker_that_accuses_is_not_believed_unheard(trained: Trained, tmp_path: Path) -> None:
+    found = trained.audit(tmp_path / "audit", make=lie_about(*range(INTERVALS)))
+    assert found.is_whole and found.wrong is None
+    assert len(found.distrusted) == 1 and "worker 1 (liar 0)" in found.distrusted[0]
+
+
+def hush(trained: Trained, claimed: list[bytes]) -> MakeWorker:
+    """The first worker says that everything is as claimed, without executing anything."""
+
+    def lazy(order: Order) -> Answer:
+        return Answer(worker="", roots=tuple(claimed[order.segment.first : order.segment.stop]))
+
+    return lambda number: Stand(named("lazy", lazy)) if number == 0 else honest(number)
+
+
+def test_a_worker_that_hushes_up_is_found_by_repetition(trained: Trained, tmp_path: Path) -> None:
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(4, consistent=True)
+    make = hush(trained, liar.roots)
+    # It answers at once and takes what it can get; the wrong interval may be an honest worker's by chance.
+    found = trained.audit(tmp_path / "audit", liar.listing(), make, repeat_share=1.0)
+    require_a_game_can_be_won(trained.job, found, liar.roots, tmp_path / "audit")
+
+
+def test_one_worker_alone_is_repeated_here(trained: Trained, tmp_path: Path) -> None:
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(4, consistent=True)
+    make = hush(trained, liar.roots)
+    believed = trained.audit(tmp_path / "believed", liar.listing(), make, workers=1)
+    assert believed.is_whole, "nothing repeats what it says"
+    with pytest.raises(
+        NoWorkersError, match=r"worker 1 \(lazy\) is not used any more: its answer could not be repeated"
+    ):
+        trained.audit(tmp_path / "audit", liar.listing(), make, workers=1, repeat_share=1.0)
+
+
+FORMS = {
+    "nothing": lambda answer: "right",
+    "too few roots": lambda answer: replace(answer, roots=answer.roots[:-1]),
+    "too many roots": lambda answer: replace(answer, roots=(*answer.roots, bytes(32))),
+    "short roots": lambda answer: replace(answer, roots=(b"",)),
+    "no time": lambda answer: replace(answer, seconds=float("nan")),
+    "a stop and a root": lambda answer: replace(answer, stopped="why"),
+    "no sentence": lambda answer: replace(answer, roots=(), stopped=3),
+    "the initial state cannot be had": lambda answer: replace(answer, roots=(), unusable="why"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_answer_of_another_form_is_named_and_not_used(trained: Trained, tmp_path: Path, form: str) -> None:
+    def bent(order: Order) -> Answer:
+        return FORMS[form](audit_segment(order))
+
+    make: MakeWorker = lambda number: Stand(bent) if number == 0 else honest(number)  # noqa: E731
+    found = trained.audit(tmp_path / "audit", make=make)
+    assert found.is_whole and len(found.distrusted) == 1 and "worker 1" in found.distrusted[0]
+
+
+def test_a_name_cannot_control_the_terminal(trained: Trained, tmp_path: Path) -> None:
+    def forged(order: Order) -> Answer:
+        return replace(audit_segment(order), worker="\x1b[31m" + "x" * 10**6, roots=(bytes(32),))
+
+    make: MakeWorker = lambda number: Stand(forged) if number == 0 else honest(number)  # noqa: E731
+    (why,) = trained.audit(tmp_path / "audit", make=make).distrusted
+    assert why.isprintable() and len(why) < 200
+
+
+def test_workers_that_die_hang_and_fail_change_no_verdict(trained: Trained, tmp_path: Path) -> None:
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(6, consistent=True)
+    for seed in range(10):
+        chance = random.Random(seed)
+
+        def dies(order: Order, chance: random.Random = chance) -> Answer | None:
+            return None if chance.random() < 0.3 else audit_segment(order)
+
+        def make(number: int, chance: random.Random = chance) -> Stand:
+            return Stand(named(f"{number}", dies), hangs=lambda order: number == 0 and chance.random() < 0.1)
+
+        run_dir = tmp_path / f"audit {seed}"
+        if seed % 2:
+            assert trained.audit(run_dir, make=make, workers=3, repeat_share=0.3).is_whole
+        else:
+            found = trained.audit(run_dir, liar.listing(), make=make, workers=3, repeat_share=0.3)
+            assert found.wrong is not None and found.wrong.interval == 6
+
+
+def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(NoWorkersError, match=r"10 workers in a row were lost over interval [12]: .*memory"):
+        trained.audit(tmp_path / "audit", make=lambda number: Stand(lambda order: None))
+
+    def fails(order: Order) -> Answer:
+        raise OSError("the disk is full")
+
+    with pytest.raises(NoWorkersError, match=r"no worker is left: worker 2.*\(OSError: the disk is full\)"):
+        trained.audit(tmp_path / "audit", make=lambda number: Stand(fails))
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_killed_audit_carries_on(trained: Trained, tmp_path: Path) -> None:
+    def stops_at(count: int) -> Reports:
+        def progress(done: int, total: int) -> None:
+            if done >= count:
+                raise Stopped
+
+        return Reports(progress=progress)
+
+    with pytest.raises(Stopped):
+        trained.audit(tmp_path / "audit", reports=stops_at(4))
+    with (tmp_path / "audit" / "facts.jsonl").open("ab") as file:
+        file.write(b'{"interval": 7, "start"')
+    orders: list[Order] = []
+
+    def counted(order: Order) -> Answer:
+        orders.append(order)
+        return audit_segment(order)
+
+    found = trained.audit(tmp_path / "audit", make=lambda n: Stand(named(f"{n}", counted)))
+    assert found.is_whole and len(orders) == INTERVALS - 4
+    orders.clear()
+    again = trained.audit(tmp_path / "audit", make=lambda n: Stand(named(f"{n}", counted)))
+    assert again.is_whole and orders == []
+
+
+def test_a_damaged_record_is_no_evidence(trained: Trained, tmp_path: Path) -> None:
+    trained.audit(tmp_path / "audit")
+    path = tmp_path / "audit" / "facts.jsonl"
+    path.write_bytes(path.read_bytes().replace(trained.roots[3].hex().encode(), b"55" * 32))
+    liar = list(trained.roots)
+    liar[3] = b"\x55" * 32
+    found = trained.audit(tmp_path / "audit", Listing(roots=tuple(liar), states=trained.listing().states))
+    assert found.wrong is not None and found.wrong.interval == 3 and found.wrong.root == trained.roots[3]
+
+
+def test_a_former_challenge_is_found_again(trained: Trained, tmp_path: Path) -> None:
+    """After the loss of its directory a challenger looks for the interval that it has challenged with."""
+    liar = Liar(trained, tmp_path / "liar")
+    for interval in (1, 3, 5):
+        liar.lie(interval, consistent=True)
+    roots, run = list(liar.roots), Run(trained.job, liar.run)
+    with run.held() as record:
+        record(roots)
+    for wrong in (5, 1, 3):
+        root = replay_interval(run, wrong)[-1]
+        claimed = [*roots[:wrong], root, *roots[wrong + 1 :]]
+        challenged = MerkleTree(claimed).root
+        found = trained.audit(tmp_path / f"audit {wrong}", liar.listing(), challenged=challenged)
+        assert found.wrong is not None and found.wrong.interval == wrong and found.checkpoint_root == challenged
+    other = trained.audit(tmp_path / "other", liar.listing(), challenged=bytes(32))
+    assert other.wrong is not None, "no interval explains that challenge; one is wrong all the same"
+
+
+def test_a_run_that_stops_is_wrong_where_it_stops(trained: Trained, tmp_path: Path) -> None:
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(2, consistent=False, by=float("inf"))
+    listing = liar.listing()
+    states = {done: path for done, path in listing.states.items() if done == 3}
+    found = trained.audit(tmp_path / "audit", replace(listing, states=states), workers=1)
+    # The first segment finds interval 2; a worker that begins with the second one finds that interval 3 stops.
+    assert found.wrong is not None and found.wrong.interval == 2
+    only = trained.audit(tmp_path / "second", replace(listing, states=states), make=first_hangs(), workers=2)
+    assert only.wrong is not None and only.wrong.interval == 3 and only.wrong.stopped is not None
+    require_a_game_can_be_won(trained.job, only, liar.roots, tmp_path / "second")
+
+
+def first_hangs() -> MakeWorker:
+    return lambda number: Stand(named(f"{number}"), hangs=lambda order: order.segment.first == 0)
+
+
+def test_jobs_numbers_and_directories_that_make_no_sense_are_refused(trained: Trained, tmp_path: Path) -> None:
+    by_log = Job.from_task(linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD)
+    sharing = Sharing(make=honest, workers=1)
+    with pytest.raises(RunError, match="the log decides"):
+        audit_in_parallel(by_log, settled(Listing(roots=())), source_of(tmp_path), tmp_path / "a", sharing)
+    for wrong in ({"workers": 0}, {"share": 0.0}, {"share": 1.5}, {"repeat_share": -0.1}):
+        with pytest.raises(ValueError, match="needs 1 or more workers, and shares"):
+            trained.audit(tmp_path / "b", **wrong)
+    with pytest.raises(ValueError, match="7 state roots are published of a run of 8"):
+        trained.audit(tmp_path / "b", Listing(roots=tuple(trained.roots[:-1])))
+    with pytest.raises(ValueError, match="9 state roots"):
+        trained.audit(tmp_path / "b", Listing(roots=(*trained.roots, bytes(32)), complete=False))
+    with pytest.raises(ValueError, match="run that has ended"):
+        trained.audit(tmp_path / "b", Listing(roots=(), complete=False), share=0.5)
+    with pytest.raises(RunError, match="another role"):
+        trained.audit(trained.run)
+
+
+def test_what_is_published_later_is_audited_later(trained: Trained, tmp_path: Path) -> None:
+    looks = 0
+
+    def look() -> Listing:
+        nonlocal looks
+        looks += 1
+        count = min(looks, INTERVALS)
+        whole = trained.listing()
+        states = {done: path for done, path in whole.states.items() if done <= count}
+        roots = list(trained.roots[:count])
+        if looks == 3:
+            roots[1] = bytes(32)  # taken back at the next look
+        return Listing(roots=tuple(roots), states=states, complete=looks > INTERVALS + 2)
+
+    sharing = Sharing(make=lambda n: Stand(named(f"{n}"), hangs=lambda order: False), workers=2)
+    source = source_of(trained.directory / "job")
+    found = audit_in_parallel(trained.job, look, source, tmp_path / "audit", sharing, poll=0.01)
+    assert found.is_whole or (found.wrong is not None and found.wrong.interval in (1, 2) and looks <= 4)
+
+
+def test_processes_of_this_machine_are_workers(trained: Trained, tmp_path: Path) -> None:
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(4, consistent=True)
+    found = trained.audit(tmp_path / "audit", liar.listing(), processes(threads=1), 2)
+    assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []
