@@ -39,10 +39,10 @@ from roundlog.training.trainer import Trainer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What one round has measured, in seconds."""
+    """Seconds that one round has measured."""
 
     alone_busy: float
-    """Of one worker, for all its answers together."""
+    """Time of one worker for all its answers together."""
     alone_wall: float
     many_busy: float
     many_wall: float

@@ -41,7 +41,7 @@ an element at the edge of the guard may be logged by some numbers of ranks only
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What every run has come to: by task and number of ranks, and by task, number of ranks and of followers."""
+    """The results of all runs: by task and number of ranks, and by task, number of ranks and of followers."""
 
     trained: dict[tuple[str, int], Found] = field(default_factory=dict)
     followed: dict[tuple[str, int, int], Found] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Result:
         return trained | {found.root for (name, *_), found in self.followed.items() if name == task}
 
     def findings(self, task: str) -> int:
-        """What was found in all logs of a task."""
+        """The findings in all logs of a task."""
         return sum(found.findings for key, found in self.followed.items() if key[0] == task)
 
     def wrong(self) -> list[str]:

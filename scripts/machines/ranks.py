@@ -36,7 +36,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one run has come to."""
+    """The result of one run."""
 
     root: str
     findings: int
@@ -96,7 +96,7 @@ def be_a_rank(plan: Path) -> None:
 
 
 def _done(work: Work, ranks: Ranks | None) -> Found:
-    """What rank 0, or one process alone, has come to."""
+    """The result of rank 0, or of one process alone."""
     job = Job.read(work.job)
     options = RunOptions(keep_every=job.spec.intervals)
     if ranks is not None:

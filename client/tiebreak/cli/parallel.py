@@ -89,7 +89,7 @@ class WorkerOptions:
         return wanted
 
     def sharing(self, threads: int | None) -> Sharing:
-        """How the work is shared out. threads: of each worker's kernels; None for as many as leave room for all.
+        """Sharing of the work. threads: of each worker's kernels; None for as many as leave room for all.
 
         Raises ClusterError."""
         from os import cpu_count
@@ -164,7 +164,7 @@ def _claimed(
     content: ContentOptions,
     workers: WorkerOptions,
 ) -> tuple[Look, Source]:
-    """What is claimed, and where workers get it from. Raises CommandError, StoreError."""
+    """The claim, and the source from which workers get it. Raises CommandError, StoreError."""
     from roundlog.parallel.listing import settled
     from roundlog.parallel.published import listing_of_run
     from roundlog.parallel.sources import Directories

@@ -165,7 +165,7 @@ def train(
 
 
 def _publishes(publisher: Publisher | None, job: Job) -> Callable[[int], None]:
-    """What is called with every step that was executed: publishes the checkpoints that were made before it. A store
+    """Listener of every executed step: publishes the checkpoints that were made before it. A store
     that cannot be reached stops no training, since all is published again at its end."""
     from tiebreak.cli import output
     from tiebreak.store import StoreError

@@ -130,7 +130,7 @@ def _claim(verdict: Verdict) -> str:
 
 
 def about_states(states: States) -> str:
-    """What was found of a claimed run's states, in one clause."""
+    """Finding about the states of a claimed run, in one clause."""
     if states.wrong:
         return f"WRONG: {len(states.wrong)} files are not the states that are claimed"
     if not states.has_final:

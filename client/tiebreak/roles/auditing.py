@@ -56,7 +56,7 @@ class Auditing:
 
     @property
     def unaudited(self) -> str | None:
-        """What of the claim the audit has left out, in one clause; None if it was whole."""
+        """Part of the claim that the audit has left out, in one clause; None if it was whole."""
         return None if self._shared is None else self._shared.unaudited
 
     @property

@@ -51,7 +51,7 @@ class SharedAudit:
         self._role = role
         self._workers = workers
         self.unaudited: str | None = None
-        """What of the claim was not audited, in one clause; None if nothing is missing."""
+        """Part of the claim that was not audited, in one clause; None if nothing is missing."""
 
     def run(
         self,
@@ -106,7 +106,7 @@ class SharedAudit:
         return engine.evidence(job, room / SHARED, found.state_roots)
 
     def _listing(self, posted: JobView, job: Job, log: Path | None) -> Listing | None:
-        """What is published, if its roots are the committed ones and it has states to start from."""
+        """The published listing, if its roots are the committed ones and it has states to start from."""
         role, claim = self._role, posted.claim
         why = f"the log {claim.log_cid} cannot be had" if log is None else None
         if log is not None:

@@ -77,7 +77,7 @@ class RunningSums:
 
     def __init__(self, count: int) -> None:
         self.total, self.errors, self.magnitude = (np.zeros(count) for _ in range(3))
-        """What `roundlog.kernels.summing` would give for all parts together."""
+        """The sums that `roundlog.kernels.summing` would give for all parts together."""
         self._parts = 0
 
     def add(self, total: F64, errors: F64, magnitude: F64) -> None:

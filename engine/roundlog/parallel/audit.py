@@ -148,7 +148,7 @@ class _Audit:
             return self._result(self._first_wrong, crew)
 
     def _published(self) -> Listing:
-        """What is published now. Raises ValueError if it is not of this run."""
+        """The listing as it is published now. Raises ValueError if it is not of this run."""
         listing, intervals = self._look(), self._here.job.spec.intervals
         count = len(listing.roots)
         if count > intervals or (listing.complete and count != intervals):
@@ -334,7 +334,7 @@ class _Audit:
 
 
 def _facts(report: Report) -> list[Fact]:
-    """What an answer says."""
+    """Facts that an answer states."""
     assert report.answer is not None
     order = report.task.order
     starts = (order.start.root, *report.answer.roots)

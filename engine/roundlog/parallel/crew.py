@@ -36,7 +36,7 @@ class Task:
     purpose: Purpose
     future: Future[Answer]
     repeats: Report | None = None
-    """What another worker has answered to the same order."""
+    """Answer of another worker to the same order."""
     since: float = field(default_factory=time.monotonic)
 
 
@@ -60,7 +60,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a task has ended: an answer, or the error that the call has raised, or neither: the worker is lost."""
+    """End of a task: an answer, or the error that the call has raised, or neither: the worker is lost."""
 
     member: Member
     task: Task
@@ -95,7 +95,7 @@ class Crew:
         member.task = Task(order, purpose, future, repeats)
 
     def wait(self, seconds: float) -> list[Report]:
-        """How tasks have ended, once one has, or after so many seconds."""
+        """Ends of tasks, once one has, or after so many seconds."""
         tasks = self.tasks()
         if not tasks:
             time.sleep(seconds)
@@ -132,7 +132,7 @@ class Crew:
 
 
 def _malformed(answer: object, order: Order) -> str | None:
-    """What is wrong with the form of an answer, in one clause; None if nothing is."""
+    """Fault in the form of an answer, in one clause; None if there is none."""
     if not isinstance(answer, Answer) or not isinstance(answer.worker, str) or not isinstance(answer.roots, tuple):
         return "it answers something else than was asked for"
     if any(not isinstance(root, bytes) or len(root) != 32 for root in answer.roots):

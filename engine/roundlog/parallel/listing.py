@@ -1,4 +1,4 @@
-"""What a trainer has published of a run: state roots, and the addresses of some states. None of it is trusted."""
+"""Published parts of a run: state roots, and the addresses of some states. None of it is trusted."""
 
 from __future__ import annotations
 

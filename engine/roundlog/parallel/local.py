@@ -19,7 +19,7 @@ from roundlog.training.run import Run
 
 @dataclass(slots=True)
 class Computed:
-    """What this process has computed of a segment."""
+    """Results of this process for a segment."""
 
     facts: list[Fact] = field(default_factory=list)
     """Intervals that came to a root without a stop."""

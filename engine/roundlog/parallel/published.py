@@ -23,7 +23,7 @@ NAME = "checkpoints.json"
 _FORMAT, _VERSION = "tiebreak checkpoints", 1
 _BYTES_AN_INTERVAL = 400
 _MOST_BYTES = 1 << 26
-"""Of a list, whatever its spec says: of 800,000 intervals. Its text takes many times as much memory."""
+"""Most bytes of a list, whatever its spec says: 800,000 intervals. Its text takes many times as much memory."""
 _ROOT = re.compile("[0-9a-f]{64}")
 _ADDRESS = re.compile("[!-~]{1,200}")
 
@@ -80,7 +80,7 @@ def _is_place(text: str, most: int) -> bool:
 
 
 def listing_of_run(run_dir: Path, spec: TrainingSpec) -> Listing:
-    """What a run directory holds at present, with the paths of its checkpoints as addresses. Raises OSError,
+    """Listing of a run directory at present, with the paths of its checkpoints as addresses. Raises OSError,
     StorageError."""
     roots = recorded(run_dir, spec)
     paths = {done: checkpoint_path(run_dir, done * spec.interval) for done in range(1, len(roots))}
@@ -100,7 +100,7 @@ def recorded(run_dir: Path, spec: TrainingSpec) -> list[bytes]:
 
 
 class Publisher:
-    """What publishes every m-th checkpoint of an own run, each once, and keeps the list beside the run's logs."""
+    """Publisher of every m-th checkpoint of an own run, each once, which keeps the list beside the run's logs."""
 
     def __init__(self, spec: TrainingSpec, run_dir: Path, every: int, add: Callable[[Path], str]) -> None:
         """every: m. add: publishes a file and returns its address."""

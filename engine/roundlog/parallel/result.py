@@ -1,4 +1,4 @@
-"""How the work of an audit is shared out, whom it tells, and what comes of it."""
+"""Sharing, listeners and result of an audit in parallel."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ParallelAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """Whom an audit tells how it goes on."""
+    """Listeners that an audit tells how it goes on."""
 
     progress: Callable[[int, int], None] = lambda done, total: None
     """Called with the numbers of intervals that are right, and that are to be audited, several times a second; what it
@@ -74,7 +74,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How the work is shared out."""
+    """Sharing of the work among workers."""
 
     make: MakeWorker
     workers: int

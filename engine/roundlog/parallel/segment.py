@@ -66,7 +66,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a worker is asked to execute."""
+    """Order to a worker: the steps to execute."""
 
     source: Source
     segment: Segment
@@ -79,7 +79,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a worker answers to an order."""
+    """Answer of a worker to an order."""
 
     worker: str
     """Host and process, for people."""

@@ -99,7 +99,7 @@ class Ranks:
         return [x.tolist() for x in self.gather_all(own, [len(mine)] * self.size)]
 
     def to_owners(self, parts: Sequence[torch.Tensor], incoming: Sequence[int]) -> list[torch.Tensor]:
-        """What every rank has for this one. parts: what this one has for every rank, flat. incoming: the numbers of
+        """Parts of all ranks for this one. parts: what this one has for every rank, flat. incoming: the numbers of
         elements that come from each."""
         together = torch.cat(list(parts))
         received = together.new_empty(sum(incoming))

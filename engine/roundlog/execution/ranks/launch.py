@@ -1,4 +1,4 @@
-"""What a launcher (torchrun) tells a process of the ranks that it belongs to, and the life of such a process.
+"""Facts that a launcher (torchrun) tells a process about its ranks, and the life of such a process.
 
 torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of every process that it starts, and ends
 all of them by SIGTERM where one has ended with an error.
@@ -25,7 +25,7 @@ class LaunchError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launcher tells a process of the ranks that it belongs to."""
+    """Place of a process among the ranks, as a launcher tells it."""
 
     rank: int
     size: int
@@ -39,7 +39,7 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
-        """What the environment of a process says; None if it names no ranks, or a single one. Raises LaunchError."""
+        """Launch of an environment; None if it names no ranks, or a single one. Raises LaunchError."""
         if environment.get("WORLD_SIZE", "1") == "1":
             return None
         size = _number(environment, "WORLD_SIZE", 1, MAX_RANKS)

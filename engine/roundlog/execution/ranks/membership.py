@@ -26,7 +26,7 @@ class LostRankError(RuntimeError):
 
 
 class Membership:
-    """What this rank says of itself, and what it knows of the others. A thread keeps both up to date."""
+    """Membership of this rank: its own sign of life, and those of the others. A thread keeps both up to date."""
 
     def __init__(self, store: Store, rank: int, size: int, seconds: float) -> None:
         """store: a connection of its own, since its operations wait for each other. Returns once all ranks are there;
@@ -62,7 +62,7 @@ class Membership:
 
     @property
     def lost(self) -> str | None:
-        """What became of the first rank that was found lost, as a clause; None while all are there."""
+        """Fate of the first rank that was found lost, as a clause; None while all are there."""
         return self._lost
 
     def require_all(self) -> None:

@@ -23,7 +23,7 @@ from roundlog.rounding.finding import MAX_FINDINGS
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """How a step is rounded, as rank 0 tells all ranks."""
+    """Orders of rank 0 to all ranks about the rounding of a step."""
 
     records: bool
     """Whether decisions are recorded; otherwise a log is followed, if there is one."""
@@ -36,7 +36,7 @@ class Orders:
 
     @classmethod
     def of(cls, rounding: Rounding) -> Orders:
-        """What rank 0's rounding asks for. Raises TypeError for another policy than `certified`."""
+        """Orders that follow from rank 0's rounding. Raises TypeError for another policy than `certified`."""
         if isinstance(rounding, Recorder):
             return cls(True, rounding.guard, 1.0, 0, False)
         if isinstance(rounding, Follower):
@@ -78,7 +78,7 @@ class RankRounding:
         return self._shared.round(index, operator, inputs, attributes)
 
     def told(self) -> bytes:
-        """What this rank has to tell of the step, for `collect`."""
+        """Message of this rank about the step, for `collect`."""
         told = (self._own, self._shared) if self._tells_all else (self._own,)
         if isinstance(self._own, Recorder):
             entries: dict[int, Entries] = {}

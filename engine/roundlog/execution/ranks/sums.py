@@ -86,7 +86,7 @@ def _bound_of_share(
 
 
 class _Question(IntEnum):
-    """What a rank asks of the others next."""
+    """Next question of a rank to the others."""
 
     NOTHING = 0
     """Nothing more: it has rounded its share."""
@@ -173,7 +173,7 @@ class _Owned(Inexact):
         return True, [answer.numpy() for answer in got]
 
     def _answer(self, question: _Question, elements: Index) -> Index:
-        """What this rank's terms add up to at these elements of the whole sum."""
+        """Sums of this rank's terms at these elements of the whole sum."""
         if question == _Question.NOTHING or not len(elements):
             return np.empty(0, np.int64)
         if self._on_cpu is None:
