@@ -14,7 +14,10 @@ MARKS ?= not long
 # The versions that the tests were last passed with; empty for the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 PIP := $(VENV)/bin/pip --disable-pip-version-check
-INSTALL := $(PIP) install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+INSTALL := $(PIP) install -q --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+
+# pip would compile modules one after another, which took a third of the set-up. Some are for other versions of Python, and fail.
+COMPILE := $(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 .PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-triton coverage docs fuzz fuzz-capture
 .PHONY: browser chaos lint clean
@@ -29,10 +32,12 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	$(INSTALL) '$(TORCH)'
 	$(INSTALL) -e '.[demo]'
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	$(INSTALL) -e '.[dev]'
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.installed-triton: pyproject.toml $(VENV)/.installed-dev
