@@ -242,7 +242,9 @@ def test_a_balance_that_one_node_makes_up_takes_no_money_from_an_appeal(world: W
     assert seen == {0, true} and pair.accord.undecided, "without a majority they are gone by in turns, and it is told"
     lags = HostileNode(world.chain)
     lags.lag = 2
-    assert world.nodes(lags).balance(PARTY.address) == true and not world.nodes(lags).accord.contradiction
+    nodes, node = world.nodes(lags), ChainNode(world.chain)
+    both_have = node.balance(PARTY.address, block=node.head().number - lags.lag)
+    assert nodes.balance(PARTY.address) == both_have and not nodes.accord.contradiction
 
 
 def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -> None:
@@ -335,10 +337,10 @@ def test_a_slow_node_is_waited_for_once_and_then_left_alone(world: World, monkey
     )
     chain.head()
     slow.seconds = 0.3
-    began = time.monotonic()
+    slow.asked.clear()
     for _ in range(20):
         chain.head()
-    assert time.monotonic() - began < 0.3
+    assert len(slow.asked) == 1
     assert chain.accord.missing == ("the slow node did not answer within 0.05 seconds after another had",)
     chain.accord.require("challenge")
     slow.seconds = 0.0
