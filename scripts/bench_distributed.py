@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from bench_engine import MODELS
 from roundlog.execution import Batches, Executor, StepExecutor
 from roundlog.execution.batches import CPU
@@ -110,7 +111,7 @@ def work(directory: Path, threads: int) -> None:
                 lambda step, states: inputs_of(job, batches, step, states),
                 interval=job.spec.interval,
             )
-            ranks.sums_to_all(torch.zeros(_parameters(job)))
+            dist.all_reduce(torch.zeros(_parameters(job)))
             return
         _answer(Steps(job, RanksExecutor(job.program, ranks, interval=job.spec.interval)), ranks, job)
 
@@ -123,7 +124,7 @@ def _answer(steps: Steps, ranks: Ranks | None, job: Job) -> None:
         return
     dismiss(ranks)
     before = sent()
-    ranks.sums_to_all(torch.zeros(_parameters(job)))
+    dist.all_reduce(torch.zeros(_parameters(job)))
     print(sent() - before, flush=True)
 
 

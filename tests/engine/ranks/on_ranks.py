@@ -231,7 +231,7 @@ def run_until_one_is_lost(ranks: Ranks) -> str:
     print("here", flush=True)
     try:
         while True:
-            ranks.sums_to_all(torch.ones(100))
+            ranks.shares_to_owners(torch.ones(100))
             ranks.numbers(ranks.rank)
     except LostRankError as error:
         return str(error)

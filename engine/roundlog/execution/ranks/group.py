@@ -47,28 +47,29 @@ class Ranks:
 
     # What has numbers of every rank.
 
-    def sums_to_owners(self, x: torch.Tensor) -> torch.Tensor:
-        """The share of this rank of the sum of all ranks' x, added up in any order."""
-        return self._to_owners(x, dist.ReduceOp.SUM)
+    def to_owners(self, parts: Sequence[torch.Tensor], incoming: Sequence[int]) -> list[torch.Tensor]:
+        """Parts of all ranks for this one, by rank. parts: what this one has for every rank, flat. incoming: the
+        numbers of elements that come from each."""
+        together = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+        return self._exchange(together, [len(part) for part in parts], incoming)
 
-    def least_to_owners(self, x: torch.Tensor) -> torch.Tensor:
-        """The share of this rank of the least of all ranks' x, by element."""
-        return self._to_owners(x, dist.ReduceOp.MIN)
+    def shares_to_owners(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's x, in the elements that this one owns, by rank.
 
-    def _to_owners(self, x: torch.Tensor, op: Any) -> torch.Tensor:
+        In place of a reduce-scatter: gloo's is an all-reduce of which all but a share is thrown away, which sends twice
+        as much, and takes longer (scripts/bench_distributed.py)."""
         first, last = self.share(x.numel())
-        parts = self._parts(x)
-        mine = torch.empty_like(parts[0])
-        self._wait(dist.reduce_scatter(mine, parts, op=op, group=self._group, async_op=True))
-        return mine[: last - first]
+        outgoing = [stop - start for start, stop in (self.share(x.numel(), rank) for rank in range(self.size))]
+        return self._exchange(x, outgoing, [last - first] * self.size)
 
-    def sums_to_all(self, x: torch.Tensor) -> None:
-        """Makes x the sum of all ranks' x, in place."""
-        self._wait(dist.all_reduce(x, group=self._group, async_op=True))
-
-    def least_to_all(self, x: torch.Tensor) -> None:
-        """Makes x the least of all ranks' x by element, in place."""
-        self._wait(dist.all_reduce(x, op=dist.ReduceOp.MIN, group=self._group, async_op=True))
+    def _exchange(self, together: torch.Tensor, outgoing: Sequence[int], incoming: Sequence[int]) -> list[torch.Tensor]:
+        received = together.new_empty(sum(incoming))
+        self._wait(
+            dist.all_to_all_single(
+                received, together, list(incoming), list(outgoing), group=self._group, async_op=True
+            )
+        )
+        return list(received.split(list(incoming)))
 
     def gather_shares(self, mine: torch.Tensor, numel: int) -> torch.Tensor:
         """The tensor of so many elements of which every rank gives its share."""
@@ -98,17 +99,6 @@ class Ranks:
         own = torch.tensor(mine, dtype=torch.int64)
         return [x.tolist() for x in self.gather_all(own, [len(mine)] * self.size)]
 
-    def to_owners(self, parts: Sequence[torch.Tensor], incoming: Sequence[int]) -> list[torch.Tensor]:
-        """Parts of all ranks for this one. parts: what this one has for every rank, flat. incoming: the numbers of
-        elements that come from each."""
-        together = torch.cat(list(parts))
-        received = together.new_empty(sum(incoming))
-        work = dist.all_to_all_single(
-            received, together, list(incoming), [len(part) for part in parts], group=self._group, async_op=True
-        )
-        self._wait(work)
-        return list(received.split(list(incoming)))
-
     # What one rank has for all, or all for one.
 
     def broadcast(self, x: torch.Tensor, source: int = 0) -> None:
@@ -131,11 +121,6 @@ class Ranks:
         sizes = [size for (size,) in self.numbers(len(data))]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return [x.numpy().tobytes() for x in self.gather_all(mine, sizes)]
-
-    def _parts(self, x: torch.Tensor) -> list[torch.Tensor]:
-        width = self._width(x.numel())
-        padded = F.pad(x, (0, self.size * width - x.numel())) if x.numel() % self.size else x.contiguous()
-        return list(padded.split(width))
 
     def _wait(self, work: Any) -> None:
         """Waits for a collective. Raises LostRankError, which names the rank, where another one has ended."""

@@ -39,10 +39,8 @@ def sum_over(
     y, measures = _sum_of(operator, node.attributes, parts)
     numel, device = node.type.numel, y.device
     first, last = ranks.share(numel)
-    flat = y.reshape(-1)
+    mine = _joined(ranks.shares_to_owners(y.reshape(-1)))
     del y
-    mine = ranks.sums_to_owners(flat)
-    del flat
     bound = _bound_of_share(ranks, operator, measures, terms, node.type, mine)
     owned = _Owned(ranks, operator, node.attributes, (terms, count), parts, mine, bound, first)
     if last > first:
@@ -64,21 +62,46 @@ def _sum_of(
     return total, measures
 
 
+def _joined(of_ranks: Sequence[torch.Tensor], join: Callable[..., torch.Tensor] = torch.add) -> torch.Tensor:
+    """What all ranks have, joined in their order, in the place of the first one's."""
+    found = of_ranks[0]
+    for more in of_ranks[1:]:
+        join(found, more, out=found)
+    return found
+
+
 def _bound_of_share(
     ranks: Ranks, operator: Summation, measures: Measures, terms: int, output: TensorType, mine: torch.Tensor
 ) -> Bound:
     """The bound of the whole sum, for the elements that this rank owns."""
     first, last = ranks.share(output.numel)
-    joined = []
+
+    def of_share(measure: torch.Tensor, rank: int) -> torch.Tensor:
+        """What the owner of a share needs of a measure."""
+        flat = measure.reshape(-1)
+        return flat[slice(*ranks.share(output.numel, rank))] if is_of_elements(measure) else flat
+
+    def is_of_elements(measure: torch.Tensor) -> bool:
+        return operator.by_element and measure.numel() == output.numel
+
+    messages = [
+        torch.cat([of_share(one, rank).contiguous().view(torch.uint8) for one in measures])
+        for rank in range(ranks.size)
+    ]
+    received = ranks.to_owners(messages, [len(messages[ranks.rank])] * ranks.size)
+    joined, start = [], 0
     for position, measure in enumerate(measures):
-        is_least = position in operator.least
-        if operator.by_element and measure.numel() == output.numel:
-            flat = measure.reshape(-1)
-            joined.append(ranks.least_to_owners(flat) if is_least else ranks.sums_to_owners(flat))
-            continue
-        whole = measure.contiguous()
-        (ranks.least_to_all if is_least else ranks.sums_to_all)(whole.view(-1))
-        joined.append(whole.expand(output.shape).reshape(-1)[first:last] if operator.by_element else whole)
+        own = of_share(measure, ranks.rank)
+        stop = start + own.numel() * own.element_size()
+        # Copied, to where numbers may lie.
+        of_ranks = [message[start:stop].clone().view(own.dtype) for message in received]
+        found = _joined(of_ranks, torch.minimum if position in operator.least else torch.add)
+        if not is_of_elements(measure):
+            found = found.reshape(measure.shape)
+            if operator.by_element:
+                found = found.expand(output.shape).reshape(-1)[first:last]
+        joined.append(found)
+        start = stop
     bound = operator.bound_of(tuple(joined), terms)
     if operator.by_element:
         return bound
