@@ -15,6 +15,10 @@ class Bound(ABC):
     def at(self, indices: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """f64[n]: d of the elements with these flat indices, whose approximations are y (f64[n])."""
 
+    def of_range(self, first: int, y: torch.Tensor) -> torch.Tensor:
+        """f64[n]: d of the elements from this flat index on, whose approximations are y (f64[n])."""
+        return self.at(torch.arange(first, first + len(y), device=y.device), y)
+
     def whole(self, y: torch.Tensor) -> torch.Tensor:
         """f64, d of every element of the output y."""
         return self.at(torch.arange(y.numel(), device=y.device), y.reshape(-1)).reshape(y.shape)
@@ -34,6 +38,16 @@ class ProductBound(Bound):
         groups, width = self.columns.shape
         row = indices // width
         return self.rows[row] * self.columns[row // max(1, len(self.rows) // max(1, groups)), indices % width]
+
+
+    def of_range(self, first: int, y: torch.Tensor) -> torch.Tensor:
+        groups, width = self.columns.shape
+        if groups != 1 or not width:
+            return Bound.of_range(self, first, y)
+        # Whole rows, without a division for every element.
+        row, last = first // width, first + len(y)
+        rows = self.rows[row : -(-last // width)]
+        return (rows[:, None] * self.columns).view(-1)[first - row * width : last - row * width]
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,14 @@ def resolved(
     return low
 
 
+def in_doubt(operator: Inexact, inputs: Tensors, attributes: Attributes, bits: int) -> I64:
+    """int64[n]: the elements whose exact values rounding may ask for, ascending."""
+    _, marked = certify(operator, inputs, attributes, 1.0, bits)
+    low, high = ends(marked, bits=bits)
+    unsound = ~(marked.y.isfinite() & marked.d.isfinite())
+    return marked.indices[unsound | (low != high)].numpy()
+
+
 def bounded(marked: Ambiguous) -> bool:
     """Whether all approximations and all their bounds are finite, as they are unless an operand is infinite or NaN."""
     return bool(np.isfinite(marked.y.numpy()).all() and np.isfinite(marked.d.numpy()).all())

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import random_programs
 import torch
-from roundlog.arithmetic import sums
+from roundlog.arithmetic import FULL_BITS, sums
 from roundlog.commitments import canonical, state_root
 from roundlog.execution import Batches, Executor, StoppedError
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.layout import ranges
-from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, RanksExecutor, dismiss, serve
-from roundlog.execution.ranks.sums import sum_over
+from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, RanksExecutor, dismiss, reads, serve
+from roundlog.execution.ranks.asking import Terms
+from roundlog.execution.ranks.sums import BatchSum, sums_over
 from roundlog.execution.running_step import StepResult
 from roundlog.log.payload import decode, encode
 from roundlog.operators import Inexact, StepInputs
@@ -106,34 +107,52 @@ def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
             return np.full_like(values, np.nan), np.ones_like(of)
 
         sums.round_sums_of = nothing_is_decided
-    wrong = []
-    for name, (op_name, _, shapes) in CASES.items():
+    cases = []
+    for name in CASES:
         for draw in (*DRAWS, infinite):
-            op, attributes, inputs = drawn(name, DRAWS[0] if draw is infinite else draw)
-            if draw is infinite:
-                inputs[0] = infinite(inputs[0])
-            y, bound = op.evaluate(inputs, attributes)
-            right = op.exact(inputs, attributes, torch.arange(y.numel()))
-            terms = op.terms([tuple(x.shape) for x in inputs], attributes)
-            first, last = ranges(shapes[0][0][shapes[0][1]], ranks.size)[ranks.rank]
-            part = [x.narrow(axis, first, last - first) for x, (_, axis) in zip(inputs, shapes, strict=True)]
-            node = Node(op_name, (), attributes, TensorType(tuple(y.shape), DType.F32))
-            seen: list[torch.Tensor] = []
+            cases.append((name, draw, *_case(ranks, name, draw)))
+    # Alone, some together, and all together.
+    wrong = []
+    for size in (1, 5, len(cases)):
+        for start in range(0, len(cases), size):
+            wrong += _wrong_sums(ranks, cases[start : start + size])
+    return wrong
 
-            def round_share(owned: Inexact, start: int, stop: int, seen: list[torch.Tensor] = seen) -> torch.Tensor:
-                found = owned.bound((), {}, torch.zeros(0))
-                seen.append(found.at(torch.arange(stop - start), torch.zeros(stop - start)))
-                return Recorder(4).round(0, owned, (), {}, Window((stop,), 0, start, stop))
 
-            found = sum_over(ranks, node, terms, [part], round_share, ranks.size)
-            start, stop = ranks.share(y.numel())
-            d = bound.whole(y).reshape(-1)[start:stop]
-            # A bound that is not finite says no more than that the exact value decides.
-            same = not seen or torch.allclose(seen[0].nan_to_num(7), d.nan_to_num(7), rtol=1e-12, atol=0)
-            if not torch.equal(canonical(found).view(torch.int32).reshape(-1), canonical(right).view(torch.int32)):
-                wrong.append(f"{name}, {draw.__name__}: other bits")
-            if not same:
-                wrong.append(f"{name}, {draw.__name__}: another bound")
+def _case(ranks: Ranks, name: str, draw: Any) -> Any:
+    """(this rank's part of a sum, the right values, the right bound of what it owns, where it sees the bound)."""
+    _, _, shapes = CASES[name]
+    op, attributes, inputs = drawn(name, DRAWS[0] if draw is infinite else draw)
+    if draw is infinite:
+        inputs[0] = infinite(inputs[0])
+    y, bound = op.evaluate(inputs, attributes)
+    right = op.exact(inputs, attributes, torch.arange(y.numel()))
+    first, last = ranges(shapes[0][0][shapes[0][1]], ranks.size)[ranks.rank]
+    part = [x.narrow(axis, first, last - first) for x, (_, axis) in zip(inputs, shapes, strict=True)]
+    whole = op.terms([tuple(x.shape) for x in inputs], attributes)
+    seen: list[torch.Tensor] = []
+
+    def round_share(owned: Inexact, start: int, stop: int) -> torch.Tensor:
+        found = owned.bound((), {}, torch.zeros(0))
+        seen.append(found.at(torch.arange(stop - start), torch.zeros(stop - start)))
+        return Recorder(4).round(0, owned, (), {}, Window((stop,), 0, start, stop))
+
+    terms = Terms(op, attributes, [part], whole, ranks.size)
+    start, stop = ranks.share(y.numel())
+    d = bound.whole(y).reshape(-1)[start:stop]
+    return BatchSum(TensorType(tuple(y.shape), DType.F32), terms, round_share), right, d, seen
+
+
+def _wrong_sums(ranks: Ranks, cases: Sequence[Any]) -> list[str]:
+    wrong = []
+    for (name, draw, _, right, d, seen), found in zip(
+        cases, sums_over(ranks, [batch_sum for _, _, batch_sum, *_ in cases], FULL_BITS), strict=True
+    ):
+        if not torch.equal(canonical(found).view(torch.int32).reshape(-1), canonical(right).view(torch.int32)):
+            wrong.append(f"{name}, {draw.__name__}: other bits")
+        # A bound that is not finite says no more than that the exact value decides.
+        if seen and not torch.allclose(seen[-1].nan_to_num(7), d.nan_to_num(7), rtol=1e-12, atol=0):
+            wrong.append(f"{name}, {draw.__name__}: another bound")
     return wrong
 
 
@@ -231,24 +250,23 @@ def run_until_one_is_lost(ranks: Ranks) -> str:
     print("here", flush=True)
     try:
         while True:
-            ranks.shares_to_owners(torch.ones(100))
+            ranks.to_owners([[torch.ones(100)]] * ranks.size, [100] * ranks.size)
             ranks.numbers(ranks.rank)
     except LostRankError as error:
         return str(error)
 
 
 class _Broken:
-    """A part of `Ranks` on one rank that bends one bit of what is received, once."""
+    """The exchange of sums, on one rank that bends one bit of what is received, once."""
 
     def __init__(self, called: Any, at: int) -> None:
         self._called, self._left = called, at
 
-    def __call__(self, *given: Any) -> torch.Tensor:
-        found: torch.Tensor = self._called(*given)
+    def __call__(self, *given: Any) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = self._called(*given)
         self._left -= 1
         if self._left == 0:
-            found = found.clone()
-            found.view(torch.uint8)[0] ^= 1
+            found[0].view(-1).view(torch.uint8)[0] ^= 1
         return found
 
 
@@ -257,7 +275,7 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
     job = Job.from_task(TASKS[name](steps=6))
     batches = Batches(job.dataset, job.spec)
     if ranks.rank == broken:
-        ranks.gather_shares = _Broken(ranks.gather_shares, at)  # type: ignore[method-assign]
+        reads.sums_over = _Broken(reads.sums_over, at)
 
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         return StepInputs(

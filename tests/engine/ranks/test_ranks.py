@@ -98,7 +98,7 @@ def test_ranks_train_to_the_roots_of_one_process_and_each_finds_the_other_ones_l
 
 @pytest.mark.parametrize(("size", "broken"), [(3, 1), (2, 0)])
 def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(size: int, broken: int) -> None:
-    said = call("on_ranks:run_with_a_broken_rank", size, broken, 9, "linear")
+    said = call("on_ranks:run_with_a_broken_rank", size, broken, 4, "linear")
     (done, sentence), *others = said
     assert all(text == sentence for _, text in others)
     # Of two that differ, nobody knows which one is right.

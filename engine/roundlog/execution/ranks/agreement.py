@@ -24,7 +24,7 @@ class Agreement:
         self._digest = sha256()
 
     def received(self, value: torch.Tensor) -> torch.Tensor:
-        """Takes a value that every rank has received, and returns it."""
+        """Takes a value that every rank has received, bit for bit, and returns it."""
         self._take(value)
         return value
 
@@ -39,15 +39,15 @@ class Agreement:
         if (step + 1) % self._interval:
             return
         for state in states:
-            self._take(state)
+            # NaN has one meaning, and several bits.
+            self._take(canonical(state))
         said = self._ranks.gather_bytes(self._digest.digest())
         self._digest = sha256()
         if len(set(said)) > 1:
             raise DisagreementError(_sentence(said, step, self._ranks))
 
     def _take(self, value: torch.Tensor) -> None:
-        # NaN has one meaning, and several bits.
-        self._digest.update(canonical(value).contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
+        self._digest.update(value.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
 
 
 def _sentence(said: Sequence[bytes], step: int, ranks: Ranks) -> str:

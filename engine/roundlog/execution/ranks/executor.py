@@ -15,33 +15,20 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, DisturbedError
 from roundlog.execution.executor import Executor
-from roundlog.execution.lazy_tensors import LazyTensors
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.layout import Samples
-from roundlog.execution.microbatch.summing import terms_of
-from roundlog.execution.microbatch.values import sliced_source
 from roundlog.execution.ranks.agreement import Agreement, DisagreementError
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.local import (
-    Cut,
-    Gathered,
-    Given,
-    LocalProgram,
-    Summed,
-    analyse_for,
-    cut_up,
-    local_program,
-    samples_of_ranks,
-)
+from roundlog.execution.ranks.local import LocalProgram, analyse_for, local_program, samples_of_ranks
+from roundlog.execution.ranks.reads import Reads
 from roundlog.execution.ranks.rounding import Orders, RankRounding, collect, log_bytes
-from roundlog.execution.ranks.sums import sum_over
 from roundlog.execution.running_step import StepResult
 from roundlog.execution.ways import Observe
-from roundlog.operators import Inexact, Source, StepInputs, check, operator
+from roundlog.operators import Inexact, StepInputs, check, operator
 from roundlog.operators.reduced_precision import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Program
-from roundlog.rounding import Rounding, Window
+from roundlog.rounding import Rounding
 
 _HEADER = struct.Struct("<?q?qdq?q")
 """Whether there is a step, its number, and the fields of `Orders`; how many states are sent, or `_GO_ON`."""
@@ -185,7 +172,7 @@ class _RankStep:
         """The result, None if the step stops, and what all ranks tell of their roundings. Raises DisturbedError if any
         rank was disturbed, DisagreementError."""
         rounding = RankRounding(orders, self._ranks.rank, inputs.step, self.bits, log)
-        reads = _Reads(
+        reads = Reads(
             self.program,
             self._analysis,
             self._local,
@@ -193,6 +180,7 @@ class _RankStep:
             self._ranks,
             inputs,
             rounding,
+            self.bits,
             self._agreement.received,
         )
         given = StepInputs(
@@ -221,88 +209,6 @@ class _RankStep:
         assert result is not None
         self._agreement.after(inputs.step, result.states)
         return result, self._ranks.gather_bytes(rounding.told())
-
-
-class _Reads(LazyTensors):
-    """The `data` slots of a rank's program. Each is loaded when the program comes to it, which is where every other
-    rank does so, too."""
-
-    def __init__(
-        self,
-        program: Program,
-        analysis: Analysis,
-        local: LocalProgram,
-        samples: Samples,
-        ranks: Ranks,
-        inputs: StepInputs,
-        rounding: RankRounding,
-        received: Callable[[torch.Tensor], torch.Tensor],
-    ) -> None:
-        """received: is shown every value that all ranks receive, and returns it."""
-        self._program, self._analysis, self._local, self._received = program, analysis, local, received
-        self._samples, self._ranks, self._inputs, self._rounding = samples, ranks, inputs, rounding
-        self._given: dict[int, torch.Tensor] = {}
-
-    def give(self, slot: int, value: torch.Tensor) -> None:
-        """Takes a value that a later read needs."""
-        self._given[slot] = value
-
-    def __len__(self) -> int:
-        return len(self._local.reads)
-
-    def tensor(self, slot: int) -> torch.Tensor:
-        read = self._local.reads[slot]
-        match read:
-            case Given():
-                return self._source(read)
-            case Cut():
-                return read.layout.part(self._given.pop(read.given), *self._samples)
-            case Gathered():
-                return self._received(self._whole(read.value, self._given.pop(read.given)))
-            case Summed():
-                return self._received(self._sum(read.value, [self._given.pop(one) for one in read.given]))
-
-    def _source(self, read: Given) -> torch.Tensor:
-        node = self._program.nodes[read.value]
-        op = operator(node.op)
-        assert isinstance(op, Source)
-        if read.layout is None:
-            return op.load(node.attributes, node.type, self._inputs)
-        found = sliced_source(node, read.layout, self._samples, self._inputs)
-        if found is None:
-            found = read.layout.part(op.load(node.attributes, node.type, self._inputs), *self._samples)
-        return found
-
-    def _whole(self, value: int, mine: torch.Tensor) -> torch.Tensor:
-        """A sliced value of which every rank has its slice."""
-        layout, shape = self._analysis.layouts[value], self._program.nodes[value].type.shape
-        assert layout is not None
-        # Samples first, so that every rank's elements are one range.
-        axis = layout.axis + 1
-        unfolded = mine.reshape(layout.unfolded(tuple(mine.shape))).movedim(axis, 0)
-        others = samples_of_ranks(self._program, self._ranks.size)
-        each = mine.numel() // (self._samples[1] - self._samples[0])
-        parts = self._ranks.gather_all(unfolded.reshape(-1), [each * (last - first) for first, last in others])
-        ordered = torch.cat(parts).view(-1, *unfolded.shape[1:])
-        return ordered.movedim(0, axis).reshape(shape)
-
-    def _sum(self, value: int, slices: list[torch.Tensor]) -> torch.Tensor:
-        node, needs = self._program.nodes[value], self._analysis.needs[value]
-        types = [self._program.nodes[one].type for one in node.inputs]
-        first = self._samples[0]
-        count = len(self._analysis.parts[value])
-        parts = []
-        for start, stop in cut_up(self._samples, count // self._ranks.size):
-            part = []
-            for x, layout in zip(slices, needs, strict=True):
-                part.append(x if layout is None else layout.part(x, start - first, stop - first))
-            parts.append(part)
-
-        def round_share(operator: Inexact, first: int, last: int) -> torch.Tensor:
-            window = Window((node.type.numel,), 0, first, last)
-            return self._rounding.own(value, operator, (), node.attributes, window)
-
-        return sum_over(self._ranks, node, terms_of(node, types), parts, round_share, count)
 
 
 class _OfRank:

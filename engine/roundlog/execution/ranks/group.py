@@ -47,37 +47,18 @@ class Ranks:
 
     # What has numbers of every rank.
 
-    def to_owners(self, parts: Sequence[torch.Tensor], incoming: Sequence[int]) -> list[torch.Tensor]:
-        """Parts of all ranks for this one, by rank. parts: what this one has for every rank, flat. incoming: the
-        numbers of elements that come from each."""
-        together = parts[0] if len(parts) == 1 else torch.cat(list(parts))
-        return self._exchange(together, [len(part) for part in parts], incoming)
+    def to_owners(self, parts: Sequence[Sequence[torch.Tensor]], incoming: Sequence[int]) -> list[torch.Tensor]:
+        """Parts of all ranks for this one, by rank. parts: what this one has for every rank, flat and in pieces.
+        incoming: the numbers of elements that come from each.
 
-    def shares_to_owners(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's x, in the elements that this one owns, by rank.
-
-        In place of a reduce-scatter: gloo's is an all-reduce of which all but a share is thrown away, which sends twice
-        as much, and takes longer (scripts/bench_distributed.py)."""
-        first, last = self.share(x.numel())
-        outgoing = [stop - start for start, stop in (self.share(x.numel(), rank) for rank in range(self.size))]
-        return self._exchange(x, outgoing, [last - first] * self.size)
-
-    def _exchange(self, together: torch.Tensor, outgoing: Sequence[int], incoming: Sequence[int]) -> list[torch.Tensor]:
+        Sums are exchanged by it too, in place of a reduce-scatter: gloo's is an all-reduce of which all but a share is
+        thrown away."""
+        outgoing = [sum(map(len, pieces)) for pieces in parts]
+        together = torch.cat([piece for pieces in parts for piece in pieces])
         received = together.new_empty(sum(incoming))
-        self._wait(
-            dist.all_to_all_single(
-                received, together, list(incoming), list(outgoing), group=self._group, async_op=True
-            )
-        )
+        work = dist.all_to_all_single(received, together, list(incoming), outgoing, group=self._group, async_op=True)
+        self._wait(work)
         return list(received.split(list(incoming)))
-
-    def gather_shares(self, mine: torch.Tensor, numel: int) -> torch.Tensor:
-        """The tensor of so many elements of which every rank gives its share."""
-        width = self._width(numel)
-        whole = mine.new_empty(self.size * width)
-        mine = F.pad(mine, (0, width - mine.numel())) if mine.numel() < width else mine
-        self._gather(whole, mine)
-        return whole[:numel]
 
     def gather_all(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Every rank's tensor; `sizes` are their numbers of elements."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from roundlog.execution.microbatch.analysis import Analysis, analysis_of, samples_of
 from roundlog.execution.microbatch.layout import Layout, Samples, ranges, sliced_node, sliced_type
 from roundlog.execution.microbatch.rules import Needs
-from roundlog.execution.microbatch.summing import keeps_bound
+from roundlog.execution.microbatch.summing import keeps_bound, summation
 from roundlog.operators import OperatorKind, operator
 from roundlog.operators.registry import ints
 from roundlog.program import Node, Program, ProgramError, TensorType
@@ -71,6 +71,8 @@ class LocalProgram:
     """For every value, whether it is this rank's slice of the original one."""
     reads: tuple[Read, ...]
     """By `data` slot."""
+    sums: tuple[Summed, ...]
+    """The sums over the batch, in the order in which their terms are there. Each is read where it is first needed."""
 
 
 def samples_of_ranks(program: Program, size: int) -> list[Samples]:
@@ -88,6 +90,8 @@ def analyse_for(program: Program, size: int) -> Analysis:
     samples = samples_of_ranks(program, size)
 
     def choose(node: Node, inputs: list[TensorType], needs: Needs) -> tuple[Samples, ...] | None:
+        if _is_cheaper_whole(node, inputs, needs):
+            return None
         fewest = min(last - first for first, last in samples)
         for cuts in range(1, min(fewest, MAX_CUTS) + 1):
             parts = [part for one in samples for part in cut_up(one, cuts)]
@@ -96,6 +100,16 @@ def analyse_for(program: Program, size: int) -> Analysis:
         return None
 
     return analysis_of(program, samples_of(program), choose)
+
+
+def _is_cheaper_whole(node: Node, inputs: list[TensorType], needs: Needs) -> bool:
+    """Whether fewer bytes are sent if every rank gets all terms, where adding them up costs no more than reading them:
+    the gradient of an embedding has few terms, and very many sums."""
+    if not summation(node).by_element:
+        return False
+    terms = sum(kind.nbytes for kind, need in zip(inputs, needs, strict=True) if need is not None)
+    # Its FP64 approximations go to the owners with about as much for their bounds, and come back in FP32.
+    return terms < 5 * node.type.nbytes
 
 
 def cut_up(samples: Samples, cuts: int) -> list[Samples]:
@@ -118,6 +132,7 @@ class _Builder:
         self._sliced: list[bool] = []
         self._known: dict[tuple[int, Layout | None], int] = {}
         self._reads: list[Read] = []
+        self._sums: dict[int, Summed] = {}
         self._given = self._first_given
 
     def build(self) -> LocalProgram:
@@ -132,9 +147,11 @@ class _Builder:
                 )
             elif index in self._analysis.parts:
                 given = tuple(self._give(self._want(*one), one[0]) for one in zip(node.inputs, needs, strict=True))
-                self._known[index, None] = self._read(Summed(index, given), node.type)
-            else:
-                self._known[index, None] = self._as_it_is(index)
+                self._sums[index] = Summed(index, given)
+            elif node.op in ("loss", "store"):
+                self._want(index, None)
+            # Anything else that is whole comes where it is first needed, and so do the sums that it is made of: these
+            # wait for each other then, and are exchanged together.
         program = Program(
             nodes=tuple(self._nodes),
             state_names=self._program.state_names,
@@ -142,7 +159,14 @@ class _Builder:
             schedule_names=self._program.schedule_names,
             batch_size=self._samples,
         )
-        return LocalProgram(program, self._first_given, tuple(self._original), tuple(self._sliced), tuple(self._reads))
+        return LocalProgram(
+            program=program,
+            first_given=self._first_given,
+            original=tuple(self._original),
+            sliced=tuple(self._sliced),
+            reads=tuple(self._reads),
+            sums=tuple(self._sums.values()),
+        )
 
     def _as_it_is(self, index: int) -> int:
         node = self._program.nodes[index]
@@ -164,10 +188,29 @@ class _Builder:
             # It lies otherwise, or is whole.
             whole = self._want(value, None)
             return self._read(Cut(value, need, self._give(whole, value)), sliced_type(node.type, need, self._samples))
-        assert layout is not None
+        if layout is None:
+            return self._whole(value)
         if self._analysis.cheap[value]:
             return self._as_it_is(value)
         return self._read(Gathered(value, self._give(self._known[value, layout], value)), node.type)
+
+    def _whole(self, value: int) -> int:
+        """A value that no rank has a slice of, with all of its kind that it is made of: in the program's order, and not
+        one within another, since a clipped norm may have thousands behind it."""
+        missing, found = [value], {value}
+        while missing:
+            for one in self._program.nodes[missing.pop()].inputs:
+                is_whole = self._analysis.layouts[one] is None and one not in self._sums
+                is_source = operator(self._program.nodes[one].op).kind == OperatorKind.SOURCE
+                if is_whole and not is_source and (one, None) not in self._known and one not in found:
+                    found.add(one)
+                    missing.append(one)
+        for one in sorted(found):
+            node = self._program.nodes[one]
+            self._known[one, None] = (
+                self._read(self._sums[one], node.type) if one in self._sums else self._as_it_is(one)
+            )
+        return self._known[value, None]
 
     def _source(self, value: int, need: Layout | None) -> int:
         node = self._program.nodes[value]

@@ -1,0 +1,132 @@
+"""Reads of a rank's program: where it needs the other ranks, or the sources of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from roundlog.execution.lazy_tensors import LazyTensors
+from roundlog.execution.microbatch.analysis import Analysis
+from roundlog.execution.microbatch.layout import Samples
+from roundlog.execution.microbatch.summing import summation, terms_of
+from roundlog.execution.microbatch.values import sliced_source
+from roundlog.execution.ranks.asking import Terms
+from roundlog.execution.ranks.group import Ranks
+from roundlog.execution.ranks.local import Cut, Gathered, Given, LocalProgram, Summed, cut_up, samples_of_ranks
+from roundlog.execution.ranks.rounding import RankRounding
+from roundlog.execution.ranks.sums import BatchSum, sums_over
+from roundlog.operators import Inexact, Source, StepInputs, operator
+from roundlog.program import Program
+from roundlog.rounding import Window
+
+TOGETHER = 32 << 20
+"""Bytes of sums over the batch, with their terms, that wait until one of them is needed. So many are exchanged at
+once."""
+
+
+class Reads(LazyTensors):
+    """The `data` slots of a rank's program. Each is loaded when the program comes to it, which is where every other
+    rank does so, too."""
+
+    def __init__(
+        self,
+        program: Program,
+        analysis: Analysis,
+        local: LocalProgram,
+        samples: Samples,
+        ranks: Ranks,
+        inputs: StepInputs,
+        rounding: RankRounding,
+        bits: int,
+        received: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        """received: is shown every value that all ranks receive, and returns it."""
+        self._program, self._analysis, self._local, self._received = program, analysis, local, received
+        self._samples, self._ranks, self._inputs, self._rounding = samples, ranks, inputs, rounding
+        self._bits = bits
+        self._given: dict[int, torch.Tensor] = {}
+        self._complete_with = {one.given[-1]: one for one in local.sums}
+        self._waiting: list[Summed] = []
+        self._sums: dict[int, torch.Tensor] = {}
+
+    def give(self, slot: int, value: torch.Tensor) -> None:
+        """Takes a value that a later read needs."""
+        self._given[slot] = value
+        complete = self._complete_with.get(slot)
+        if complete is not None:
+            self._waiting.append(complete)
+            # By the types of the whole, so that all ranks come to the same.
+            if sum(map(self._bytes, self._waiting)) > TOGETHER:
+                self._sum_up()
+
+    def __len__(self) -> int:
+        return len(self._local.reads)
+
+    def tensor(self, slot: int) -> torch.Tensor:
+        read = self._local.reads[slot]
+        match read:
+            case Given():
+                return self._source(read)
+            case Cut():
+                return read.layout.part(self._given.pop(read.given), *self._samples)
+            case Gathered():
+                return self._received(self._whole(read.value, self._given.pop(read.given)))
+            case Summed():
+                if read.value not in self._sums:
+                    self._sum_up()
+                return self._sums.pop(read.value)
+
+    def _source(self, read: Given) -> torch.Tensor:
+        node = self._program.nodes[read.value]
+        op = operator(node.op)
+        assert isinstance(op, Source)
+        if read.layout is None:
+            return op.load(node.attributes, node.type, self._inputs)
+        found = sliced_source(node, read.layout, self._samples, self._inputs)
+        if found is None:
+            found = read.layout.part(op.load(node.attributes, node.type, self._inputs), *self._samples)
+        return found
+
+    def _whole(self, value: int, mine: torch.Tensor) -> torch.Tensor:
+        """A sliced value of which every rank has its slice."""
+        layout, shape = self._analysis.layouts[value], self._program.nodes[value].type.shape
+        assert layout is not None
+        # Samples first, so that every rank's elements are one range.
+        axis = layout.axis + 1
+        unfolded = mine.reshape(layout.unfolded(tuple(mine.shape))).movedim(axis, 0)
+        others = samples_of_ranks(self._program, self._ranks.size)
+        each = mine.numel() // (self._samples[1] - self._samples[0])
+        parts = self._ranks.gather_all(unfolded.reshape(-1), [each * (last - first) for first, last in others])
+        ordered = torch.cat(parts).view(-1, *unfolded.shape[1:])
+        return ordered.movedim(0, axis).reshape(shape)
+
+    def _bytes(self, one: Summed) -> int:
+        node = self._program.nodes[one.value]
+        return 2 * node.type.nbytes + sum(self._program.nodes[i].type.nbytes for i in node.inputs) // self._ranks.size
+
+    def _sum_up(self) -> None:
+        """Exchanges all sums whose terms are there."""
+        found = sums_over(self._ranks, [self._sum(one) for one in self._waiting], self._bits)
+        for one, value in zip(self._waiting, found, strict=True):
+            self._sums[one.value] = self._received(value)
+        self._waiting = []
+
+    def _sum(self, one: Summed) -> BatchSum:
+        node, needs = self._program.nodes[one.value], self._analysis.needs[one.value]
+        slices = [self._given.pop(slot) for slot in one.given]
+        first = self._samples[0]
+        count = len(self._analysis.parts[one.value])
+        parts = []
+        for start, stop in cut_up(self._samples, count // self._ranks.size):
+            part = []
+            for x, layout in zip(slices, needs, strict=True):
+                part.append(x if layout is None else layout.part(x, start - first, stop - first))
+            parts.append(part)
+        terms = terms_of(node, [self._program.nodes[i].type for i in node.inputs])
+
+        def round_share(operator: Inexact, first: int, last: int) -> torch.Tensor:
+            window = Window((node.type.numel,), 0, first, last)
+            return self._rounding.own(one.value, operator, (), node.attributes, window)
+
+        return BatchSum(node.type, Terms(summation(node), node.attributes, parts, terms, count), round_share)
