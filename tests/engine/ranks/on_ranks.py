@@ -16,7 +16,16 @@ from roundlog.commitments import canonical, state_root
 from roundlog.execution import Batches, Executor, StoppedError
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.layout import ranges
-from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, RanksExecutor, dismiss, reads, serve
+from roundlog.execution.ranks import (
+    DisagreementError,
+    LostRankError,
+    Ranks,
+    RanksExecutor,
+    asking,
+    dismiss,
+    reads,
+    serve,
+)
 from roundlog.execution.ranks.asking import Terms
 from roundlog.execution.ranks.sums import BatchSum, sums_over
 from roundlog.execution.running_step import StepResult
@@ -65,6 +74,8 @@ def run_programs(ranks: Ranks, logs: dict[str, str]) -> dict[str, list[Any]]:
     found = {}
     for seed, log in logs.items():
         made = random_programs.make(int(seed))
+        # Sums go alone, a few together, and as many as wait when one is needed.
+        reads.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
         if samples_of(made.program) < ranks.size:
             continue
         every = made.inputs.step + 1
@@ -107,6 +118,8 @@ def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
             return np.full_like(values, np.nan), np.ones_like(of)
 
         sums.round_sums_of = nothing_is_decided
+        # Most of what is in doubt is asked for while shares are rounded.
+        asking.AT_ONCE = 3
     cases = []
     for name in CASES:
         for draw in (*DRAWS, infinite):
