@@ -6,7 +6,7 @@ Every round times one step of one process with two threads and one step of two r
 what is printed are medians, and the ratio taken within each round. Memory is the peak of fresh processes that do
 nothing but two steps, alone and as one of 2 and of 4 ranks. Bytes are counted by the kernel (TCP_INFO, all sockets of
 rank 0), beside those of one all-reduce of as many FP32 numbers as the model has parameters, which is what DDP sends in
-a step.
+a step; and for more ranks on paper, from the sums that the program has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ import torch.distributed as dist
 from bench_engine import MODELS
 from roundlog.execution import Batches, Executor, StepExecutor
 from roundlog.execution.batches import CPU
-from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, serve
+from roundlog.execution.microbatch import samples_of
+from roundlog.execution.microbatch.layout import sliced_type
+from roundlog.execution.microbatch.summing import summation
+from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, samples_of_ranks, serve
+from roundlog.execution.ranks.local import Gathered, analyse_for, local_program
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
@@ -43,6 +47,9 @@ WARM_UP = 2
 """Steps that compile loops and fill caches, and are not counted."""
 
 MEMORY_STEPS = 2
+
+ON_PAPER = (2, 4, 8, 64, 512)
+"""Numbers of ranks for which bytes are counted from the program."""
 
 
 def sent() -> int:
@@ -126,6 +133,30 @@ def _answer(steps: Steps, ranks: Ranks | None, job: Job) -> None:
     before = sent()
     dist.all_reduce(torch.zeros(_parameters(job)))
     print(sent() - before, flush=True)
+
+
+def bytes_on_paper(job: Job, size: int) -> dict[str, float]:
+    """Bytes that one of so many ranks sends in a step for its sums over the batch, from what they are; without
+    questions about elements in doubt, of which there are few."""
+    program = job.program
+    # A batch may have fewer samples than this. What is sent for a sum does not depend on whose samples it is of.
+    few = min(size, samples_of(program))
+    analysis = analyse_for(program, few)
+    local = local_program(program, analysis, samples_of_ranks(program, few)[0])
+    elements = everywhere = 0
+    for one in local.sums:
+        node, needs = program.nodes[one.value], analysis.needs[one.value]
+        types = [program.nodes[i].type for i in node.inputs]
+        part = [sliced_type(kind, need, 1) for kind, need in zip(types, needs, strict=True)]
+        measured = 8 * summation(node).measured(part, node.type)
+        by_element = summation(node).by_element
+        elements += (8 + 4) * node.type.numel + (measured if by_element else 0)
+        everywhere += 0 if by_element else measured
+    gathered = sum(program.nodes[one.value].type.nbytes for one in local.reads if isinstance(one, Gathered))
+    share = (size - 1) / size
+    reduced = 2 * share * 4 * _parameters(job)
+    sent = share * (elements + gathered) + (size - 1) * everywhere
+    return {"megabytes": sent / 1e6, "all-reduce": reduced / 1e6, "bytes / all-reduce": sent / reduced}
 
 
 def _parameters(job: Job) -> int:
@@ -232,7 +263,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ranks-") as room:
         steps = options.rounds + WARM_UP + 1
         Job.from_task(replace(MODELS[options.model](steps), batch_size=options.batch)).write(Path(room) / "job")
+        job = Job.read(Path(room) / "job")
+        paper = {size: bytes_on_paper(job, size) for size in ON_PAPER}
         found = {"model": options.model, "batch": options.batch, **measure(Path(room) / "job", options.rounds)}
+        found |= {"on paper": paper}
     for name, value in found.items():
         print(f"{name}: {value:,.3f}" if isinstance(value, float) else f"{name}: {value}")
     if options.json is not None:
