@@ -30,7 +30,8 @@ def compare(size: int, seeds: list[int]) -> int:
 
 
 def test_two_ranks_give_the_bits_of_one_process_for_random_programs() -> None:
-    assert compare(2, [1, 7, 18, 23]) == 4
+    # The last one stores a number that is expanded.
+    assert compare(2, [1, 7, 18, 23, 286]) == 5
 
 
 def test_three_ranks_do_for_more_programs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
+import numpy as np
 import torch
 
 from roundlog.commitments import canonical
@@ -47,7 +48,7 @@ class Agreement:
             raise DisagreementError(_sentence(said, step, self._ranks))
 
     def _take(self, value: torch.Tensor) -> None:
-        self._digest.update(value.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
+        self._digest.update(np.ascontiguousarray(value.cpu().numpy()).data)
 
 
 def _sentence(said: Sequence[bytes], step: int, ranks: Ranks) -> str:
