@@ -39,7 +39,6 @@ class ProductBound(Bound):
         row = indices // width
         return self.rows[row] * self.columns[row // max(1, len(self.rows) // max(1, groups)), indices % width]
 
-
     def of_range(self, first: int, y: torch.Tensor) -> torch.Tensor:
         groups, width = self.columns.shape
         if groups != 1 or not width:
