@@ -17,7 +17,7 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.customer import CustomerRole
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World
+from world import TERMS, World, acts
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_a_fresh_process_remembers_its_games_without_executing_anything(world: W
     world.run(trainer, auditor)
     world.notices.clear()
     reborn = AuditorRole(world.context("auditor"), world.job)
-    assert reborn.step().acted
+    assert acts(reborn)
     again = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    assert again.step().acted
+    assert acts(again)
     assert not [notice for notice in world.notices if notice.what is What.STEP]
 
 

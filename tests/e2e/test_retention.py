@@ -8,7 +8,7 @@ from tiebreak.chain.records import JobStatus
 from tiebreak.roles.custody import Custody, Keeper
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer import TrainerRole
-from world import World, conv_task, ended
+from world import World, acts, conv_task, ended
 
 DAY = 86_400
 
@@ -29,7 +29,7 @@ def test_log_and_model_are_unpinned_thirty_days_after_the_claim_is_final(quick_w
 
     world.pass_challenge_window()
     customer = world.customer()
-    assert customer.step().acted and ended(trainer).finished and ended(customer).finished
+    assert acts(customer) and ended(trainer).finished and ended(customer).finished
     assert world.status is JobStatus.FINAL
     keeper.round()
     world.pass_time(world.node.now() + 29 * DAY)

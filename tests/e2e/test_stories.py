@@ -32,7 +32,7 @@ from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, conv_task, ended, function_of, linear_task, wide_task
+from world import TERMS, World, acts, conv_task, ended, function_of, linear_task, wide_task
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 
@@ -60,7 +60,7 @@ def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(
     assert world.contract.job(world.job).attestations == 1
     assert ended(auditor).finished
     world.pass_challenge_window()
-    assert customer.step().acted  # anyone may finalize
+    assert acts(customer)  # anyone may finalize
     assert ended(trainer).finished and ended(customer).finished
     assert world.status is JobStatus.FINAL
     assert world.gains() == {"customer": -REWARD, "trainer": REWARD}

@@ -243,5 +243,14 @@ def ended(role: Role) -> Progress:
     raise AssertionError(f"the {role.name} does not end: {progress.state}")
 
 
+def acts(role: Role) -> bool:
+    """Whether a role does something, which a slow node may take a while to take."""
+    for _ in range(20):
+        progress = role.step()
+        if progress.acted or not progress.working:
+            return progress.acted
+    return False
+
+
 def with_terms(**changes: Any) -> Terms:
     return replace(TERMS, **changes)

@@ -57,7 +57,7 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.T
 
 
 def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound]]:
-    """Of every sum the approximations, f64[n], and the bound of the n elements that this rank owns."""
+    """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum."""
     messages: list[list[torch.Tensor]] = [[] for _ in range(ranks.size)]
     kinds: list[list[tuple[torch.Size, torch.dtype]]] = []
     for one in sums:
@@ -97,7 +97,7 @@ def _added_up(terms: Terms) -> tuple[torch.Tensor, Measures]:
 
 
 def _joined(of_ranks: Sequence[torch.Tensor], join: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """What all ranks have, joined in their order, in the place of the first one's."""
+    """All ranks' tensors joined in their order, in the place of the first one."""
     found = of_ranks[0]
     for more in of_ranks[1:]:
         join(found, more, out=found)
