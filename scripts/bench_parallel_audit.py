@@ -9,6 +9,7 @@ machines are noisy:
 
     efficiency = seconds that one worker takes for all answers / workers / wall seconds of the audit by many
 
+It is the share of the time in which the workers compute, divided by how much slower they are side by side than alone.
 The wall time has everything in it: starting processes, importing PyTorch there, reading and hashing states. The machine
 needs as many idle processors as there are workers.
 """
@@ -47,6 +48,10 @@ class Round:
     many_busy: float
     many_wall: float
     efficiency: float
+    busy_share: float
+    """Share of the wall time of many in which they compute: what is lost otherwise is this program's."""
+    slowdown: float
+    """Their time / that of one worker: what is lost by it is the processors', which share caches or are one core's."""
 
 
 def task(intervals: int, steps: int) -> Task:
@@ -88,6 +93,8 @@ def measured(room: Path, job: Job, number: int, workers: int) -> Round:
         many_busy=many.busy_seconds,
         many_wall=many_wall,
         efficiency=alone.busy_seconds / workers / many_wall,
+        busy_share=many.busy_seconds / workers / many_wall,
+        slowdown=many.busy_seconds / alone.busy_seconds,
     )
 
 
@@ -113,11 +120,13 @@ def main() -> None:
             print(
                 f"round {number + 1}: one worker {one.alone_busy:.1f} s busy in {one.alone_wall:.1f} s, "
                 f"{given.workers} workers {one.many_busy:.1f} s busy in {one.many_wall:.1f} s, "
-                f"efficiency {one.efficiency:.3f}",
+                f"efficiency {one.efficiency:.3f} = share of the time busy {one.busy_share:.3f} / "
+                f"slower side by side {one.slowdown:.3f}",
                 flush=True,
             )
-    middle = statistics.median(one.efficiency for one in rounds)
-    print(f"efficiency of {given.workers} workers on {given.intervals} intervals: {middle:.3f} (median)")
+    for name in ("efficiency", "busy_share", "slowdown"):
+        middle = statistics.median(getattr(one, name) for one in rounds)
+        print(f"{name} of {given.workers} workers on {given.intervals} intervals: {middle:.3f} (median)")
     if given.json is not None:
         given.json.write_text(json.dumps([asdict(one) for one in rounds], indent=1) + "\n")
 
