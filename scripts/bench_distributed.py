@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +30,11 @@ import torch
 import torch.distributed as dist
 from bench_engine import MODELS
 from roundlog.execution import Batches, Executor, StepExecutor
-from roundlog.execution.batches import CPU
 from roundlog.execution.microbatch import samples_of
 from roundlog.execution.microbatch.layout import sliced_type
 from roundlog.execution.microbatch.summing import summation
 from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, samples_of_ranks, serve
 from roundlog.execution.ranks.local import Gathered, analyse_for, local_program
-from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 
@@ -82,22 +80,11 @@ class Steps:
 
     def next(self) -> float:
         """Seconds of the next step."""
-        inputs = inputs_of(self._job, self._batches, self._done, self._states)
+        inputs = self._job.inputs(self._batches, self._done, self._states)
         started = time.perf_counter()
         self._states = self._executor.run(inputs, Recorder(self._job.spec.log_guard)).states
         self._done += 1
         return time.perf_counter() - started
-
-
-def inputs_of(job: Job, batches: Batches, step: int, states: Sequence[torch.Tensor]) -> StepInputs:
-    return StepInputs(
-        states=states,
-        data=batches.load(step),
-        schedule=job.schedule[step],
-        seed=job.spec.seed,
-        step=step,
-        device=CPU,
-    )
 
 
 def work(directory: Path, threads: int) -> None:
@@ -115,7 +102,7 @@ def work(directory: Path, threads: int) -> None:
             serve(
                 job.program,
                 ranks,
-                lambda step, states: inputs_of(job, batches, step, states),
+                lambda step, states: job.inputs(batches, step, states),
                 interval=job.spec.interval,
             )
             dist.all_reduce(torch.zeros(_parameters(job)))

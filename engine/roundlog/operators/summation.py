@@ -31,6 +31,8 @@ F32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
 Measures = tuple[torch.Tensor, ...]
 Shapes = Sequence[tuple[int, ...]]
+ReadPart = Callable[[int], list[torch.Tensor]]
+"""Reads the inputs of a part, by its number. Called anew for every use, so that one part is in memory at a time."""
 
 EXACT_SUMS = 1 << 16
 """Sums that are taken exactly at once, over all parts: they are read again for every so many."""
@@ -81,6 +83,29 @@ class Summation(Inexact):
                 torch.minimum(of_all, measure, out=of_all)
             else:
                 of_all.add_(measure)
+
+    def add_parts(self, read: ReadPart, count: int, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
+        """`part` of all parts together, added up one after the other."""
+        total, measures = self.part(read(0), attributes)
+        for number in range(1, count):
+            y, more = self.part(read(number), attributes)
+            total.add_(y)
+            self.join(measures, more)
+        return total, measures
+
+    def sums_of_parts(self, read: ReadPart, count: int, attributes: Attributes, elements: Index) -> RunningSums:
+        """`sums` of all parts together; inputs on the CPU."""
+        sums = RunningSums(len(elements))
+        for number in range(count):
+            sums.add(*self.sums(read(number), attributes, elements))
+        return sums
+
+    def exact_of_parts(self, read: ReadPart, count: int, attributes: Attributes, elements: Index) -> Index:
+        """The chosen elements of the output as sums of `roundlog.kernels.superaccumulator`; inputs on the CPU."""
+        exact = superaccumulator.new_sums(len(elements))
+        for number in range(count):
+            self.accumulate(read(number), attributes, elements, exact)
+        return exact
 
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         """Whether approximations of parts of so many terms, added up one after the other, come within the bound of the
@@ -150,12 +175,24 @@ class Summation(Inexact):
         return self.workspace(part, attributes, output) + 8 * (output.numel + 2 * self.measured(part, output))
 
 
+def round_running(
+    sums: RunningSums, terms: int, bits: int, elements: Index, exactly: Callable[[Index], F32]
+) -> torch.Tensor:
+    """f32[n]: these elements of a sum of so many terms, rounded: `exactly` where double-double does not decide."""
+    values, undecided = sums.rounded(terms, bits)
+    (rest,) = np.nonzero(undecided)
+    for start in range(0, len(rest), EXACT_SUMS):
+        some = rest[start : start + EXACT_SUMS]
+        values[some] = exactly(elements[some])
+    return torch.from_numpy(values)
+
+
 class InParts(Inexact):
     """A summation whose inputs are read part by part, as one operator without inputs."""
 
     name = "in parts"
 
-    def __init__(self, operator: Summation, terms: int, count: int, read: Callable[[int], list[torch.Tensor]]) -> None:
+    def __init__(self, operator: Summation, terms: int, count: int, read: ReadPart) -> None:
         """terms: of the whole sum. count: of the parts. read: the inputs of one part; called again and again, so that
         no more than one part is in memory at any time."""
         self._operator, self._terms, self._count, self._read = operator, terms, count, read
@@ -170,32 +207,20 @@ class InParts(Inexact):
         return self.evaluate(inputs, attributes)[1]
 
     def evaluate(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Bound]:
-        total, measures = self._operator.part(self._read(0), attributes)
-        for number in range(1, self._count):
-            y, more = self._operator.part(self._read(number), attributes)
-            total.add_(y)
-            self._operator.join(measures, more)
+        total, measures = self._operator.add_parts(self._read, self._count, attributes)
         return total, self._operator.bound_of(measures, self._terms)
 
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
     ) -> torch.Tensor:
         chosen = elements.numpy()
-        sums = RunningSums(len(chosen))
-        for number in range(self._count):
-            sums.add(*self._operator.sums(self._on_cpu(number), attributes, chosen))
-        values, undecided = sums.rounded(self._terms, bits)
-        (rest,) = np.nonzero(undecided)
-        for start in range(0, len(rest), EXACT_SUMS):
-            some = rest[start : start + EXACT_SUMS]
-            values[some] = self._exactly(attributes, chosen[some], bits)
-        return torch.from_numpy(values)
 
-    def _exactly(self, attributes: Attributes, elements: Index, bits: int) -> F32:
-        exact = superaccumulator.new_sums(len(elements))
-        for number in range(self._count):
-            self._operator.accumulate(self._on_cpu(number), attributes, elements, exact)
-        return superaccumulator.rounded(exact, bits)
+        def exactly(some: Index) -> F32:
+            exact = self._operator.exact_of_parts(self._on_cpu, self._count, attributes, some)
+            return superaccumulator.rounded(exact, bits)
+
+        sums = self._operator.sums_of_parts(self._on_cpu, self._count, attributes, chosen)
+        return round_running(sums, self._terms, bits, chosen, exactly)
 
     def _on_cpu(self, number: int) -> list[torch.Tensor]:
         return [x.cpu() for x in self._read(number)]

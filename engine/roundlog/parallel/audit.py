@@ -72,7 +72,7 @@ def audit_in_parallel(
     audits: list[_Audit] = []
 
     def on_step(event: StepEvent) -> None:
-        # What this process repeats may take long; whoever is told may end it between two steps.
+        # Repetition in this process may take long; whoever is told may end it between two steps.
         for audit in audits:
             audit.tell_progress()
 

@@ -67,7 +67,7 @@ class ClusterWorker(Executor):
         if error is None:
             to.set_result(done.result())
         elif isinstance(error, self._ray.exceptions.RayTaskError):
-            # What the call itself has raised, as far as it could be sent.
+            # The call's own error, as far as it could be sent.
             cause = getattr(error, "cause", None)
             to.set_exception(cause if isinstance(cause, Exception) else RuntimeError(str(error).strip()[-500:]))
         else:

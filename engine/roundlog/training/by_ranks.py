@@ -98,13 +98,6 @@ def help_rank_0(ranks: Ranks, job: Job) -> None:
     batches = Batches(job.dataset, job.spec)
 
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
-        return StepInputs(
-            states=states,
-            data=batches.load(step),
-            schedule=job.schedule[step],
-            seed=job.spec.seed,
-            step=step,
-            device=CPU,
-        )
+        return job.inputs(batches, step, states)
 
     serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)

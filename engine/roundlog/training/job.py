@@ -3,7 +3,7 @@ readers trust none of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +14,9 @@ from roundlog.arithmetic import FULL_BITS
 from roundlog.commitments import BLOCK_SIZE, CommitmentError, state_root, tensor_root
 from roundlog.data import HELD_BYTES, Field, data_tree, read_fields, summarised, write_fields
 from roundlog.descriptors import program_root
+from roundlog.execution.batches import CPU, BatchSource
 from roundlog.execution.microbatch import peak_bytes, samples_of
-from roundlog.operators import Inexact, check, check_narrow, operator
+from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.text import MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
@@ -123,6 +124,19 @@ class Job:
         write_fields(directory / DATA, self.dataset)
         with replace_file(directory / SPEC) as file:
             file.write(self.spec.to_json().encode())
+
+    def inputs(
+        self, batches: BatchSource, step: int, states: Sequence[torch.Tensor], device: torch.device = CPU
+    ) -> StepInputs:
+        """The inputs of a step, which determine its result. states: before the step, on the device."""
+        return StepInputs(
+            states=states,
+            data=batches.load(step, device),
+            schedule=self.schedule[step].to(device),
+            seed=self.spec.seed,
+            step=step,
+            device=device,
+        )
 
     @staticmethod
     def read(directory: Path, limits: JobLimits | None = None) -> Job:

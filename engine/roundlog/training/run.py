@@ -308,14 +308,7 @@ class Run:
 
     def inputs(self, step: int, states: list[torch.Tensor]) -> StepInputs:
         """The inputs of a step, which determine its result. states: before the step, on the run's device."""
-        return StepInputs(
-            states=states,
-            data=self._execution.batches.load(step, self.device),
-            schedule=self.job.schedule[step].to(self.device),
-            seed=self.job.spec.seed,
-            step=step,
-            device=self.device,
-        )
+        return self.job.inputs(self._execution.batches, step, states, self.device)
 
     def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
         """The state after one step."""

@@ -231,14 +231,7 @@ def run_trainings(ranks: Ranks | None, names: list[str], logs: dict[str, list[st
         def inputs_of(
             step: int, states: Sequence[torch.Tensor], job: Job = job, batches: Batches = batches
         ) -> StepInputs:
-            return StepInputs(
-                states=states,
-                data=batches.load(step),
-                schedule=job.schedule[step],
-                seed=job.spec.seed,
-                step=step,
-                device=torch.device("cpu"),
-            )
+            return job.inputs(batches, step, states)
 
         if ranks is not None and ranks.rank:
             serve(job.program, ranks, inputs_of)
@@ -291,14 +284,7 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
         reads.sums_over = _Broken(reads.sums_over, at)
 
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
-        return StepInputs(
-            states=states,
-            data=batches.load(step),
-            schedule=job.schedule[step],
-            seed=job.spec.seed,
-            step=step,
-            device=torch.device("cpu"),
-        )
+        return job.inputs(batches, step, states)
 
     done = 0
     try:

@@ -32,7 +32,7 @@ FOLLOWED = frozenset(
 WITHOUT_EFFECT = frozenset(
     {
         "output_dir",
-        # The same numbers, in another way: a program is computed by the engine.
+        # Ways to compute the same numbers: a program is computed by the engine.
         *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
         *("gradient_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
         *("torch_empty_cache_steps", "full_determinism", "use_cpu", "liger_kernel_config", "optim_target_modules"),

@@ -21,7 +21,7 @@ from roundlog.kernels import superaccumulator
 from roundlog.operators import Inexact, Summation
 from roundlog.operators.bound import Bound
 from roundlog.operators.registry import Attributes, Tensors, Types
-from roundlog.operators.summation import EXACT_SUMS, F32, Index
+from roundlog.operators.summation import F32, Index, Measures, round_running
 from roundlog.program import TensorType
 from roundlog.rounding.resolve import AT_ONCE
 
@@ -39,8 +39,20 @@ class Terms:
     parts_of_whole: int
     """Parts of all ranks."""
 
+    def approximate(self) -> tuple[torch.Tensor, Measures]:
+        """The approximation of these terms, and their measures."""
+        return self.operator.add_parts(self.parts.__getitem__, len(self.parts), self.attributes)
+
+    def sums(self, elements: Index) -> RunningSums:
+        """Double-double sums of these terms, at these elements of the output."""
+        return self.operator.sums_of_parts(self._on_cpu.__getitem__, len(self.parts), self.attributes, elements)
+
+    def exact(self, elements: Index) -> Index:
+        """Exact sums of these terms, at these elements of the output."""
+        return self.operator.exact_of_parts(self._on_cpu.__getitem__, len(self.parts), self.attributes, elements)
+
     @cached_property
-    def on_cpu(self) -> list[list[torch.Tensor]]:
+    def _on_cpu(self) -> list[list[torch.Tensor]]:
         return [[x.cpu() for x in part] for part in self.parts]
 
 
@@ -126,22 +138,9 @@ class Asking:
         by_sum = np.split(elements, np.searchsorted(elements, self._starts[1:-1]))
         asked = [(self._sums[number], some - self._starts[number]) for number, some in enumerate(by_sum) if len(some)]
         if question == _Question.EXACT:
-            return np.concatenate([self._exact_sums(terms, some) for terms, some in asked])
-        return np.concatenate([self._running_sums(terms, some) for terms, some in asked], axis=1).view(np.int64)
-
-    @staticmethod
-    def _exact_sums(terms: Terms, elements: Index) -> Index:
-        exact = superaccumulator.new_sums(len(elements))
-        for part in terms.on_cpu:
-            terms.operator.accumulate(part, terms.attributes, elements, exact)
-        return exact
-
-    @staticmethod
-    def _running_sums(terms: Terms, elements: Index) -> Index:
-        sums = RunningSums(len(elements))
-        for part in terms.on_cpu:
-            sums.add(*terms.operator.sums(part, terms.attributes, elements))
-        return np.stack([sums.total, sums.errors, sums.magnitude])
+            return np.concatenate([terms.exact(some) for terms, some in asked])
+        sums = [terms.sums(some) for terms, some in asked]
+        return np.concatenate([np.stack([one.total, one.errors, one.magnitude]) for one in sums], axis=1).view(np.int64)
 
 
 class Owned(Inexact):
@@ -170,9 +169,5 @@ class Owned(Inexact):
         chosen = elements.numpy() + self._first
         sums = self._asking.sums(self._number, chosen)
         # Every rank has added up its parts, whose errors are among the others, and so has this one what they gave.
-        values, undecided = sums.rounded(self._terms.of_whole + 2 * self._terms.parts_of_whole, bits)
-        (rest,) = np.nonzero(undecided)
-        for start in range(0, len(rest), EXACT_SUMS):
-            some = rest[start : start + EXACT_SUMS]
-            values[some] = self._asking.exact(self._number, chosen[some], bits)
-        return torch.from_numpy(values)
+        terms = self._terms.of_whole + 2 * self._terms.parts_of_whole
+        return round_running(sums, terms, bits, chosen, lambda some: self._asking.exact(self._number, some, bits))

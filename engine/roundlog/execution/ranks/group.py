@@ -45,7 +45,7 @@ class Ranks:
     def _width(self, numel: int) -> int:
         return -(-numel // self.size)
 
-    # What has numbers of every rank.
+    # Collectives to which every rank gives something.
 
     def to_owners(self, parts: Sequence[Sequence[torch.Tensor]], incoming: Sequence[int]) -> list[torch.Tensor]:
         """Parts of all ranks for this one, by rank. parts: what this one has for every rank, flat and in pieces.
@@ -80,7 +80,7 @@ class Ranks:
         own = torch.tensor(mine, dtype=torch.int64)
         return [x.tolist() for x in self.gather_all(own, [len(mine)] * self.size)]
 
-    # What one rank has for all, or all for one.
+    # Broadcasts, and bytes of all.
 
     def broadcast(self, x: torch.Tensor, source: int = 0) -> None:
         """Makes x what it is at rank `source`, in place."""

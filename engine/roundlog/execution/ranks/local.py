@@ -188,6 +188,8 @@ class _Builder:
             # It lies otherwise, or is whole.
             whole = self._want(value, None)
             return self._read(Cut(value, need, self._give(whole, value)), sliced_type(node.type, need, self._samples))
+        if value in self._sums:
+            return self._read(self._sums[value], node.type)
         if layout is None:
             return self._whole(value)
         if self._analysis.cheap[value]:
@@ -206,10 +208,7 @@ class _Builder:
                     found.add(one)
                     missing.append(one)
         for one in sorted(found):
-            node = self._program.nodes[one]
-            self._known[one, None] = (
-                self._read(self._sums[one], node.type) if one in self._sums else self._as_it_is(one)
-            )
+            self._known[one, None] = self._as_it_is(one)
         return self._known[value, None]
 
     def _source(self, value: int, need: Layout | None) -> int:

@@ -56,7 +56,7 @@ class Reads(LazyTensors):
         complete = self._complete_with.get(slot)
         if complete is not None:
             self._waiting.append(complete)
-            # By the types of the whole, so that all ranks come to the same.
+            # Types of the whole decide, so that all ranks exchange at the same place.
             if sum(map(self._bytes, self._waiting)) > TOGETHER:
                 self._sum_up()
 

@@ -61,7 +61,7 @@ def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[to
     messages: list[list[torch.Tensor]] = [[] for _ in range(ranks.size)]
     kinds: list[list[tuple[torch.Size, torch.dtype]]] = []
     for one in sums:
-        y, measures = _added_up(one.terms)
+        y, measures = one.terms.approximate()
         for rank, message in enumerate(messages):
             share = slice(*ranks.share(one.output.numel, rank))
             parts = [y.reshape(-1)[share]]
@@ -84,16 +84,6 @@ def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[to
             start = stop
         y, *measures_of_all = joined
         yield y, _bound_of_share(ranks, one, tuple(measures_of_all), y)
-
-
-def _added_up(terms: Terms) -> tuple[torch.Tensor, Measures]:
-    """The approximation of this rank's terms, and their measures."""
-    total, measures = terms.operator.part(terms.parts[0], terms.attributes)
-    for part in terms.parts[1:]:
-        y, more = terms.operator.part(part, terms.attributes)
-        total.add_(y)
-        terms.operator.join(measures, more)
-    return total, measures
 
 
 def _joined(of_ranks: Sequence[torch.Tensor], join: Callable[..., torch.Tensor]) -> torch.Tensor:
