@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, cast
 
 import on_ranks
 import pytest
 from random_programs import make
 from rank_processes import call, seconds_to_stop, start
 from roundlog.execution.microbatch import samples_of
-from roundlog.execution.ranks import samples_of_ranks
+from roundlog.execution.ranks import Ranks, samples_of_ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Summed, analyse_for, local_program
+from roundlog.execution.ranks.membership import Membership
 from roundlog.program import ProgramError
 from tasks import TASKS
 
@@ -125,3 +126,30 @@ def test_a_killed_rank_is_named_by_every_other_one(victim: int) -> None:
         for process in processes:
             process.kill()
             process.wait()
+
+
+class _EndsAfterALook:
+    """A collective that ends just after somebody has waited for it too shortly."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def is_completed(self) -> bool:
+        return self.waits > 0
+
+    def wait(self, patience: object) -> None:
+        self.waits += 1
+        if self.waits == 1:
+            raise RuntimeError("Operation timed out!")
+
+
+class _AllAreThere:
+    def require_all(self) -> None: ...
+
+
+def test_a_collective_that_ends_just_after_a_look_is_not_taken_for_a_lost_connection() -> None:
+    ranks = Ranks.__new__(Ranks)
+    ranks.membership = cast(Membership, _AllAreThere())
+    work = _EndsAfterALook()
+    ranks._wait(work)
+    assert work.waits == 2

@@ -106,11 +106,13 @@ class Ranks:
     def _wait(self, work: Any) -> None:
         """Waits for a collective. Raises LostRankError, which names the rank, where another one has ended."""
         while True:
+            # Asked before the wait: a collective may end between a wait that was too short and a question after it.
+            had_ended = work.is_completed()
             try:
                 work.wait(_PATIENCE)
                 return
             except RuntimeError as error:
-                if work.is_completed():
+                if had_ended:
                     # A connection is gone. Who has gone with it is known a little later.
                     raise self.membership.why() or LostRankError(
                         f"the connection to another rank is lost ({str(error)[:200]}), though all of them are there: "
