@@ -30,7 +30,7 @@ from roundlog.operators.reduced_precision import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.operators.summation import InParts
 from roundlog.program import Program, ProgramError
-from roundlog.rounding import Follower, Rounding
+from roundlog.rounding import Follower, Recorder, Rounding
 
 
 def micro_batches_of(program: Program, count: int) -> list[Samples]:
@@ -60,13 +60,15 @@ class MicrobatchExecutor:
         self._scratch = self._parts.scratch(directory)
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
-        """Executes one step, as `StepExecutor.run`. rounding: a Follower. observe: is called with whole outputs, so the
+        """Executes one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole outputs, so the
         step then takes the memory of a whole one. Also raises OSError, if the disk is full."""
         if observe is not None:
             return self._whole.run(inputs, rounding, observe)
-        if not isinstance(rounding, Follower):
-            raise TypeError(f"micro-batches cannot be rounded by a {type(rounding).__name__}: give a Follower")
-        found = len(rounding.findings)
+        if not isinstance(rounding, Recorder | Follower):
+            raise TypeError(
+                f"micro-batches cannot be rounded by a {type(rounding).__name__}: give a Recorder or a Follower"
+            )
+        found = len(rounding.findings) if isinstance(rounding, Follower) else 0
         try:
             result = self._all(inputs, rounding, None)
         except NonFiniteError as error:
@@ -76,14 +78,15 @@ class MicrobatchExecutor:
             with suppress(IndexRangeError):
                 self._all(inputs, rounding, watch)
             raise error.because(self.program, inputs.step, watch.origin_of(error.operator)) from None
-        rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
+        if isinstance(rounding, Follower):
+            rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
         return result
 
     @cached_property
     def _whole(self) -> Executor:
         return Executor(self.program, self.bits)
 
-    def _all(self, inputs: StepInputs, rounding: Follower, watch: Watch | None) -> StepResult:
+    def _all(self, inputs: StepInputs, rounding: Recorder | Follower, watch: Watch | None) -> StepResult:
         """Runs all stages and sweeps of a step, in order. watch: is shown every operator; the step then does not stop
         at numbers that are not finite."""
         values = Values(self.program, self._analysis, self._scratch, inputs)
@@ -95,7 +98,7 @@ class MicrobatchExecutor:
             self._parts.forget_after(time, values)
         return self._run(self._parts.end, None, values, rounding, watch)
 
-    def _sweep(self, time: int, values: Values, rounding: Follower, watch: Watch | None) -> None:
+    def _sweep(self, time: int, values: Values, rounding: Recorder | Follower, watch: Watch | None) -> None:
         first_bad: StoppedError | None = None
         for samples in self._samples:
             try:
@@ -108,7 +111,7 @@ class MicrobatchExecutor:
             raise first_bad
 
     def _run(
-        self, time: int, samples: Samples | None, values: Values, rounding: Follower, watch: Watch | None
+        self, time: int, samples: Samples | None, values: Values, rounding: Recorder | Follower, watch: Watch | None
     ) -> StepResult:
         """Runs a stage (samples is None), or a sweep for these samples."""
         part, executor = self._parts.of(time, samples)
@@ -132,7 +135,7 @@ class MicrobatchExecutor:
                 element = self._parts.window(index, samples).whole_one(element)
             raise error.moved(self.program, inputs.step, index, element) from None
 
-    def _sum(self, index: int, values: Values, rounding: Follower) -> torch.Tensor:
+    def _sum(self, index: int, values: Values, rounding: Recorder | Follower) -> torch.Tensor:
         """A sum over the batch, computed part by part."""
         node, parts = self.program.nodes[index], self._analysis.parts[index]
         terms = terms_of(node, [self.program.nodes[value].type for value in node.inputs])
@@ -167,7 +170,7 @@ class MicrobatchExecutor:
 class _OfPart:
     """Rounding for the operators of a part, by the log of the whole operators (implements Rounding)."""
 
-    def __init__(self, parts: Parts, part: Part, samples: Samples | None, rounding: Follower) -> None:
+    def __init__(self, parts: Parts, part: Part, samples: Samples | None, rounding: Recorder | Follower) -> None:
         self._parts, self._part, self._samples, self._rounding = parts, part, samples, rounding
 
     def start_again(self) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.layout import Samples
