@@ -117,9 +117,7 @@ def train(
         with output.progress("training", job.spec.steps) as bar:
             last = Listener(bar, job.spec.steps, _publishes(publisher, job))
             validation = _validation(validate, validate_every, job, computing.max_memory, last)
-            chosen_options = ranks.options(
-                computing.run_options(micro_batches, last, last.resumes, validation)
-            )
+            chosen_options = ranks.options(computing.run_options(micro_batches, last, last.resumes, validation))
             result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
         ranks.dismiss()
     published = None

@@ -81,9 +81,7 @@ def by_ranks(options: RunOptions, ranks: Ranks) -> RunOptions:
         raise LaunchError(f"ranks compute on the CPU so far, and not on {str(options.device)[:40]}: choose cpu")
 
     def execution(job: Job, micro_batches: int, run_dir: Path) -> Execution:
-        executor = RanksExecutor(
-            job.program, ranks, job.spec.rounding_bits, job.spec.interval, micro_batches, run_dir
-        )
+        executor = RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, micro_batches, run_dir)
         return Execution(executor, Batches(job.dataset, job.spec))
 
     return replace(options, execution=execution)

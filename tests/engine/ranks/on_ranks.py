@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import torch
 from roundlog.arithmetic import FULL_BITS, sums
 from roundlog.commitments import canonical, state_root
 from roundlog.execution import Batches, Executor, StoppedError
+from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.layout import ranges
 from roundlog.execution.ranks import (
@@ -213,7 +217,10 @@ def run_stops(ranks: Ranks | None, micro_batches: int = 1) -> dict[str, list[Any
     found = {}
     for name, (program, inputs) in stopping().items():
         if ranks is None:
-            found[name] = executed(Executor(program), inputs)
+            # The sentence names the indices that were computed together.
+            whole = micro_batches == 1
+            one = Executor(program) if whole else MicrobatchExecutor(program, micro_batches, Path(gettempdir()))
+            found[name] = executed(one, inputs)
         elif ranks.rank:
             serve(program, ranks, lambda step, states, inputs=inputs: inputs)
         else:
@@ -309,3 +316,24 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
     except DisagreementError as error:
         return [done, str(error)]
     return [done, ""]
+
+
+def run_with_a_full_disk(ranks: Ranks, full: int) -> str:
+    """What this rank says where one of them cannot write the slices of its micro-batches."""
+    job = Job.from_task(TASKS["gpt"](steps=2))
+    batches = Batches(job.dataset, job.spec)
+    if ranks.rank == full:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    try:
+        if ranks.rank:
+            serve(job.program, ranks, lambda step, states: job.inputs(batches, step, states))
+        else:
+            executor = RanksExecutor(job.program, ranks, micro_batches=4)
+            executor.run(job.inputs(batches, 0, list(job.initial.values())), Recorder(4))
+            dismiss(ranks)
+    except LostRankError as error:
+        return str(error)
+    except OSError as error:
+        ranks.membership.leave(str(error))
+        return str(error)
+    return ""

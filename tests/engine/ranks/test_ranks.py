@@ -94,7 +94,7 @@ def test_sums_over_ranks_have_the_bound_and_the_bits_of_the_whole(size: int, und
 
 @pytest.mark.parametrize(("size", "micro_batches"), [(3, 1), (2, 6)])
 def test_ranks_stop_where_one_process_does_and_go_on_afterwards(size: int, micro_batches: int) -> None:
-    right = on_ranks.run_stops(None)
+    right = on_ranks.run_stops(None, micro_batches)
     assert [" " in found for found, _, _ in right.values()] == [True, True, True, True, False]
     assert call("on_ranks:run_stops", size, micro_batches)[0] == right
 
@@ -124,6 +124,16 @@ def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(s
     named, than = (broken, "all other ranks") if size > 2 else (1, "rank 0, which may itself be wrong")
     assert f", rank {named} (process " in sentence and f") had other values than {than}: " in sentence
     assert sentence.startswith(f"after step {done}, ") and done % 2
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_rank_whose_disk_is_full_is_named_by_the_other_one(full: int) -> None:
+    said = call("on_ranks:run_with_a_full_disk", 2, full)
+    assert "File too large" in said[full]
+    assert (
+        said[1 - full].startswith(f"rank {full} (process ")
+        and "has stopped: [Errno 27] File too large" in said[1 - full]
+    )
 
 
 @pytest.mark.parametrize("victim", [0, 2])

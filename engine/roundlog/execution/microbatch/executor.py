@@ -60,8 +60,8 @@ class MicrobatchExecutor:
         self._scratch = self._parts.scratch(directory)
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
-        """Executes one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole outputs, so the
-        step then takes the memory of a whole one. Also raises OSError, if the disk is full."""
+        """Executes one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole
+        outputs, so the step then takes the memory of a whole one. Also raises OSError, if the disk is full."""
         if observe is not None:
             return self._whole.run(inputs, rounding, observe)
         if not isinstance(rounding, Recorder | Follower):

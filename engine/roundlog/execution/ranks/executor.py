@@ -60,7 +60,7 @@ class RanksExecutor:
 
         Raises ProgramError if the program does not pass the registry's check, or has fewer samples than ranks or
         micro-batches."""
-        self._directory = _directory(directory)
+        self._directory = directory
         self._step = _RankStep(program, ranks, bits, interval, self._directory)
         self._ranks = ranks
         self._micro_batches = len(micro_batches_of(program, micro_batches))
@@ -105,7 +105,7 @@ class RanksExecutor:
     def _alone(self) -> StepExecutor:
         if self._micro_batches == 1:
             return Executor(self.program, self.bits)
-        return MicrobatchExecutor(self.program, self._micro_batches, self._directory, self.bits)
+        return MicrobatchExecutor(self.program, self._micro_batches, _on_disk(self._directory), self.bits)
 
     def _stop_of(self, inputs: StepInputs, rounding: Rounding) -> StepResult:
         """Raises what one process raises: this rank executes the step again, alone, which stops at the same operator
@@ -128,7 +128,7 @@ def serve(
 
     inputs_of: the inputs of a step, from its number and the states before it. interval: as rank 0's. Raises
     ProgramError as `RanksExecutor`, LostRankError, DisagreementError, MachineError."""
-    step = _RankStep(program, ranks, bits, interval, _directory(None))
+    step = _RankStep(program, ranks, bits, interval, None)
     states: Sequence[torch.Tensor] = []
     while (told := _hear(ranks)) is not None:
         number, orders, coming, sweeps = told
@@ -154,7 +154,7 @@ def dismiss(ranks: Ranks) -> None:
     _tell(ranks, -1, None, _GO_ON, 1)
 
 
-def _directory(given: Path | None) -> Path:
+def _on_disk(given: Path | None) -> Path:
     return Path(tempfile.gettempdir()) if given is None else given
 
 
@@ -176,8 +176,8 @@ def _hear(ranks: Ranks) -> tuple[int, Orders, int, int] | None:
 class _RankStep:
     """The execution of steps on one rank, together with all others."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int, interval: int, directory: Path) -> None:
-        """directory: on a disk; for slices, where the samples of a rank are cut."""
+    def __init__(self, program: Program, ranks: Ranks, bits: int, interval: int, directory: Path | None) -> None:
+        """directory: as for `RanksExecutor`."""
         check(program)
         check_narrow(program, [operator(node.op) for node in program.nodes], bits)
         self.program, self.bits = program, bits
@@ -217,6 +217,6 @@ class _RankStep:
             self._parts[sweeps] = (
                 AtOnce(self.program, self._ranks, self.bits)
                 if sweeps == 1
-                else InSweeps(self.program, self._ranks, self.bits, sweeps, self._directory)
+                else InSweeps(self.program, self._ranks, self.bits, sweeps, _on_disk(self._directory))
             )
         return self._parts[sweeps]
