@@ -87,6 +87,7 @@ def train(
         ),
     ] = None,
     publish_every: PublishEvery = None,
+    micro_batches: options.MicroBatches = 1,
     *,
     computing: options.Computing,
     content: ContentOptions,
@@ -106,7 +107,7 @@ def train(
     every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
     with crew() as ranks:
-        job = read_job(job_directory, computing.max_memory)
+        job = read_job(job_directory, computing.max_memory, micro_batches)
         chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
         if ranks.serves(job):
             return
@@ -116,9 +117,7 @@ def train(
         with output.progress("training", job.spec.steps) as bar:
             last = Listener(bar, job.spec.steps, _publishes(publisher, job))
             validation = _validation(validate, validate_every, job, computing.max_memory, last)
-            chosen_options = ranks.options(
-                computing.run_options(on_step=last, on_resume=last.resumes, validation=validation)
-            )
+            chosen_options = ranks.options(computing.run_options(micro_batches, last, last.resumes, validation))
             result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
         ranks.dismiss()
     published = None

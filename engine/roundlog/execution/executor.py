@@ -85,11 +85,11 @@ class Executor:
         return self._run(self._way(inputs.device), inputs, rounding, pass_on).result
 
     def run_through(
-        self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn, passed_from: int
+        self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, passed_from: int
     ) -> StepResult | None:
         """Executes one step of a program that is a part of another, to its end in any case. Returns None if it would
-        have stopped. pass_on: takes values stored in slots from `passed_from` on. Raises MachineError,
-        DisturbedError."""
+        have stopped. pass_on: takes values stored in slots from `passed_from` on; None if there are only states. Raises
+        MachineError, DisturbedError."""
         way = Through(self._in_groups if self._fuses(inputs.device) else self._in_order)
         start = partial(RunningStep, self._checked, inputs, rounding, pass_on, passed_from)
         running = self._run_from(start, way, inputs)

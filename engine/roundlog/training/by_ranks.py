@@ -77,16 +77,11 @@ def difference(said: Sequence[Mapping[str, str]], name: Callable[[int], str]) ->
 def by_ranks(options: RunOptions, ranks: Ranks) -> RunOptions:
     """The options of rank 0's run, by which every step is executed by all ranks. Raises LaunchError for options that
     ranks do not have."""
-    if options.micro_batches != 1:
-        raise LaunchError(
-            "ranks share every batch already, and do not cut their parts any further: leave micro-batches out, or "
-            "start more ranks"
-        )
     if torch.device(options.device).type != "cpu":
         raise LaunchError(f"ranks compute on the CPU so far, and not on {str(options.device)[:40]}: choose cpu")
 
     def execution(job: Job, micro_batches: int, run_dir: Path) -> Execution:
-        executor = RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval)
+        executor = RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, micro_batches, run_dir)
         return Execution(executor, Batches(job.dataset, job.spec))
 
     return replace(options, execution=execution)

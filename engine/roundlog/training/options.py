@@ -57,8 +57,7 @@ class RunOptions:
 
     device: torch.device | str = "cpu"
     micro_batches: int = 1
-    """Parts into which every batch is cut, to take less memory. Only for auditors, since a trainer writes its log
-    operator by operator."""
+    """Parts into which every batch is cut, to take less memory."""
     keep_every: int = 1
     """Intervals between two checkpoints that are kept on disk; the last checkpoint is always kept."""
     on_step: Callable[[StepEvent], None] | None = None

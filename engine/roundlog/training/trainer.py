@@ -11,7 +11,7 @@ from roundlog.rounding import Rounding, Thresholds
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.policies import log_kind, recorder
-from roundlog.training.run import Run, RunError
+from roundlog.training.run import Run
 
 
 def log_header(job: Job, interval: int) -> LogHeader:
@@ -64,12 +64,8 @@ class Trainer:
     ) -> None:
         """`thresholds` are for jobs under the `threshold` policy.
 
-        Raises RunError if the directory holds another job's run, or if the options ask for micro-batches."""
-        if options.micro_batches != 1:
-            raise RunError(
-                f"a trainer cannot cut its batches into {options.micro_batches} micro-batches, because the log is "
-                "written operator by operator: leave them whole"
-            )
+        Raises RunError if the directory holds another job's run, or if the options ask for micro-batches under the
+        policy `threshold`, ProgramError for more micro-batches than samples."""
         self.job = job
         self._run = Run(job, run_dir, options, role="trainer")
         self.log_dir = run_dir / "log"

@@ -191,9 +191,11 @@ def test_only_rank_0_needs_what_the_trainer_has_written(trained: Trained, tmp_pa
     assert json.loads(out)["agrees"] is True and json.loads(out)["log"] == "right"
 
 
-def test_ranks_do_not_cut_their_parts(trained: Trained, tmp_path: Path) -> None:
-    words = ["audit", trained.job, "--run", tmp_path, "--micro-batches", 2, "--json"]
-    assert all(code == 1 and "leave micro-batches out" in err for code, _, err in ended(by_hand([words, words])))
+def test_ranks_cut_their_parts_into_micro_batches(trained: Trained, tmp_path: Path) -> None:
+    words = ["audit", trained.job, "--run", tmp_path, "--log", trained.run / "log", "--micro-batches", 4, "--json"]
+    (code, out, err), (other, silent, _) = ended(by_hand([[*words, "--claim", trained.run]] * 2))
+    assert (code, other, silent) == (0, 0, ""), err
+    assert json.loads(out)["agrees"] is True and json.loads(out)["log"] == "right"
 
 
 @pytest.mark.parametrize("role", ["trainer", "auditor"])

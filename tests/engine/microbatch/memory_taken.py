@@ -10,13 +10,13 @@ import gc
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from roundlog.capture import Task
 from roundlog.execution import Batches, Executor
 from roundlog.execution.microbatch import MicrobatchExecutor, peak_bytes
-from roundlog.operators import StepInputs
 from roundlog.rounding import Follower
 from roundlog.training.job import Job
 from torch import nn
@@ -39,19 +39,21 @@ def logistic(batch: int) -> Job:
 
 
 def step(job: Job, count: int) -> None:
-    batches = Batches(job.dataset, job.spec)
-    cpu = torch.device("cpu")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
         executor = MicrobatchExecutor(job.program, count, Path(directory)) if count > 1 else Executor(job.program)
-        inputs = StepInputs(
-            states=list(job.initial.values()),
-            data=batches.load(0) if count > 1 else list(batches.load(0)),
-            schedule=job.schedule[0],
-            seed=job.spec.seed,
-            step=0,
-            device=cpu,
-        )
+        inputs = job.inputs(Batches(job.dataset, job.spec), 0, list(job.initial.values()))
         executor.run(inputs, Follower.without_log(job.spec.log_guard))
+
+
+def taken(called: Callable[[], object]) -> int:
+    """Bytes by which resident memory rises at most while this is called."""
+    gc.collect()
+    # Memory that has been given back does not count as there.
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    called()
+    return _status("VmHWM") - before
 
 
 def _status(name: str) -> int:
@@ -63,13 +65,7 @@ def main(batch: int, count: int) -> None:
     torch.set_num_threads(1)
     small, job = logistic(16), logistic(batch)
     step(small, min(count, 2))  # loads and compiles what is needed
-    gc.collect()
-    # Memory that has been given back does not count as there.
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
-    step(job, count)
-    print(json.dumps([peak_bytes(job.program, count), _status("VmHWM") - before]))
+    print(json.dumps([peak_bytes(job.program, count), taken(lambda: step(job, count))]))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import torch
 from roundlog.arithmetic import FULL_BITS, sums
 from roundlog.commitments import canonical, state_root
 from roundlog.execution import Batches, Executor, StoppedError
+from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.layout import ranges
 from roundlog.execution.ranks import (
@@ -69,8 +73,9 @@ def alone(seeds: list[int]) -> dict[int, list[Any]]:
     return {seed: executed(Executor(one.program), one.inputs) for seed, one in made.items()}
 
 
-def run_programs(ranks: Ranks, logs: dict[str, str]) -> dict[str, list[Any]]:
-    """What ranks come to, for all programs that have a sample for every rank; by the log of one process."""
+def run_programs(ranks: Ranks, logs: dict[str, str], cut: bool = False) -> dict[str, list[Any]]:
+    """What ranks come to, for all programs that have a sample for every rank; by the log of one process. cut: each rank
+    cuts its samples into micro-batches, if it has two."""
     found = {}
     for seed, log in logs.items():
         made = random_programs.make(int(seed))
@@ -90,7 +95,9 @@ def run_programs(ranks: Ranks, logs: dict[str, str]) -> dict[str, list[Any]]:
         # A run that is given up between two comparisons has no part in the next one's.
         with suppress(StoppedError):
             RanksExecutor(made.program, ranks, interval=every).run(replace(made.inputs, step=every), Recorder(4))
-        executor = RanksExecutor(made.program, ranks, interval=every)
+        batch = samples_of(made.program)
+        micro_batches = (batch, ranks.size + 1)[int(seed) % 2 and batch > ranks.size] if cut else 1
+        executor = RanksExecutor(made.program, ranks, interval=every, micro_batches=micro_batches)
         found[seed] = executed(executor, made.inputs, bytes.fromhex(log) if log else None)
         dismiss(ranks)
     return found
@@ -150,7 +157,7 @@ def _case(ranks: Ranks, name: str, draw: Any) -> Any:
         seen.append(found.at(torch.arange(stop - start), torch.zeros(stop - start)))
         return Recorder(4).round(0, owned, (), {}, Window((stop,), 0, start, stop))
 
-    terms = Terms(op, attributes, [part], whole, ranks.size)
+    terms = Terms(op, attributes, lambda _: part, 1, whole, ranks.size)
     start, stop = ranks.share(y.numel())
     d = bound.whole(y).reshape(-1)[start:stop]
     return BatchSum(TensorType(tuple(y.shape), DType.F32), terms, round_share), right, d, seen
@@ -205,22 +212,27 @@ def stopping() -> dict[str, tuple[Program, StepInputs]]:
     }
 
 
-def run_stops(ranks: Ranks | None) -> dict[str, list[Any]]:
+def run_stops(ranks: Ranks | None, micro_batches: int = 1) -> dict[str, list[Any]]:
     """What ranks, or one process alone, come to where a step stops."""
     found = {}
     for name, (program, inputs) in stopping().items():
         if ranks is None:
-            found[name] = executed(Executor(program), inputs)
+            # The sentence names the indices that were computed together.
+            whole = micro_batches == 1
+            one = Executor(program) if whole else MicrobatchExecutor(program, micro_batches, Path(gettempdir()))
+            found[name] = executed(one, inputs)
         elif ranks.rank:
             serve(program, ranks, lambda step, states, inputs=inputs: inputs)
         else:
-            executor = RanksExecutor(program, ranks)
+            executor = RanksExecutor(program, ranks, micro_batches=micro_batches)
             found[name] = executed(executor, inputs)
             dismiss(ranks)
     return found
 
 
-def run_trainings(ranks: Ranks | None, names: list[str], logs: dict[str, list[str]] | None) -> dict[str, Any]:
+def run_trainings(
+    ranks: Ranks | None, names: list[str], logs: dict[str, list[str]] | None, micro_batches: int = 1
+) -> dict[str, Any]:
     """The state roots after every step of some trainings and, without logs, the logs; with them, what is found wrong in
     them. By ranks, or by one process alone."""
     found = {}
@@ -236,7 +248,11 @@ def run_trainings(ranks: Ranks | None, names: list[str], logs: dict[str, list[st
         if ranks is not None and ranks.rank:
             serve(job.program, ranks, inputs_of)
             continue
-        executor = Executor(job.program) if ranks is None else RanksExecutor(job.program, ranks)
+        executor = (
+            Executor(job.program)
+            if ranks is None
+            else RanksExecutor(job.program, ranks, job.spec.rounding_bits, 1, micro_batches)
+        )
         recorder, follower = Recorder(4), Follower(4, 1.0, np.random.default_rng(1))
         states, roots, written = list(job.initial.values()), [], []
         for step in range(job.spec.steps):
@@ -300,3 +316,24 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
     except DisagreementError as error:
         return [done, str(error)]
     return [done, ""]
+
+
+def run_with_a_full_disk(ranks: Ranks, full: int) -> str:
+    """What this rank says where one of them cannot write the slices of its micro-batches."""
+    job = Job.from_task(TASKS["gpt"](steps=2))
+    batches = Batches(job.dataset, job.spec)
+    if ranks.rank == full:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    try:
+        if ranks.rank:
+            serve(job.program, ranks, lambda step, states: job.inputs(batches, step, states))
+        else:
+            executor = RanksExecutor(job.program, ranks, micro_batches=4)
+            executor.run(job.inputs(batches, 0, list(job.initial.values())), Recorder(4))
+            dismiss(ranks)
+    except LostRankError as error:
+        return str(error)
+    except OSError as error:
+        ranks.membership.leave(str(error))
+        return str(error)
+    return ""

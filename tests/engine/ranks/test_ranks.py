@@ -14,14 +14,15 @@ from roundlog.execution.microbatch import samples_of
 from roundlog.execution.ranks import Ranks, samples_of_ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Summed, analyse_for, local_program
 from roundlog.execution.ranks.membership import Membership
+from roundlog.execution.ranks.sweeps import sweeps_of
 from roundlog.program import ProgramError
 from tasks import TASKS
 
 
-def compare(size: int, seeds: list[int]) -> int:
-    """Holds ranks against one process; returns how many programs there were."""
+def compare(size: int, seeds: list[int], cut: bool = False) -> int:
+    """Holds ranks against one process; returns how many programs there were. cut: each rank cuts its samples."""
     right = on_ranks.alone(seeds)
-    answers: list[Any] = call("on_ranks:run_programs", size, {seed: one[1] for seed, one in right.items()})
+    answers: list[Any] = call("on_ranks:run_programs", size, {seed: one[1] for seed, one in right.items()}, cut)
     for seed, (found, log, findings) in answers[0].items():
         assert found == right[int(seed)][0], seed
         assert findings == [], seed
@@ -40,15 +41,20 @@ def test_three_ranks_do_for_more_programs() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("size", [2, 3, 4, 6])
-def test_ranks_do_for_many_programs(size: int) -> None:
-    assert compare(size, list(range(60, 300))) > 30
+@pytest.mark.parametrize(("size", "cut"), [(2, False), (3, False), (4, False), (6, False), (2, True), (3, True)])
+def test_ranks_do_for_many_programs(size: int, cut: bool) -> None:
+    assert compare(size, list(range(60, 300)), cut) > 30
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_cut_their_samples_into_micro_batches_give_the_bits_of_one_process(size: int) -> None:
+    assert compare(size, list(range(300, 330)), cut=True) > 10
 
 
 def test_the_random_programs_sum_over_ranks_and_gather_slices() -> None:
     """Else the tests above would be vacuous."""
     summed: set[str] = set()
-    gathered = cut = uneven = 0
+    gathered = cut = uneven = swept = 0
     for seed in range(60):
         program = make(seed).program
         analysis = analyse_for(program, 2)
@@ -57,8 +63,18 @@ def test_the_random_programs_sum_over_ranks_and_gather_slices() -> None:
         gathered += sum(isinstance(read, Gathered) for read in local.reads)
         cut += sum(isinstance(read, Cut) for read in local.reads)
         uneven += samples_of(program) % 2
+        swept += sweeps_of(program, 2, samples_of(program)) > 1
     assert {"sum", "matmul", "scatter_add", "conv2d_grad_weight"} <= summed
     assert gathered and cut and uneven
+    assert swept > 20
+
+
+def test_micro_batches_of_the_whole_batch_are_shared_out() -> None:
+    """Each rank computes about as many samples at a time as one process would, and all have equally many turns."""
+    program = make(0).program
+    batch = samples_of(program)
+    assert [sweeps_of(program, 2, count) for count in (1, 2, 3, batch)] == [1, 1, 2, batch // 2]
+    assert sweeps_of(program, batch, batch) == 1
 
 
 def test_more_ranks_than_samples_are_refused() -> None:
@@ -76,23 +92,24 @@ def test_sums_over_ranks_have_the_bound_and_the_bits_of_the_whole(size: int, und
     assert call("on_ranks:run_sums", size, undecided) == [[]] * size
 
 
-@pytest.mark.parametrize("size", [3])
-def test_ranks_stop_where_one_process_does_and_go_on_afterwards(size: int) -> None:
-    right = on_ranks.run_stops(None)
+@pytest.mark.parametrize(("size", "micro_batches"), [(3, 1), (2, 6)])
+def test_ranks_stop_where_one_process_does_and_go_on_afterwards(size: int, micro_batches: int) -> None:
+    right = on_ranks.run_stops(None, micro_batches)
     assert [" " in found for found, _, _ in right.values()] == [True, True, True, True, False]
-    assert call("on_ranks:run_stops", size)[0] == right
+    assert call("on_ranks:run_stops", size, micro_batches)[0] == right
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_ranks_train_to_the_roots_of_one_process_and_each_finds_the_other_ones_log_right(size: int) -> None:
-    """Batch norm, dropout, clipping, accumulation, tied weights, and batches that the ranks do not divide."""
+    """Batch norm, dropout, clipping, accumulation, tied weights, and batches that the ranks do not divide. Logs are
+    followed in micro-batches."""
     names = [name for name in TASKS if size == 2 or name != "linear"]
     by_one = on_ranks.run_trainings(None, names, None)
     by_ranks = call("on_ranks:run_trainings", size, names, None)[0]
     logs_of_one = {name: log for name, (_, log) in by_one.items()}
     logs_of_ranks = {name: log for name, (_, log) in by_ranks.items()}
     followed_by_one = on_ranks.run_trainings(None, names, logs_of_ranks)
-    followed_by_ranks = call("on_ranks:run_trainings", size, names, logs_of_one)[0]
+    followed_by_ranks = call("on_ranks:run_trainings", size, names, logs_of_one, 2 * size)[0]
     for name, (roots, _) in by_one.items():
         assert by_ranks[name][0] == roots
         assert followed_by_one[name] == followed_by_ranks[name] == [roots, []]
@@ -107,6 +124,16 @@ def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(s
     named, than = (broken, "all other ranks") if size > 2 else (1, "rank 0, which may itself be wrong")
     assert f", rank {named} (process " in sentence and f") had other values than {than}: " in sentence
     assert sentence.startswith(f"after step {done}, ") and done % 2
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_rank_whose_disk_is_full_is_named_by_the_other_one(full: int) -> None:
+    said = call("on_ranks:run_with_a_full_disk", 2, full)
+    assert "File too large" in said[full]
+    assert (
+        said[1 - full].startswith(f"rank {full} (process ")
+        and "has stopped: [Errno 27] File too large" in said[1 - full]
+    )
 
 
 @pytest.mark.parametrize("victim", [0, 2])

@@ -59,16 +59,33 @@ class Values:
         op = operator(node.op)
         if isinstance(op, Source):
             return op.load(node.attributes, node.type, self._inputs)
+        return self._from_slices(value)
+
+    def _from_slices(self, value: int) -> torch.Tensor:
+        """A sliced value as a whole. Raises OSError."""
         return self._scratch.read(value, 0, self._analysis.batch).to(self._inputs.device)
 
-    def memory(self, value: int, layout: Layout, samples: int) -> torch.Tensor:
+    def terms_reader(self, index: int, parts: Sequence[Samples]) -> Callable[[int], list[torch.Tensor]]:
+        """A function that reads the slices of a sum's inputs that the samples of one part own, by the part's number.
+        Each call may overwrite the tensors of the one before."""
+        node = self._program.nodes[index]
+        largest = max(last - first for first, last in parts)
+        # All parts are read into the same memory; allocating for each would fragment it.
+        inputs = [
+            (value, need, self._memory(value, need, largest))
+            for value, need in zip(node.inputs, self._analysis.needs[index], strict=True)
+            if need is not None
+        ]
+        return lambda number: [self.slice(value, need, parts[number], memory) for value, need, memory in inputs]
+
+    def _memory(self, value: int, layout: Layout, samples: int) -> torch.Tensor:
         """Flat memory on the CPU for slices of so many samples."""
         kind = sliced_type(self._program.nodes[value].type, layout, samples)
         return torch.empty(kind.numel, dtype=kind.dtype.torch_dtype)
 
     def slice(self, value: int, layout: Layout, samples: Samples, memory: torch.Tensor | None = None) -> torch.Tensor:
-        """The slice of a value that these samples own under `layout`. memory: a tensor of `memory` that the slice may
-        be written into. Raises OSError."""
+        """The slice of a value that these samples own under `layout`. memory: a flat tensor on the CPU that the slice
+        may be written into. Raises OSError."""
         first, last = samples
         if value in self._scratch and layout == self._analysis.layouts[value]:
             return self._scratch.read(value, first, last, memory).to(self._inputs.device)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from roundlog.kernels import superaccumulator
 from roundlog.operators import Inexact, Summation
 from roundlog.operators.bound import Bound
 from roundlog.operators.registry import Attributes, Tensors, Types
-from roundlog.operators.summation import F32, Index, Measures, round_running
+from roundlog.operators.summation import F32, Index, Measures, ReadPart, round_running
 from roundlog.program import TensorType
 from roundlog.rounding.resolve import AT_ONCE
 
@@ -32,8 +31,10 @@ class Terms:
 
     operator: Summation
     attributes: Attributes
-    parts: Sequence[list[torch.Tensor]]
-    """This rank's slices of the inputs, in as many parts as keep the bound."""
+    read: ReadPart
+    """Reads this rank's slices of the inputs for one part, by its number: called again and again."""
+    parts: int
+    """Parts of this rank, as many as keep the bound."""
     of_whole: int
     """Terms of the whole sum."""
     parts_of_whole: int
@@ -41,19 +42,18 @@ class Terms:
 
     def approximate(self) -> tuple[torch.Tensor, Measures]:
         """The approximation of these terms, and their measures."""
-        return self.operator.add_parts(self.parts.__getitem__, len(self.parts), self.attributes)
+        return self.operator.add_parts(self.read, self.parts, self.attributes)
 
     def sums(self, elements: Index) -> RunningSums:
         """Double-double sums of these terms, at these elements of the output."""
-        return self.operator.sums_of_parts(self._on_cpu.__getitem__, len(self.parts), self.attributes, elements)
+        return self.operator.sums_of_parts(self._on_cpu, self.parts, self.attributes, elements)
 
     def exact(self, elements: Index) -> Index:
         """Exact sums of these terms, at these elements of the output."""
-        return self.operator.exact_of_parts(self._on_cpu.__getitem__, len(self.parts), self.attributes, elements)
+        return self.operator.exact_of_parts(self._on_cpu, self.parts, self.attributes, elements)
 
-    @cached_property
-    def _on_cpu(self) -> list[list[torch.Tensor]]:
-        return [[x.cpu() for x in part] for part in self.parts]
+    def _on_cpu(self, number: int) -> list[torch.Tensor]:
+        return [x.cpu() for x in self.read(number)]
 
 
 class _Question(IntEnum):

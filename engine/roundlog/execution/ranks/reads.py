@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from roundlog.execution.lazy_tensors import LazyTensors
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.layout import Samples
-from roundlog.execution.microbatch.summing import summation, terms_of
 from roundlog.execution.microbatch.values import sliced_source
-from roundlog.execution.ranks.asking import Terms
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Given, LocalProgram, Summed, cut_up, samples_of_ranks
 from roundlog.execution.ranks.rounding import RankRounding
-from roundlog.execution.ranks.sums import BatchSum, sums_over
-from roundlog.operators import Inexact, Source, StepInputs, operator
+from roundlog.execution.ranks.sums import BatchSum, batch_sum, sums_over
+from roundlog.operators import Source, StepInputs, operator
 from roundlog.program import Program
-from roundlog.rounding import Window
 
 TOGETHER = 32 << 20
 """Bytes of sums over the batch, with their terms, that wait until one of them is needed. So many are exchanged at
@@ -57,7 +54,7 @@ class Reads(LazyTensors):
         if complete is not None:
             self._waiting.append(complete)
             # Types of the whole decide, so that all ranks exchange at the same place.
-            if sum(map(self._bytes, self._waiting)) > TOGETHER:
+            if are_enough(self._program, self._ranks, [one.value for one in self._waiting]):
                 self._sum_up()
 
     def __len__(self) -> int:
@@ -71,7 +68,8 @@ class Reads(LazyTensors):
             case Cut():
                 return read.layout.part(self._given.pop(read.given), *self._samples)
             case Gathered():
-                return self._received(self._whole(read.value, self._given.pop(read.given)))
+                mine = self._given.pop(read.given)
+                return self._received(whole_of(self._ranks, self._program, self._analysis, read.value, mine))
             case Summed():
                 if read.value not in self._sums:
                     self._sum_up()
@@ -88,23 +86,6 @@ class Reads(LazyTensors):
             found = read.layout.part(op.load(node.attributes, node.type, self._inputs), *self._samples)
         return found
 
-    def _whole(self, value: int, mine: torch.Tensor) -> torch.Tensor:
-        """A sliced value of which every rank has its slice."""
-        layout, shape = self._analysis.layouts[value], self._program.nodes[value].type.shape
-        assert layout is not None
-        # Samples first, so that every rank's elements are one range.
-        axis = layout.axis + 1
-        unfolded = mine.reshape(layout.unfolded(tuple(mine.shape))).movedim(axis, 0)
-        others = samples_of_ranks(self._program, self._ranks.size)
-        each = mine.numel() // (self._samples[1] - self._samples[0])
-        parts = self._ranks.gather_all(unfolded.reshape(-1), [each * (last - first) for first, last in others])
-        ordered = torch.cat(parts).view(-1, *unfolded.shape[1:])
-        return ordered.movedim(0, axis).reshape(shape)
-
-    def _bytes(self, one: Summed) -> int:
-        node = self._program.nodes[one.value]
-        return 2 * node.type.nbytes + sum(self._program.nodes[i].type.nbytes for i in node.inputs) // self._ranks.size
-
     def _sum_up(self) -> None:
         """Exchanges all sums whose terms are there."""
         found = sums_over(self._ranks, [self._sum(one) for one in self._waiting], self._bits)
@@ -113,7 +94,7 @@ class Reads(LazyTensors):
         self._waiting = []
 
     def _sum(self, one: Summed) -> BatchSum:
-        node, needs = self._program.nodes[one.value], self._analysis.needs[one.value]
+        needs = self._analysis.needs[one.value]
         slices = [self._given.pop(slot) for slot in one.given]
         first = self._samples[0]
         count = len(self._analysis.parts[one.value])
@@ -123,10 +104,28 @@ class Reads(LazyTensors):
             for x, layout in zip(slices, needs, strict=True):
                 part.append(x if layout is None else layout.part(x, start - first, stop - first))
             parts.append(part)
-        terms = terms_of(node, [self._program.nodes[i].type for i in node.inputs])
+        return batch_sum(self._program, one.value, parts.__getitem__, len(parts), count, self._rounding)
 
-        def round_share(operator: Inexact, first: int, last: int) -> torch.Tensor:
-            window = Window((node.type.numel,), 0, first, last)
-            return self._rounding.own(one.value, operator, (), node.attributes, window)
 
-        return BatchSum(node.type, Terms(summation(node), node.attributes, parts, terms, count), round_share)
+def are_enough(program: Program, ranks: Ranks, sums: Sequence[int]) -> bool:
+    """Whether these sums over the batch are as many as are exchanged at once: their approximations and bounds, and a
+    rank's terms, take more than TOGETHER."""
+    size = 0
+    for index in sums:
+        node = program.nodes[index]
+        size += 2 * node.type.nbytes + sum(program.nodes[i].type.nbytes for i in node.inputs) // ranks.size
+    return size > TOGETHER
+
+
+def whole_of(ranks: Ranks, program: Program, analysis: Analysis, value: int, mine: torch.Tensor) -> torch.Tensor:
+    """A sliced value as a whole. mine: this rank's slice. All ranks call it."""
+    layout, shape = analysis.layouts[value], program.nodes[value].type.shape
+    assert layout is not None
+    # Samples first, so that every rank's elements are one range.
+    axis = layout.axis + 1
+    unfolded = mine.reshape(layout.unfolded(tuple(mine.shape))).movedim(axis, 0)
+    counts = [last - first for first, last in samples_of_ranks(program, ranks.size)]
+    each = mine.numel() // counts[ranks.rank]
+    parts = ranks.gather_all(unfolded.reshape(-1), [each * count for count in counts])
+    ordered = torch.cat(parts).view(-1, *unfolded.shape[1:])
+    return ordered.movedim(0, axis).reshape(shape)

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 import torch
 
+from roundlog.execution.microbatch.summing import summation, terms_of
 from roundlog.execution.ranks.asking import Asking, Owned, Terms
 from roundlog.execution.ranks.group import Ranks
+from roundlog.execution.ranks.rounding import RankRounding
 from roundlog.operators import Inexact
 from roundlog.operators.bound import Bound, FullBound
-from roundlog.operators.summation import Measures
-from roundlog.program import TensorType
+from roundlog.operators.summation import Measures, ReadPart
+from roundlog.program import Program, TensorType
+from roundlog.rounding import Window
 from roundlog.rounding.resolve import in_doubt
 
 RoundShare = Callable[[Inexact, int, int], torch.Tensor]
@@ -35,6 +38,22 @@ class BatchSum:
     def is_by_element(self, x: torch.Tensor) -> bool:
         """Whether a measure has one number for every element of the output."""
         return self.terms.operator.by_element and x.numel() == self.output.numel
+
+
+def batch_sum(
+    program: Program, index: int, read: ReadPart, parts: int, parts_of_whole: int, rounding: RankRounding
+) -> BatchSum:
+    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `Terms`."""
+    node = program.nodes[index]
+    of_whole = terms_of(node, [program.nodes[value].type for value in node.inputs])
+
+    def round_share(operator: Inexact, first: int, last: int) -> torch.Tensor:
+        window = Window((node.type.numel,), 0, first, last)
+        return rounding.own(index, operator, (), node.attributes, window)
+
+    return BatchSum(
+        node.type, Terms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole), round_share
+    )
 
 
 def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.Tensor]:

@@ -1,0 +1,144 @@
+"""A rank's part of a step, some of its samples at a time: the stages and sweeps of micro-batches, in which sums over
+the batch and values that are read as a whole are those of all ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from roundlog.arithmetic import DisturbedError
+from roundlog.execution.microbatch.analysis import Analysis
+from roundlog.execution.microbatch.layout import Samples
+from roundlog.execution.microbatch.parts import Parts
+from roundlog.execution.microbatch.scratch import Scratch
+from roundlog.execution.microbatch.stages import Part
+from roundlog.execution.microbatch.values import Reads, Values
+from roundlog.execution.ranks.at_once import OfRank, Received
+from roundlog.execution.ranks.group import Ranks
+from roundlog.execution.ranks.local import analyse_for, cut_up, samples_of_ranks
+from roundlog.execution.ranks.reads import are_enough, whole_of
+from roundlog.execution.ranks.rounding import RankRounding
+from roundlog.execution.ranks.sums import BatchSum, batch_sum, sums_over
+from roundlog.execution.running_step import StepResult
+from roundlog.operators import Inexact, StepInputs
+from roundlog.operators.registry import Attributes, Tensors
+from roundlog.program import Program
+
+
+def sweeps_of(program: Program, size: int, micro_batches: int) -> int:
+    """Micro-batches of every rank, where the whole batch is to be cut into so many. Every rank has equally many, so
+    that all of them read the same values at the same places. Raises ProgramError if there are fewer samples than
+    ranks."""
+    fewest = min(last - first for first, last in samples_of_ranks(program, size))
+    return min(-(-micro_batches // size), fewest)
+
+
+class InSweeps:
+    """A rank's part in several micro-batches (implements RankPart)."""
+
+    def __init__(self, program: Program, ranks: Ranks, bits: int, sweeps: int, directory: Path) -> None:
+        """sweeps: as `sweeps_of` gives it, at least 2. directory: on a disk; holds slices until they are read again.
+        Raises OSError."""
+        self.program, self.ranks, self.bits = program, ranks, bits
+        self.samples = samples_of_ranks(program, ranks.size)[ranks.rank]
+        self.sweeps: list[Samples] = cut_up(self.samples, sweeps)
+        self.analysis: Analysis = analyse_for(program, ranks.size, sweeps)
+        self.parts = Parts(program, self.analysis, bits)
+        self.scratch: Scratch = self.parts.scratch(directory)
+
+    def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
+        """The result of a step, as `RankPart.run`. Also raises OSError, if the disk is full."""
+        return _Running(self, inputs, rounding, received).run()
+
+
+class _Running:
+    """One step in progress."""
+
+    def __init__(self, way: InSweeps, inputs: StepInputs, rounding: RankRounding, received: Received) -> None:
+        self._way, self._rounding, self._received = way, rounding, received
+        self._values = _ValuesOfRanks(way, inputs, received)
+        self._sums: dict[int, torch.Tensor] = {}
+
+    def run(self) -> StepResult | None:
+        parts, result, stopped = self._way.parts, None, False
+        disturbed: DisturbedError | None = None
+        for time in range(parts.end + 1):
+            self._values.is_swept = time % 2 == 1
+            for samples in self._way.sweeps if self._values.is_swept else [None]:
+                try:
+                    result = self._part(time, samples)
+                    stopped |= result is None
+                except DisturbedError as error:
+                    if error.__cause__ is not None:
+                        # The part has not come to its end.
+                        raise error.__cause__ from None
+                    # All is exchanged first, so that every rank comes to the same end.
+                    disturbed = error
+            parts.forget_after(time, self._values)
+            self._values.forget_gathered()
+        if disturbed is not None:
+            raise disturbed
+        return None if stopped else result
+
+    def _part(self, time: int, samples: Samples | None) -> StepResult | None:
+        """Runs a stage (samples is None), or a sweep for these samples; None if it has gone past a stop."""
+        part, executor = self._way.parts.of(time, samples)
+        reads = Reads(self._values, part.reads, samples, lambda index: self._summed(index, part))
+
+        def pass_on(slot: int, value: torch.Tensor) -> None:
+            self._values.keep(part.passes_on[slot], samples, value)
+
+        def rounded(index: int, operator: Inexact, given: Tensors, attributes: Attributes) -> torch.Tensor:
+            original = part.original[index]
+            if samples is None:
+                return self._rounding.shared(original, operator, given, attributes)
+            window = self._way.parts.window(original, samples)
+            return self._rounding.own(original, operator, given, attributes, window)
+
+        last = time == self._way.parts.end
+        return executor.run_through(self._values.inputs(reads), OfRank(rounded), None if last else pass_on, 0)
+
+    def _summed(self, index: int, part: Part) -> torch.Tensor:
+        """A sum over the batch. The terms of all sums that a stage reads are there when it begins, so the next ones are
+        exchanged with it."""
+        if index not in self._sums:
+            chosen: list[int] = []
+            for value, layout in part.reads[part.reads.index((index, None)) :]:
+                if are_enough(self._way.program, self._way.ranks, chosen):
+                    break
+                if layout is None and self._values.is_to_be_summed(value):
+                    chosen.append(value)
+            found = sums_over(self._way.ranks, [self._sum(value) for value in chosen], self._way.bits)
+            self._sums.update(zip(chosen, map(self._received, found), strict=True))
+        return self._sums.pop(index)
+
+    def _sum(self, index: int) -> BatchSum:
+        way, of_all = self._way, len(self._way.analysis.parts[index])
+        parts = cut_up(way.samples, of_all // way.ranks.size)
+        read = self._values.terms_reader(index, parts)
+        return batch_sum(way.program, index, read, len(parts), of_all, self._rounding)
+
+
+class _ValuesOfRanks(Values):
+    """Values of one running step of which this rank has its slices."""
+
+    def __init__(self, way: InSweeps, inputs: StepInputs, received: Received) -> None:
+        super().__init__(way.program, way.analysis, way.scratch, inputs)
+        self._way, self._received = way, received
+        self._gathered: dict[int, torch.Tensor] = {}
+        self.is_swept = False
+        """Whether a sweep runs. Every micro-batch of it may read the same values."""
+
+    def _from_slices(self, value: int) -> torch.Tensor:
+        if value in self._gathered:
+            return self._gathered[value]
+        mine = self._scratch.read(value, *self._way.samples).to(self._inputs.device)
+        found = self._received(whole_of(self._way.ranks, self._way.program, self._way.analysis, value, mine))
+        if self.is_swept:
+            self._gathered[value] = found
+        return found
+
+    def forget_gathered(self) -> None:
+        """Drops what only the micro-batches of one sweep read again and again."""
+        self._gathered.clear()
