@@ -36,19 +36,23 @@ def entry_of(kind: FieldType, rows: int) -> Entry:
     return Entry(name, (rows, *kind.row.shape) if plain else (kind.elements(rows),), kind.nbytes(rows))
 
 
-def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
-    """Replaces the file at `path`, durably and as a whole, in memory that does not grow with the data. The same fields
-    make the same bytes. Raises OSError, and StorageError if a field cannot be read."""
+def header_of(entries: Mapping[str, Entry]) -> bytes:
+    """The bytes before those of the first field, in a file of `write_fields` with these fields."""
     header: dict[str, object] = {}
     end = 0
-    for name, field in fields.items():
-        entry = entry_of(field.kind, field.rows)
+    for name, entry in entries.items():
         header[name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [end, end + entry.nbytes]}
         end += entry.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
+    """Replaces the file at `path`, durably and as a whole, in memory that does not grow with the data. The same fields
+    make the same bytes. Raises OSError, and StorageError if a field cannot be read."""
     with replace_file(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header_of({name: entry_of(field.kind, field.rows) for name, field in fields.items()}))
         for field in fields.values():
             for start in range(0, field.nbytes, _PIECE):
                 file.write(field.read(start, min(_PIECE, field.nbytes - start)))
