@@ -13,7 +13,8 @@ import typer
 from tiebreak.cli import network, options, quantities
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
-from tiebreak.cli.training import Listener, check_roots, read_claim, read_job
+from tiebreak.cli.job_files import read_job
+from tiebreak.cli.training import Listener, check_roots, read_claim
 
 if TYPE_CHECKING:
     from roundlog.training.job import Job

@@ -98,6 +98,21 @@ class KuboStore(Store):
 
         return self._call(f"fetch {cid}", fetch, seconds=seconds)
 
+    def _part(self, root: Cid, first: int, size: int, seconds: float | None) -> bytes:
+        # The daemon finds the way to the bytes; whoever asks for a part can tell the right ones.
+        def fetch(left: float) -> bytes:
+            wanted = {"arg": str(root), "offset": str(first), "length": str(size), "timeout": f"{int(900 * left)}ms"}
+            answer = self._ask("cat", wanted, left, most=size + 1)
+            if len(answer.body) != size:
+                found = "more" if answer.more else len(answer.body)
+                raise CorruptBlock(
+                    f"Kubo at {self._address} returned {found} bytes where {size} of {root} were asked for: use "
+                    "another daemon."
+                )
+            return answer.body
+
+        return self._call(f"fetch a part of {root}", fetch, seconds=seconds)
+
     def pin(self, cid: str) -> None:
         root = str(Cid.parse(cid))
         # A daemon fetches what it does not have yet, and says nothing meanwhile.
