@@ -118,7 +118,9 @@ def fetch(
     ] = False,
     max_size: Annotated[
         int,
-        typer.Option(parser=quantities.memory, metavar="SIZE", help="Refuse files of more than this, together (default: 16GiB)."),
+        typer.Option(
+            parser=quantities.memory, metavar="SIZE", help="Refuse files of more than this, together (default: 16GiB)."
+        ),
     ] = _MAX_SIZE,  # type: ignore[assignment]  # parsed like what a user gives
     *,
     chain: ContractOptions,

@@ -42,6 +42,8 @@ _PIN_TIMEOUTS = 10
 _CONNECT_SECONDS = 10.0
 _MOST_ANSWER = 1 << 20
 """Bytes of an answer that is no block."""
+_MOST_MESSAGE = 4096
+"""Bytes that are read of an answer that may be an error, however few were asked for."""
 
 _NO_ANSWER = (
     ipfs_errors.ConnectionError,
@@ -102,7 +104,7 @@ class KuboStore(Store):
         # The daemon finds the way to the bytes; whoever asks for a part can tell the right ones.
         def fetch(left: float) -> bytes:
             wanted = {"arg": str(root), "offset": str(first), "length": str(size), "timeout": f"{int(900 * left)}ms"}
-            answer = self._ask("cat", wanted, left, most=size + 1)
+            answer = self._ask("cat", wanted, left, most=max(size + 1, _MOST_MESSAGE))
             if len(answer.body) != size:
                 found = "more" if answer.more else len(answer.body)
                 raise CorruptBlock(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import UnixFsNode
 from tiebreak.store.errors import MalformedContent
-from tiebreak.store.reader import MAX_FILE_DEPTH, Fetch, as_file, promised_size
+from tiebreak.store.reader import MAX_FILE_DEPTH, Fetch, as_file, count_block, most_blocks, promised_size
 
 _MOST_NODES = 256
 """Inner nodes that are kept: those above 11 GB of a file."""
@@ -43,13 +43,21 @@ class Ranges:
             node = self._node(fetch, root)
             if first + size > promised_size(root, node):
                 raise self._too_short(root, first + size)
-            parts = b"".join(self._parts(fetch, leaf, root, node, first, size, 0))
+            parts = b"".join(self._parts(fetch, leaf, root, node, first, size, 0, [most_blocks(size)]))
         if len(parts) != size:
             raise self._too_short(root, first + size)
         return parts
 
     def _parts(
-        self, fetch: Fetch, leaf: Leaf, cid: Cid, node: UnixFsNode, first: int, size: int, depth: int
+        self,
+        fetch: Fetch,
+        leaf: Leaf,
+        cid: Cid,
+        node: UnixFsNode,
+        first: int,
+        size: int,
+        depth: int,
+        blocks_left: list[int],
     ) -> Iterator[bytes]:
         """Bytes of a node that has them, in pieces."""
         if not node.links:
@@ -65,6 +73,7 @@ class Ranges:
             low, high = max(first, begin), min(first + size, end)
             if low >= high:
                 continue
+            count_block(cid, blocks_left)
             if link.cid.codec == RAW:
                 yield leaf(link.cid, low - begin, high - low)
                 continue
@@ -74,7 +83,7 @@ class Ranges:
                     f"file block {link.cid} has another size than its parent promises: ask its publisher to add it "
                     "again."
                 )
-            yield from self._parts(fetch, leaf, link.cid, child, low - begin, high - low, depth + 1)
+            yield from self._parts(fetch, leaf, link.cid, child, low - begin, high - low, depth + 1, blocks_left)
 
     def _node(self, fetch: Fetch, cid: Cid) -> UnixFsNode:
         with self._lock:

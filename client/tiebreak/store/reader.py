@@ -192,7 +192,7 @@ class _Walk:
         self._bytes_left -= size
         if self._meter is None:
             self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
-        blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
+        blocks_left = [most_blocks(size)]
         for piece in self._content(cid, node, _Part(0, size), 0, blocks_left, held):
             yield piece
             self._meter.add(piece if isinstance(piece, int) else len(piece))
@@ -217,12 +217,7 @@ class _Walk:
 
         def wanted() -> Iterator[Cid | None]:
             for link, below in zip(node.links, parts, strict=True):
-                blocks_left[0] -= 1
-                if blocks_left[0] < 0:
-                    raise MalformedContent(
-                        f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it "
-                        "again."
-                    )
+                count_block(cid, blocks_left)
                 yield None if held is not None and held(link.cid, below) else link.cid
 
         for link, below, block in zip(node.links, parts, self._ahead.each(wanted()), strict=True):
@@ -321,6 +316,20 @@ def _holds(file: BinaryIO, cid: Cid, part: _Part) -> bool:
     if len(data) < part.size:
         return False
     return cid.matches(data if cid.codec == RAW else encode(UnixFsNode(FILE, data, part.size)))
+
+
+def most_blocks(size: int) -> int:
+    """Blocks that so many bytes of a file may lie in."""
+    return _SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK
+
+
+def count_block(cid: Cid, blocks_left: list[int]) -> None:
+    """Counts a block below `cid` against the one number in `blocks_left`. Raises MalformedContent below 0."""
+    blocks_left[0] -= 1
+    if blocks_left[0] < 0:
+        raise MalformedContent(
+            f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it again."
+        )
 
 
 def entries(cid: Cid, block: bytes) -> dict[str, Cid]:
