@@ -119,7 +119,7 @@ def fetch(
     max_size: Annotated[
         int,
         typer.Option(
-            parser=quantities.memory, metavar="SIZE", help="Refuse files of more than this, together (default: 16GiB)."
+            parser=quantities.size, metavar="SIZE", help="Refuse files of more than this, together (default: 16GiB)."
         ),
     ] = _MAX_SIZE,  # type: ignore[assignment]  # parsed like what a user gives
     *,
