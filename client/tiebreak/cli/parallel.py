@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _PANEL = "Workers"
 _DEFAULT_SHARE: Any = "all"
-_MOST_LOG_BYTES = 16 << 30
 _MOST_SHOWN = 20
 _CLUSTER_REPEATS = 0.05
 """Share of the right answers that is repeated on a cluster, if the user says nothing: its machines are many."""
@@ -202,7 +201,7 @@ def _from_store(
     job_directory: Path, job: Job, run: Path, claim: str, limits: Any, content: ContentOptions, workers: WorkerOptions
 ) -> tuple[Look, Source]:
     from roundlog.parallel.listing import settled
-    from roundlog.parallel.published import NAME, ListingError, read_listing
+    from roundlog.parallel.published import MOST_BYTES, NAME, ListingError, read_listing
 
     from tiebreak.parallel.elsewhere import addresses_of, lies_elsewhere
     from tiebreak.parallel.source import Stores
@@ -210,7 +209,10 @@ def _from_store(
     run.mkdir(parents=True, exist_ok=True)
     store, log = content.open_content(), run / "claimed-log"
     shutil.rmtree(log, ignore_errors=True)
-    store.get_directory(claim, log, max_bytes=_MOST_LOG_BYTES)
+    # Workers look at no log: beside it, the list of checkpoints is all that is fetched.
+    found = store.entries(claim)
+    if NAME in found:
+        store.get_file(found[NAME], log / NAME, max_bytes=MOST_BYTES)
     try:
         listing = read_listing(log / NAME, job.spec)
     except ListingError as error:
