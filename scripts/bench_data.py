@@ -11,9 +11,9 @@ private memory that can be written, resident or not). Resident memory is VmHWM o
 training: the job has its own copy. MB and GB are 10^6 and 10^9 bytes. It ends with 1 if a command has failed, or has
 grown by more than `--growth`.
 
-With `--fetch` the job is trained and published, and one of its two intervals audited by a process that has neither the
-job nor its data, through a gateway that gives parts of blocks. Counted are the bytes of the bodies that the gateway
-sends, of the data and of everything else.
+With `--fetch` the job is trained and published, and one of its two intervals audited, then both, by processes that have
+neither the job nor its data, through a gateway that gives parts of blocks. Counted are the bytes of the bodies that the
+gateway sends, of the data and of everything else.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roundlog.training.job import CACHE
 from tiebreak.store import FolderStore
 from tiebreak.store.cid import Cid
 
@@ -201,8 +202,8 @@ def told(*words: object) -> dict[str, Any]:
 
 
 def fetch(size: int, room: Path, settings: tuple[str, ...] = ()) -> dict[str, Counter[str]]:
-    """Bytes that a gateway sends for a job without its data, and for the audit of one interval on `size` bytes of them.
-    settings: of `task`, as NAME=VALUE."""
+    """Bytes that a gateway sends for a job without its data, for the audit of one of its two intervals, and for that of
+    both, on `size` bytes of data. settings: of `task`, as NAME=VALUE."""
     make_tokens(room / "tokens", size)
     sets = [word for setting in (f"tokens={room / 'tokens'}", *settings) for word in ("--set", setting)]
     told("job", "create", f"{__file__}:task", "--out", room / "job", *sets)
@@ -215,22 +216,26 @@ def fetch(size: int, room: Path, settings: tuple[str, ...] = ()) -> dict[str, Co
     with serving(room / "store") as (gateway, sent):
         places = ("--store", gateway)
         told("job", "fetch", cid, "--out", room / "far", "--without-data", *places)
-        job = sent.copy()
-        alone = ("--claim", log, "--workers", 1, "--share", 0.5)
-        found = told("audit", room / "far", "--run", room / "audited", *alone, *places)
-        audit = sent - job
-    if found["right_intervals"] != 1 or found["fetched_data_bytes"] != audit["data"]:
-        raise SystemExit(f"the gateway has sent {audit['data']} bytes of data, and the audit says {found}")
-    return {"job fetch --without-data": job, "audit": audit}
+        counts = {"job fetch --without-data": sent.copy()}
+        for name, share, intervals in (("audit --share 0.5", 0.5, 1), ("audit", 1, 2)):
+            sent.clear()
+            (room / "far" / CACHE).unlink(missing_ok=True)
+            words = ("--run", room / name, "--claim", log, "--workers", 1, "--share", share)
+            found = told("audit", room / "far", *words, *places)
+            if found["right_intervals"] != intervals or found["fetched_data_bytes"] != sent["data"]:
+                raise SystemExit(f"the gateway has sent {sent['data']} bytes of data, and the audit says {found}")
+            counts[name] = sent.copy()
+    return counts
 
 
 def show_fetched(size: int, room: Path) -> None:
     """Prints what `fetch` has counted."""
-    print(f"{size / 1e9:g} GB of tokens\n\n| command | bytes of the data | of everything else |\n|---|---|---|")
+    print(
+        f"{size / 1e9:g} GB of tokens\n\n| command | of the data | their share | of everything else |\n|---|---|---|---|"
+    )
     for command, sent in fetch(size, room).items():
-        print(f"| `{command}` | {sent['data'] / 1e6:,.3f} MB | {sent['else'] / 1e6:,.3f} MB |")
-        if sent["data"]:
-            print(f"\nof the data: {sent['data'] / size:.2g}")
+        data, other = sent["data"], sent["else"]
+        print(f"| `{command}` | {data / 1e6:,.3f} MB | {data / size:.2g} | {other / 1e6:,.3f} MB |")
 
 
 def main() -> None:
