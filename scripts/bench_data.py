@@ -230,9 +230,9 @@ def fetch(size: int, room: Path, settings: tuple[str, ...] = ()) -> dict[str, Co
 
 def show_fetched(size: int, room: Path) -> None:
     """Prints what `fetch` has counted."""
-    print(
-        f"{size / 1e9:g} GB of tokens\n\n| command | of the data | their share | of everything else |\n|---|---|---|---|"
-    )
+    print(f"{size / 1e9:g} GB of tokens\n")
+    print("| command | of the data | their share | of everything else |")
+    print("|---|---|---|---|")
     for command, sent in fetch(size, room).items():
         data, other = sent["data"], sent["else"]
         print(f"| `{command}` | {data / 1e6:,.3f} MB | {data / size:.2g} | {other / 1e6:,.3f} MB |")
