@@ -264,6 +264,8 @@ def audit(
     The claim is right if its root is the one that this audit comes to without relying on the log. A wrong log accuses
     nobody of a wrong claim.
 
+    Of a job that was fetched without its data, the blocks that are used are fetched, each checked, and counted.
+
     Of a run directory, every checkpoint and the final state that it holds are checked as well. Ranks that torchrun
     starts can audit together, whatever number of them has trained.
 

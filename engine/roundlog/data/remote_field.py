@@ -83,12 +83,7 @@ class RemoteField(StoredField):
         blocks = sorted({block for start, size in spans for block in blocks_under(start, size)})
         found = {block: data for block in blocks if (data := self._cached(block)) is not None}
         runs = list(_runs(block for block in blocks if block not in found))
-        if len(runs) > 1 and self._file.place.width > 1:
-            with ThreadPoolExecutor(self._file.place.width, thread_name_prefix="blocks") as pool:
-                fetched = list(pool.map(self._fetched, runs))
-        else:
-            fetched = list(map(self._fetched, runs))
-        for run, data in zip(runs, fetched, strict=True):
+        for run, data in zip(runs, self._all_fetched(runs), strict=True):
             found |= {block: data[place * BLOCK_SIZE :][:BLOCK_SIZE] for place, block in enumerate(run)}
         return [_cut(found, start, size) for start, size in spans]
 
@@ -107,6 +102,16 @@ class RemoteField(StoredField):
             return None
         self._require_numbers([block], data)
         return memoryview(data)
+
+    def _all_fetched(self, runs: Sequence[Sequence[int]]) -> list[memoryview]:
+        """Runs of consecutive blocks, some of which are fetched at a time. The first that fails ends it."""
+        if len(runs) < 2 or self._file.place.width < 2:
+            return [self._fetched(run) for run in runs]
+        pool = ThreadPoolExecutor(self._file.place.width, thread_name_prefix="blocks")
+        try:
+            return list(pool.map(self._fetched, runs))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetched(self, run: Sequence[int]) -> memoryview:
         """Consecutive blocks from elsewhere. Raises RemoteDataError."""

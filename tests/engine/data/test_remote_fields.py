@@ -320,13 +320,21 @@ def test_a_run_on_data_elsewhere_is_the_run(job_dir: Path, tmp_path: Path) -> No
 
 def test_a_run_carries_on_once_its_data_can_be_had_again(job_dir: Path, tmp_path: Path) -> None:
     right = Trainer(Job.read(job_dir), tmp_path / "here").run().checkpoint_root
-    place = Place([copy_of(job_dir / "data.safetensors")])
+    whole = copy_of(job_dir / "data.safetensors")
+    place = Place([])
+    place.copies = [lambda start, size: lost(start, size) if len(place.asked) == 3 else whole(start, size)]
     job = Job.read(job_dir, elsewhere=place)
-    copies, place.copies = place.copies, [lost]
     with pytest.raises(RemoteDataError, match="cannot be used"):
         Trainer(job, tmp_path / "there").run()
-    place.copies = copies
+    assert fetched_bytes(job.dataset.values()) > 0, "it was lost in the middle"
     assert Trainer(job, tmp_path / "there").run().checkpoint_root == right
+
+
+def test_the_first_part_that_fails_ends_the_fetching(world: World) -> None:
+    place = Place([lost], width=2)
+    with pytest.raises(RemoteDataError, match="the store is gone"):
+        world.open(place)["x"].take(torch.arange(0, ROWS, 205))
+    assert len(place.asked) < 8, "15 rows, each in a block of its own"
 
 
 def test_a_job_needs_its_block_roots_also_beside_its_data(job_dir: Path) -> None:
