@@ -128,7 +128,7 @@ def fetch(
     json: options.Json = False,
 ) -> None:
     """Fetch a job's files by content address, every byte checked, with its data or without them."""
-    from roundlog.training.job import read_program
+    from roundlog.training.job import JobError, read_program
 
     from tiebreak.cli import output
     from tiebreak.parallel.elsewhere import fetch_without_data
@@ -142,10 +142,13 @@ def fetch(
         fetch_without_data(store, cid, out, max_bytes=max_size)
     else:
         store.get_directory(cid, out, max_bytes=max_size)
-    program, spec = read_program(out)
-    if posted is not None and spec != posted.spec.training:
-        shutil.rmtree(out)
-        raise CommandError(f"the files at {cid} are of another job than number {job}: do not rely on that job.")
+    try:
+        program, spec = read_program(out)
+        if posted is not None and spec != posted.spec.training:
+            raise CommandError(f"the files at {cid} are of another job than number {job}: do not rely on that job.")
+    except (JobError, CommandError):
+        shutil.rmtree(out)  # nothing that can be used
+        raise
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
     facts = {"directory": out, "cid": cid, "run_id": spec.run_id, "data_bytes": data, "has_data": not without_data}
     if json:

@@ -29,6 +29,10 @@ _PATIENCE = 120.0
 """Most seconds for one part of the data."""
 
 
+class UnknownPlace(JobError):
+    """A record that does not say where a job's data lie. The message is one sentence with a remedy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
     """Content addresses of a job's directory and of the file of its data."""
@@ -66,11 +70,11 @@ def lies_elsewhere(directory: Path) -> bool:
 
 
 def addresses_of(directory: Path) -> Addresses:
-    """The record of a job whose data lie elsewhere. Raises JobError."""
+    """The record of a job whose data lie elsewhere. Raises UnknownPlace."""
     try:
         record = read_record(directory / NAME, max_bytes=_MOST_BYTES)
     except StorageError as error:
-        raise JobError(f"{error}; {_REMEDY}") from error
+        raise UnknownPlace(f"{error}; {_REMEDY}") from error
     try:
         if not isinstance(record, dict) or (record.pop("format"), record.pop("version")) != (_FORMAT, _VERSION):
             raise ValueError(f"no record of the format {_FORMAT!r}, version {_VERSION}")
@@ -78,7 +82,7 @@ def addresses_of(directory: Path) -> Addresses:
         for cid in (found.job, found.data):
             Cid.parse(cid)
     except (KeyError, TypeError, ValueError, StoreError) as error:
-        raise JobError(f"{directory / NAME} does not say where the data lie ({error}); {_REMEDY}") from error
+        raise UnknownPlace(f"{directory / NAME} does not say where the data lie ({error}); {_REMEDY}") from error
     return found
 
 

@@ -186,7 +186,15 @@ def test_a_record_that_says_nothing_is_refused(record: str, why: str, run: Run, 
     job = far(run, world, tmp_path)
     (job / "elsewhere.json").write_text(record)
     words = ("audit", job, "--run", tmp_path / "a", "--claim", world.root, "--store", world.store)
-    refused(run(*words), "elsewhere.json", why, "tiebreak job fetch --without-data")
+    said = refused(run(*words), "elsewhere.json", why, "tiebreak job fetch --without-data")
+    assert "copy the job again" not in said, "one remedy is enough"
+
+
+def test_a_command_without_stores_reads_no_data_from_elsewhere(run: Run, world: World, tmp_path: Path) -> None:
+    job = far(run, world, tmp_path)
+    told(run("receipt", world.run, "--job", job, "--out", tmp_path / "receipt.json", "--json"))
+    words = ("verify", tmp_path / "receipt.json", "--job", job, "--dir", tmp_path / "verified")
+    refused(run(*words), "this command reads no data from elsewhere", "fetch the job with its data")
 
 
 def test_block_roots_of_other_data_are_refused(run: Run, world: World, tmp_path: Path) -> None:
@@ -218,7 +226,19 @@ def test_what_is_no_job_or_too_large_is_not_fetched(run: Run, world: World, tmp_
     refused(run("job", "fetch", world.cid, "--out", out, "--without-data", "--max-size", "0.005MB", *store), "at most")
     refused(run("job", "fetch", world.cid, "--out", out, "--store", tmp_path / "empty"), "has no block")
     refused(run("job", "fetch", "1", "--out", out, *store), "no contract is given")
+    bad = shutil.copytree(world.job, tmp_path / "bad")
+    (bad / "spec.json").write_text("{}")
+    cid = FolderStore(tmp_path / "store").add_directory(bad)
+    for words in ((), ("--without-data",)):
+        refused(run("job", "fetch", cid, "--out", out, *words, "--store", tmp_path / "store"), "is not valid")
     assert not out.exists()
+
+
+def test_what_a_killed_fetch_has_left_is_not_used(run: Run, world: World, tmp_path: Path) -> None:
+    (tmp_path / ".far.fetched").mkdir()
+    (tmp_path / ".far.fetched" / "program.json").write_text("x")
+    job = far(run, world, tmp_path)
+    assert (job / "program.json").read_bytes() == (world.job / "program.json").read_bytes()
 
 
 def test_a_posted_job_is_fetched_by_its_number(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
