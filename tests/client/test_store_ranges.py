@@ -171,6 +171,11 @@ def test_a_hostile_gateway_fails_and_the_next_store_is_asked(name: str, tmp_path
         assert both.part(leaf, 0, SIZE, is_right=lambda data: data == part, seconds=0.8) == part
 
 
+def test_a_whole_block_is_checked_by_its_hash_before_it_is_cut() -> None:
+    with serving(sending(b"x" * CHUNK, 200)) as url, pytest.raises(CorruptBlock, match="do not have its hash"):
+        GatewayStore(url, attempts=1).part(str(Cid.of(DATA[:CHUNK], RAW)), 0, SIZE)
+
+
 @pytest.mark.parametrize("body", [bytes(SIZE), PART[:-1], PART + b"x", b"", bytes(1 << 22)])
 def test_a_lying_kubo_fails_and_the_next_store_is_asked(body: bytes, tmp_path: Path) -> None:
     folder, asked = FolderStore(tmp_path / "a"), list[dict[str, list[str]]]()
