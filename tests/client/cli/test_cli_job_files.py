@@ -70,9 +70,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are calls in this process."""
-    monkeypatch.setattr(rooms, "processes", lambda threads: honest)
+def in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Workers are calls in this process, but where processes are what is tested."""
+    if "processes" not in request.node.name:
+        monkeypatch.setattr(rooms, "processes", lambda threads: honest)
 
 
 def far(run: Run, world: World, room: Path) -> Path:
@@ -156,6 +157,21 @@ def test_blocks_that_are_wrong_or_lost_come_from_the_next_store(
     shown = run(*by_workers, "--store", store)
     assert shown.exit_code == 1 and "no worker is left" in shown.stderr and "of the field" in shown.stderr
     assert told(run(*words, "--store", f"{store},{world.store}", "--json"))["agrees"] is True
+
+
+def test_workers_that_are_processes_say_what_they_lack_and_share_a_cache(
+    run: Run, world: World, tmp_path: Path
+) -> None:
+    job, store = far(run, world, tmp_path), world.copy(tmp_path)
+    lost(store)
+    words = ("audit", job, "--run", tmp_path / "a", "--claim", world.log, "--workers", 2)
+    shown = run(*words, "--store", store)
+    # Their errors come whole: a worker that could not send its error would count as lost, and be replaced for ever.
+    assert shown.exit_code == 1 and "RemoteDataError" in shown.stderr and "no worker is left" in shown.stderr
+    found = told(run(*words, "--store", world.store, "--json"))
+    assert found["agrees"] is True and found["lost_workers"] == 0 and found["fetched_data_bytes"] > 0
+    again = told(run(*words[:3], tmp_path / "b", *words[4:], "--store", world.store, "--json"))
+    assert again["agrees"] is True and again["fetched_data_bytes"] == 0
 
 
 def test_a_worker_elsewhere_fetches_no_more_than_a_job_without_data(world: World, tmp_path: Path) -> None:
