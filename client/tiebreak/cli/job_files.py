@@ -112,8 +112,8 @@ def fetch(
         bool,
         typer.Option(
             "--without-data",
-            help="Leave the data in the stores. Commands that read them (train, audit) then fetch the blocks of 16 KiB "
-            "that they use, each checked under the job's data root.",
+            help="Leave the data in the stores. Commands that read them (train, audit, verify) then fetch the blocks "
+            "of 16 KiB that they use, each checked under the job's data root.",
         ),
     ] = False,
     max_size: Annotated[

@@ -14,11 +14,13 @@ import torch
 from audit_workers import honest
 from cli_world import Chain, Run, Trained, refused
 from http_stand_in import serving
+from roundlog.data import RemoteDataError
 from roundlog.parallel import workers as rooms
 from roundlog.training.job import FILES, Job, JobLimits
 from tasks import linear_task
 from test_store_ranges import with_ranges
 from tiebreak.chain.accounts import devnet_account
+from tiebreak.cli.job_files import read_job
 from tiebreak.parallel.elsewhere import lies_elsewhere
 from tiebreak.parallel.source import Stores
 from tiebreak.store import FolderStore
@@ -206,11 +208,23 @@ def test_a_record_that_says_nothing_is_refused(record: str, why: str, run: Run, 
     assert "copy the job again" not in said, "one remedy is enough"
 
 
+def test_a_receipt_is_verified_on_data_elsewhere(run: Run, world: World, tmp_path: Path) -> None:
+    job, receipt = far(run, world, tmp_path), tmp_path / "receipt.json"
+    told(run("receipt", world.run, "--job", job, "--out", receipt, "--json"))
+    words = ("verify", receipt, "--job", job, "--run", world.run, "--share", 0.25)
+    shown = run(*words, "--dir", tmp_path / "a", "--store", world.store)
+    assert shown.exit_code == 0 and " kB of 2.1 MB." in shown.stdout
+    (job / "data.cache").unlink()
+    found = told(run(*words, "--dir", tmp_path / "b", "--store", world.store, "--json"))
+    assert found["right"] and found["repeated_intervals"] == 1 and 0 < found["fetched_data_bytes"] < 500_000
+
+
 def test_a_command_without_stores_reads_no_data_from_elsewhere(run: Run, world: World, tmp_path: Path) -> None:
-    job = far(run, world, tmp_path)
-    told(run("receipt", world.run, "--job", job, "--out", tmp_path / "receipt.json", "--json"))
-    words = ("verify", tmp_path / "receipt.json", "--job", job, "--dir", tmp_path / "verified")
-    refused(run(*words), "this command reads no data from elsewhere", "fetch the job with its data")
+    job = read_job(far(run, world, tmp_path), 10**9)
+    with pytest.raises(
+        RemoteDataError, match=r"this command reads no data from elsewhere.*fetch the job with its data"
+    ):
+        job.dataset["x"].take(torch.tensor([0]))
 
 
 def test_block_roots_of_other_data_are_refused(run: Run, world: World, tmp_path: Path) -> None:
