@@ -16,7 +16,7 @@ from roundlog.commitments import BLOCK_SIZE, BlockTree, blocks_of
 from roundlog.data.block_cache import BlockCache
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, storage_dtype
-from roundlog.data.files import entry_of, header_of
+from roundlog.data.files import entry_of, starts_of
 from roundlog.data.stored_field import StoredField, blocks_under
 from roundlog.data.summary import FieldSummary
 from roundlog.program import FieldType
@@ -160,10 +160,10 @@ def remote_fields(
     """The fields of a data set in a file that lies elsewhere, as `write_fields` writes it. trees: of the fields, by
     name."""
     fields: dict[str, Field] = {}
-    offset, first_block = len(header_of({name: entry_of(kind, rows) for name, kind in kinds.items()})), 0
+    starts = starts_of({name: entry_of(kind, rows) for name, kind in kinds.items()})
+    first_block = 0
     for name, kind in kinds.items():
-        fields[name] = RemoteField(name, kind, rows, trees[name], file, offset, first_block)
-        offset += kind.nbytes(rows)
+        fields[name] = RemoteField(name, kind, rows, trees[name], file, starts[name], first_block)
         first_block += blocks_of(kind.nbytes(rows))
     return fields
 

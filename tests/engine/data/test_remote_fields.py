@@ -25,6 +25,7 @@ from roundlog.data import (
     fetched_bytes,
     held,
     read_block_roots,
+    read_fields,
     remote_fields,
     windows,
     write_block_roots,
@@ -335,6 +336,17 @@ def test_the_first_part_that_fails_ends_the_fetching(world: World) -> None:
     with pytest.raises(RemoteDataError, match="the store is gone"):
         world.open(place)["x"].take(torch.arange(0, ROWS, 205))
     assert len(place.asked) < 8, "15 rows, each in a block of its own"
+
+
+def test_a_file_that_readers_elsewhere_would_misread_is_refused_by_all(world: World) -> None:
+    content = world.path.read_bytes()
+    header = int.from_bytes(content[:8], "little")
+    padded = (header + 8).to_bytes(8, "little") + content[8 : 8 + header] + b" " * 8 + content[8 + header :]
+    world.path.write_bytes(padded)
+    with pytest.raises(StorageError, match="has its fields in other places than they are written to: make it again"):
+        read_fields(world.path, world.kinds, world.rows)
+    world.path.write_bytes(content)
+    read_fields(world.path, world.kinds, world.rows)
 
 
 def test_a_job_needs_its_block_roots_also_beside_its_data(job_dir: Path) -> None:
