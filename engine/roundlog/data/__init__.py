@@ -4,7 +4,7 @@ from roundlog.data.arrow import ArrowField, arrow_fields
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held
 from roundlog.data.file_field import FileField
-from roundlog.data.files import HELD_BYTES, read_fields, write_fields
+from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, read_fields, write_fields
 from roundlog.data.sources import field_of, fields_of, safetensors_fields, windows
 from roundlog.data.stored_field import StoredField
 from roundlog.data.summary import FieldSummary, data_tree, summarised
@@ -22,6 +22,8 @@ __all__ = [
     "data_tree",
     "field_of",
     "fields_of",
+    "file_bytes",
+    "file_pieces",
     "held",
     "read_fields",
     "safetensors_fields",

@@ -32,7 +32,15 @@ class Ranks:
         """group: gloo for the CPU, and nccl for CUDA if tensors lie there."""
         self.rank, self.size = rank, size
         self.membership = membership
+        self.given_up = False
+        """Whether this rank has left the others in the midst of what they do together."""
         self._group = group
+
+    def give_up(self, reason: str) -> None:
+        """Leaves the other ranks, wherever they are; each ends with a sentence that has this reason. Nothing can be sent
+        afterwards."""
+        self.given_up = True
+        self.membership.leave(reason)
 
     # Shares of a tensor.
 
@@ -155,5 +163,5 @@ def disconnect(ranks: Ranks, reason: str | None = None) -> None:
     deadline = time.monotonic() + 2
     while ranks.membership.lost is None and time.monotonic() < deadline and not ranks.membership.all_have_left():
         time.sleep(0.01)
-    if reason is None and ranks.membership.lost is None:
+    if reason is None and ranks.membership.lost is None and not ranks.given_up:
         dist.destroy_process_group()
