@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roundlog.execution.ranks import Ranks
+    from roundlog.training.helpers import Helpers
     from roundlog.training.job import Job
     from roundlog.training.options import RunOptions
 
@@ -50,6 +51,36 @@ class Crew:
 
         return by_ranks(chosen, self._ranks)
 
+    def helps(self, max_memory: int, chosen: RunOptions | None) -> bool:
+        """Whether this process was another rank than 0 of a role, and has helped it until its end.
+
+        Raises RankMismatchError if the ranks differ, LaunchError for options that ranks do not have, LostRankError."""
+        if self._ranks is None:
+            return False
+        from roundlog.training.by_ranks import agree_without_job, require_options
+        from roundlog.training.helpers import help_with_runs
+        from roundlog.training.job import JobLimits
+
+        from tiebreak.cli import output
+        from tiebreak.memory import usable_memory
+
+        if chosen is not None:
+            require_options(chosen)
+        agree_without_job(self._ranks)
+        if not self._ranks.rank:
+            return False
+        steps = help_with_runs(self._ranks, JobLimits(memory_bytes=min(max_memory, usable_memory())))
+        output.warn(f"rank {self._ranks.rank} has helped with {steps} steps")
+        return True
+
+    def helpers(self) -> Helpers | None:
+        """The other ranks, as a role uses them; None if there are none."""
+        if self._ranks is None:
+            return None
+        from roundlog.training.helpers import Helpers
+
+        return Helpers(self._ranks)
+
     def dismiss(self) -> None:
         """Tells the other ranks that the run has ended."""
         if self._ranks is not None:
@@ -78,6 +109,6 @@ def refuse_ranks(command: str) -> None:
         from tiebreak.cli.failures import WrongUsage
 
         raise WrongUsage(
-            f"{command} runs in one process so far, and torchrun has started several (WORLD_SIZE and RANK are set): "
-            "start it alone."
+            f"{command} runs in one process, and torchrun has started several (WORLD_SIZE and RANK are set): start it "
+            "alone."
         )

@@ -1,8 +1,8 @@
 """Helpers: ranks that execute runs of one job after another with rank 0, which alone knows why.
 
-Rank 0 *orders* a run: it names it, sends the job to ranks that lack it, and all execute its steps together. What cannot
-be executed with the helpers, rank 0 executes alone, since it has more to lose by standing still than by being slow. Every
-end is the same for the run: it carries on from its last checkpoint, whose state all ranks had agreed on.
+Rank 0 *orders* a run: it names it, sends the job to ranks that lack it, and all execute its steps together. What the
+helpers cannot execute, rank 0 executes alone, since it has more to lose by standing still than by being slow. A run
+that loses them carries on from its last checkpoint, about whose state all ranks had agreed.
 """
 
 from __future__ import annotations

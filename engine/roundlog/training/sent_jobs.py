@@ -1,8 +1,8 @@
-"""Jobs that one process sends to others as the bytes of their files. A receiver believes none of them: sizes are checked
-before anything is written, and all else by `Job.read`.
+"""Jobs that one process sends to others as the bytes of their files. A receiver believes none of them: sizes are
+checked before anything is written, and all else by `Job.read`.
 
-A sent job is a *manifest* (JSON: the run, and the size of every file), and the files' bytes, one file behind another, in
-pieces of at most `PIECE` bytes.
+A sent job is a *manifest* (JSON: the run, and the size of every file), and the files' bytes, one file behind another,
+in pieces of at most `PIECE` bytes.
 """
 
 from __future__ import annotations

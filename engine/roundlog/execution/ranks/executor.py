@@ -151,8 +151,8 @@ def dismiss(ranks: Ranks) -> None:
 
 
 def await_dismissal(ranks: Ranks) -> None:
-    """Waits, on another rank, until rank 0 says that there are no more steps, after `serve` has raised an error that all
-    ranks share."""
+    """Waits, on another rank, until rank 0 says that there are no more steps. For an error of `serve` that all ranks
+    share."""
     assert _hear(ranks) is None, "rank 0 tells of no step after such an error"
 
 

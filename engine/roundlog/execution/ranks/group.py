@@ -37,7 +37,7 @@ class Ranks:
         self._group = group
 
     def give_up(self, reason: str) -> None:
-        """Leaves the other ranks, wherever they are; each ends with a sentence that has this reason. Nothing can be sent
+        """Leaves the other ranks, wherever they are; each ends with a sentence that has this reason. Nothing is sent
         afterwards."""
         self.given_up = True
         self.membership.leave(reason)
