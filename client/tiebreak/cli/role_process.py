@@ -156,17 +156,22 @@ def play(
         if ranks.helps(setup.max_memory, setup.options):
             return
         setup.helpers = ranks.helpers()
-        progress, ended_by = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
-        if as_json:
-            about = {"role": name, "what": "ended", "text": progress.state, "finished": progress.finished}
-            output.show_json_line(about)
-        elif progress.finished:
-            output.show_line(f"Done: {progress.state}.")
-        if not progress.finished:
-            if setup.helpers is not None and ended_by == signal.SIGTERM:
-                # A launcher terminates all ranks where one is lost, which is named then.
-                signal.raise_signal(signal.SIGTERM)
-            raise KeyboardInterrupt
+        try:
+            progress, ended_by = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
+            if as_json:
+                about = {"role": name, "what": "ended", "text": progress.state, "finished": progress.finished}
+                output.show_json_line(about)
+            elif progress.finished:
+                output.show_line(f"Done: {progress.state}.")
+            if not progress.finished:
+                if setup.helpers is not None and ended_by == signal.SIGTERM:
+                    # A launcher terminates all ranks where one is lost, which is named then.
+                    signal.raise_signal(signal.SIGTERM)
+                raise KeyboardInterrupt
+        except BaseException:
+            if setup.helpers is not None:
+                setup.helpers.leave()
+            raise
         if setup.helpers is not None:
             setup.helpers.dismiss()
 

@@ -69,6 +69,8 @@ class Helpers:
                     raise
                 why = str(error)
             except LostRankError as error:
+                if self._ranks.is_leaving:
+                    raise
                 why = self._ranks.membership.lost or str(error)
             finally:
                 self._end(order)
@@ -85,6 +87,13 @@ class Helpers:
             self._in_use.release()
         else:
             self._give_up("it has ended in the midst of a run")
+            self.leave()
+
+    def leave(self) -> None:
+        """Ends what any thread does with the helpers, which are not told: the process is about to end."""
+        self._ranks.is_leaving = self._gone = True
+        if self._in_use.acquire(timeout=_SECONDS_TO_END):
+            self._in_use.release()
 
     def _end(self, order: _Order) -> None:
         """Brings the helpers back to where they wait for orders, from wherever the run has left them."""

@@ -32,14 +32,15 @@ class Ranks:
         """group: gloo for the CPU, and nccl for CUDA if tensors lie there."""
         self.rank, self.size = rank, size
         self.membership = membership
-        self.given_up = False
-        """Whether this rank has left the others in the midst of what they do together."""
+        self.is_leaving = False
+        """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
+        more. A process that ends while one does is aborted by PyTorch."""
         self._group = group
 
     def give_up(self, reason: str) -> None:
         """Leaves the other ranks, wherever they are; each ends with a sentence that has this reason. Nothing is sent
         afterwards."""
-        self.given_up = True
+        self.is_leaving = True
         self.membership.leave(reason)
 
     # Shares of a tensor.
@@ -127,6 +128,8 @@ class Ranks:
                         "check the network, and run the same command again"
                     ) from error
                 self.membership.require_all()
+                if self.is_leaving:
+                    raise LostRankError("this rank has left the others") from None
 
 
 def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_host: bool, seconds: float = 60) -> Ranks:
@@ -163,5 +166,5 @@ def disconnect(ranks: Ranks, reason: str | None = None) -> None:
     deadline = time.monotonic() + 2
     while ranks.membership.lost is None and time.monotonic() < deadline and not ranks.membership.all_have_left():
         time.sleep(0.01)
-    if reason is None and ranks.membership.lost is None and not ranks.given_up:
+    if reason is None and ranks.membership.lost is None and not ranks.is_leaving:
         dist.destroy_process_group()
