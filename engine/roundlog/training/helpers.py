@@ -37,6 +37,8 @@ MakeExecution = Callable[[Job, int, Path], Execution]
 
 _HAS, _LACKS = b"has", b"lacks"
 
+_ALONE = "until all ranks are started again, rank 0 goes on alone"
+
 _SECONDS_TO_END = 2.0
 """Time for which the end of a role waits for a run of its own to come to the end of a step."""
 
@@ -73,11 +75,11 @@ class Helpers:
                     raise
                 why = self._ranks.membership.lost or str(error)
             finally:
-                self._end(order)
+                self._end(order, warn)
             self._dismiss()
         finally:
             self._in_use.release()
-        warn(f"rank 0 goes on alone, from the last checkpoint, until all ranks are started again: {why}")
+        warn(f"{_ALONE}, from the last checkpoint: {why}")
         return run(alone)
 
     def dismiss(self) -> None:
@@ -95,12 +97,14 @@ class Helpers:
         if self._in_use.acquire(timeout=_SECONDS_TO_END):
             self._in_use.release()
 
-    def _end(self, order: _Order) -> None:
+    def _end(self, order: _Order, warn: Callable[[str], None]) -> None:
         """Brings the helpers back to where they wait for orders, from wherever the run has left them."""
         if not order.is_told:
             return
         if not order.is_between_steps:
             # An error of this rank alone has ended a step which the others are still in.
+            if self._ranks.membership.lost is None:
+                warn(f"{_ALONE}: it could not end a step that all ranks execute")
             self._give_up("it could not end a step that all ranks execute")
             return
         try:
