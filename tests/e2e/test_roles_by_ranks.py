@@ -26,17 +26,8 @@ from tiebreak.roles.customer import post_job
 from world import NAMES, TERMS, World, linear_task
 
 TIEBREAK = [sys.executable, "-m", "tiebreak"]
-TORCHRUN = [
-    sys.executable,
-    "-m",
-    "torch.distributed.run",
-    "--standalone",
-    "--nproc-per-node",
-    "2",
-    "-m",
-    "--",
-    "tiebreak",
-]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+BY_TWO = [*TORCHRUN, "-m", "--", "tiebreak"]
 STEPS, INTERVAL = 30, 3
 
 
@@ -128,10 +119,10 @@ def market(tmp_path: Path) -> Iterator[Market]:
 def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_liar(market: Market) -> None:
     """No rank is lost, and one pair of ranks audits both jobs."""
     honest, wrong = market.post(), market.post()
-    trainer = market.start("trainer", [*TORCHRUN, "trainer", "run", "--job", honest])
+    trainer = market.start("trainer", [*BY_TWO, "trainer", "run", "--job", honest])
     liar = [sys.executable, "-m", "tiebreak.adversary.process", "poison", wrong, 17]
     liar_process = market.start("second", liar)
-    auditor = market.start("auditor", [*TORCHRUN, "auditor", "run", "--trust-referee", market.referee])
+    auditor = market.start("auditor", [*BY_TWO, "auditor", "run", "--trust-referee", market.referee])
     contract = market.world.contract
     market.until(lambda: contract.job(honest).attestations == 1, trainer, auditor)
     market.until(lambda: market.status(wrong) is JobStatus.REJECTED, auditor)
@@ -161,7 +152,7 @@ def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(mar
     chance = random.Random(seed)
     job = market.post()
     words = [*TIEBREAK, "trainer", "run", "--job", job]
-    (place,) = [market.world.root / "trainer"]
+    place = market.world.root / "trainer"
     ranks = market.ranks("trainer", words, 3)
     victim = chance.randrange(3)
     market.until(lambda: any(place.rglob("run.json")), *ranks)
@@ -178,3 +169,21 @@ def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(mar
     market.world.pass_time(claim.challenge_deadline)
     assert ranks[0].end() == 0, ranks[0].err.read_text()
     assert market.status(job) is JobStatus.FINAL
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_launcher_that_starts_lost_ranks_again_has_the_role_carry_on(market: Market, victim: int) -> None:
+    job = market.post()
+    launcher = [*TORCHRUN, "--max-restarts", 3, "-m", "--", "tiebreak"]
+    trainer = market.start("trainer", [*launcher, "trainer", "run", "--job", job])
+    place = market.world.root / "trainer"
+    market.until(lambda: any(path.stat().st_size for path in place.rglob("roots")), trainer)
+    pid = trainer.process.pid
+    ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    os.kill(int(ranks[victim]), signal.SIGKILL)
+    market.until(lambda: market.status(job) is JobStatus.CLAIMED, trainer)
+    market.world.pass_time(market.world.contract.job(job).claim.challenge_deadline)
+    assert trainer.end() == 0, trainer.err.read_text()
+    assert market.status(job) is JobStatus.FINAL
+    assert f"rank {victim} (process {ranks[victim]} on " in trainer.err.read_text()
