@@ -80,6 +80,7 @@ def _require_trust(job: int | None, referees: list[str] | None) -> None:
     epilog=examples(
         "tiebreak trainer run --job 1",
         "tiebreak trainer run --trust-referee 0x... --least-reward 0.05ether --keystore key.json",
+        "torchrun --nproc-per-node 4 -m -- tiebreak trainer run --job 1",
     ),
 )
 @takes_groups
@@ -97,7 +98,10 @@ def run_trainer(
     json: options.Json = False,
 ) -> None:
     """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
-    is paid. Killed at any moment, it carries on."""
+    is paid. Killed at any moment, it carries on.
+
+    Of several processes that torchrun starts, rank 0 is the trainer; the others help it with steps, and need no key.
+    """
     _require_trust(job, accepted.trust_referee)
     every = published_every(publish_every, computing.keep_every)
 
@@ -143,7 +147,10 @@ def run_auditor(
     json: options.Json = False,
 ) -> None:
     """Audit one job, or all of your trusted referees until interrupted; attest to what is right, challenge what is
-    wrong."""
+    wrong.
+
+    Of several processes that torchrun starts, rank 0 is the auditor; the others help it with steps, and need no key.
+    """
     _require_trust(job, accepted.trust_referee)
     if workers.are_wanted:
         refuse_ranks("tiebreak auditor run --workers")
