@@ -10,20 +10,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rank_processes import free_port
+from roundlog.training.helpers import Helpers, MakeExecution
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import find_anvil, start_devnet
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import JobStatus, Outcome, Reason
+from tiebreak.roles import job_role
 from tiebreak.roles.customer import post_job
-from world import NAMES, TERMS, World, linear_task
+from tiebreak.roles.trainer import TrainerRole
+from world import NAMES, TERMS, World, ended, linear_task
 
 TIEBREAK = [sys.executable, "-m", "tiebreak"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -144,6 +147,31 @@ def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_
         assert not [told for told in one.told() if told["what"] == "warning" and "alone" in told["text"]]
     computed = [told["text"] for told in auditor.told() if told["what"] == "computed"]
     assert len([text for text in computed if text.startswith("audited to checkpoint root")]) == 2
+
+
+class Busy:
+    """Helpers that never have time (as `roundlog.training.helpers.Helpers`)."""
+
+    def execute(self, job: Job, run: Callable[[MakeExecution], Any], alone: MakeExecution, warn: object) -> Any:
+        return run(alone)
+
+
+@pytest.mark.parametrize("helped", [False, True])
+def test_clocks_are_judged_by_what_rank_0_does_alone(
+    helped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(connect("embedded"), tmp_path)
+    world.post()
+    monkeypatch.setattr(job_role, "step_seconds", lambda job: 1e6)
+    context = world.context("trainer")
+    if helped:
+        context = replace(context, engine=replace(context.engine, helpers=cast(Helpers, Busy())))
+    trainer = TrainerRole(context, world.job)
+    if helped:
+        assert "clock" in ended(trainer).state
+    else:
+        world.run(trainer)
+    assert (world.status is JobStatus.CLAIMED) is not helped
 
 
 @pytest.mark.long

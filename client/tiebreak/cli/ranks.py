@@ -73,13 +73,21 @@ class Crew:
         output.warn(f"rank {self._ranks.rank} has helped with {steps} steps")
         return True
 
-    def helpers(self) -> Helpers | None:
-        """The other ranks, as a role uses them; None if there are none."""
+    @contextmanager
+    def helpers(self) -> Iterator[Helpers | None]:
+        """The other ranks, as a role uses them in this block; None if there are none. They end with it."""
         if self._ranks is None:
-            return None
+            yield None
+            return
         from roundlog.training.helpers import Helpers
 
-        return Helpers(self._ranks)
+        found = Helpers(self._ranks)
+        try:
+            yield found
+        except BaseException:
+            found.leave()
+            raise
+        found.dismiss()
 
     def dismiss(self) -> None:
         """Tells the other ranks that the run has ended."""

@@ -155,8 +155,7 @@ def play(
     with crew() if by_ranks else nullcontext(Crew(None)) as ranks:
         if ranks.helps(setup.max_memory, setup.options):
             return
-        setup.helpers = ranks.helpers()
-        try:
+        with ranks.helpers() as setup.helpers:
             progress, ended_by = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
             if as_json:
                 about = {"role": name, "what": "ended", "text": progress.state, "finished": progress.finished}
@@ -168,12 +167,6 @@ def play(
                     # A launcher terminates all ranks where one is lost, which is named then.
                     signal.raise_signal(signal.SIGTERM)
                 raise KeyboardInterrupt
-        except BaseException:
-            if setup.helpers is not None:
-                setup.helpers.leave()
-            raise
-        if setup.helpers is not None:
-            setup.helpers.dismiss()
 
 
 def _played(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from roundlog.execution.microbatch import samples_of
 from roundlog.parallel.audit import audit_in_parallel
 from roundlog.parallel.listing import Look
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing
 from roundlog.parallel.segment import Source
-from roundlog.training.helpers import Helpers
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.run import Run
@@ -20,6 +19,9 @@ from roundlog.training.trainer import Trainer, TrainingResult
 from roundlog.training.verdict import Verdict, audit
 
 from tiebreak.roles.evidence import CACHE_BYTES, Evidence
+
+if TYPE_CHECKING:
+    from roundlog.training.helpers import Helpers
 
 T = TypeVar("T")
 

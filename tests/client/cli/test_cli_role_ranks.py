@@ -140,26 +140,27 @@ def test_a_trainer_that_is_ended_by_the_launcher_names_the_lost_rank_and_resumes
     assert 0 < helped <= 40 - 2 * (done - 1)
 
 
-@pytest.mark.parametrize("victim", ["helper", "trainer"])
+@pytest.mark.parametrize("stopped_alone", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_trainer_that_is_stopped_says_so_and_its_helper_names_it(
-    victim: str, chain: Chain, long_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped_alone: bool, chain: Chain, long_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the midst of a run: by the launcher, which terminates both, or alone."""
     processes = start(monkeypatch, chain, 1, role("trainer", long_job, tmp_path))
     until(lambda: recorded(tmp_path / "trainer") > 1, processes)
-    for one in processes if victim == "helper" else processes[:1]:
+    for one in processes[:1] if stopped_alone else processes:
         one.terminate()
     (code, _, err), (other, silent, said) = ended(processes)
     assert code == 130, err
     assert json.loads(err.splitlines()[-1])["error"]["code"] == "interrupted"
     assert silent == ""
     message = json.loads(said.splitlines()[-1])["error"]["message"]
-    if victim == "helper":
-        assert other in (1, 130), said
-    else:
+    if stopped_alone:
         assert other == 1 and message.startswith(f"rank 0 (process {processes[0].pid} on "), said
+    else:
+        assert other in (1, 130), said
 
 
+@pytest.mark.long
 def test_a_helper_whose_trainer_is_killed_ends_with_one_sentence(
     chain: Chain, long_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_role_whose_launcher_gave_it_no_rank_is_refused(run: Run) -> None:
     refused(run("trainer", "run", "--job", 1, env={"WORLD_SIZE": "2"}), "RANK is not there")
 
 
+@pytest.mark.long
 def test_ranks_of_an_auditor_do_not_cut_their_parts(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
