@@ -69,6 +69,7 @@ def finish(chain: Chain, job: int) -> None:
     chain.game.node.advance_time(deadline + 1 - now)
 
 
+@pytest.mark.long
 def test_a_trainer_and_an_auditor_of_two_ranks_each_do_what_one_process_does(
     chain: Chain, trained: Trained, job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,9 @@ def test_one_run_after_another_is_helped_with_and_a_job_is_sent_once(right: dict
     assert not list(tmp_path.rglob("sent"))
 
 
-@pytest.mark.parametrize(("size", "broken"), [(2, 1), pytest.param(3, 2, marks=pytest.mark.long), (3, 0)])
+@pytest.mark.parametrize(
+    ("size", "broken"), [pytest.param(2, 1, marks=pytest.mark.long), pytest.param(3, 2, marks=pytest.mark.long), (3, 0)]
+)
 def test_a_rank_that_receives_a_bent_number_makes_no_wrong_root(
     size: int, broken: int, right: dict[str, str], tmp_path: Path
 ) -> None:
@@ -76,6 +78,7 @@ def test_rank_0_goes_on_alone_where_a_helper_is_lost(right: dict[str, str], tmp_
     assert named in warning and said.startswith(named)
 
 
+@pytest.mark.long
 def test_an_error_of_rank_0_in_the_midst_of_a_step_lets_the_helpers_go(right: dict[str, str], tmp_path: Path) -> None:
     (errors, roots, warnings), said = call("on_helpers:run_with_a_fault", 2, str(tmp_path))
     assert errors == ["the disk is gone"] and roots == [right["conv"]]

@@ -28,13 +28,14 @@ _FOREVER = timedelta(days=365)
 class Ranks:
     """The ranks of one run, from 0 to `size` - 1. Tensors are flat, on any device."""
 
+    is_leaving = False
+    """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any more.
+    A process that ends while one does is aborted by PyTorch."""
+
     def __init__(self, group: dist.ProcessGroup, rank: int, size: int, membership: Membership) -> None:
         """group: gloo for the CPU, and nccl for CUDA if tensors lie there."""
         self.rank, self.size = rank, size
         self.membership = membership
-        self.is_leaving = False
-        """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
-        more. A process that ends while one does is aborted by PyTorch."""
         self._group = group
 
     def give_up(self, reason: str) -> None:
