@@ -109,7 +109,8 @@ class Helpers:
             return
         try:
             dismiss(self._ranks)
-        except LostRankError:
+        except LostRankError as error:
+            warn(f"{_ALONE}: {self._ranks.membership.lost or error}")
             self._gone = True
 
     def _give_up(self, reason: str) -> None:

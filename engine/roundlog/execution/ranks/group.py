@@ -29,8 +29,8 @@ class Ranks:
     """The ranks of one run, from 0 to `size` - 1. Tensors are flat, on any device."""
 
     is_leaving = False
-    """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any more.
-    A process that ends while one does is aborted by PyTorch."""
+    """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
+    more. A process that ends while one does is aborted by PyTorch."""
 
     def __init__(self, group: dist.ProcessGroup, rank: int, size: int, membership: Membership) -> None:
         """group: gloo for the CPU, and nccl for CUDA if tensors lie there."""
@@ -116,6 +116,8 @@ class Ranks:
     def _wait(self, work: Any) -> None:
         """Waits for a collective. Raises LostRankError, which names the rank, where another one has ended."""
         while True:
+            if self.is_leaving:
+                raise LostRankError("this rank has left the others")
             # Asked before the wait: a collective may end between a wait that was too short and a question after it.
             had_ended = work.is_completed()
             try:
@@ -129,8 +131,6 @@ class Ranks:
                         "check the network, and run the same command again"
                     ) from error
                 self.membership.require_all()
-                if self.is_leaving:
-                    raise LostRankError("this rank has left the others") from None
 
 
 def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_host: bool, seconds: float = 60) -> Ranks:
