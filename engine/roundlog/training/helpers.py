@@ -40,7 +40,10 @@ _HAS, _LACKS = b"has", b"lacks"
 _ALONE = "until all ranks are started again, rank 0 goes on alone"
 
 _SECONDS_TO_END = 2.0
-"""Time for which the end of a role waits for a run of its own to come to the end of a step."""
+"""Time for which a role that has finished waits for a run to come to the end of a step with the helpers."""
+
+_SECONDS_TO_LEAVE = 15.0
+"""Time for which a role that was stopped waits for a run to end at its next step. torchrun waits for 30 s."""
 
 
 class Helpers:
@@ -77,10 +80,10 @@ class Helpers:
             finally:
                 self._end(order, warn)
             self._dismiss()
+            warn(f"{_ALONE}, from the last checkpoint: {why}")
+            return run(alone)
         finally:
             self._in_use.release()
-        warn(f"{_ALONE}, from the last checkpoint: {why}")
-        return run(alone)
 
     def dismiss(self) -> None:
         """Lets the helpers end: there will be no more runs."""
@@ -92,9 +95,10 @@ class Helpers:
             self.leave()
 
     def leave(self) -> None:
-        """Ends what any thread does with the helpers, which are not told: the process is about to end."""
+        """Ends what any thread does with the helpers, which are not told: the process is about to end. Waits for a run
+        that is told to stop, too: PyTorch aborts a process that ends while a thread computes."""
         self._ranks.is_leaving = self._gone = True
-        if self._in_use.acquire(timeout=_SECONDS_TO_END):
+        if self._in_use.acquire(timeout=_SECONDS_TO_LEAVE):
             self._in_use.release()
 
     def _end(self, order: _Order, warn: Callable[[str], None]) -> None:
