@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -109,6 +110,16 @@ def crew() -> Iterator[Crew]:
     assert launch is not None
     with joined(launch) as ranks:
         yield Crew(ranks)
+
+
+def end_at_once(code: object) -> None:
+    """Ends this process with an exit code if it has left other ranks in the midst of something: threads of PyTorch's
+    still wait for them, and would abort it. Returns if not."""
+    group = sys.modules.get("roundlog.execution.ranks.group")
+    if group is not None and group.Ranks.unfinished:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def refuse_ranks(command: str) -> None:

@@ -40,10 +40,7 @@ _HAS, _LACKS = b"has", b"lacks"
 _ALONE = "until all ranks are started again, rank 0 goes on alone"
 
 _SECONDS_TO_END = 2.0
-"""Time for which a role that has finished waits for a run to come to the end of a step with the helpers."""
-
-_SECONDS_TO_LEAVE = 15.0
-"""Time for which a role that was stopped waits for a run to end at its next step. torchrun waits for 30 s."""
+"""Time for which a role that ends waits for a run to come to the end of a step with the helpers."""
 
 
 class Helpers:
@@ -95,10 +92,9 @@ class Helpers:
             self.leave()
 
     def leave(self) -> None:
-        """Ends what any thread does with the helpers, which are not told: the process is about to end. Waits for a run
-        that is told to stop, too: PyTorch aborts a process that ends while a thread computes."""
+        """Ends what any thread does with the helpers, which are not told: the process is about to end."""
         self._ranks.is_leaving = self._gone = True
-        if self._in_use.acquire(timeout=_SECONDS_TO_LEAVE):
+        if self._in_use.acquire(timeout=_SECONDS_TO_END):
             self._in_use.release()
 
     def _end(self, order: _Order, warn: Callable[[str], None]) -> None:
@@ -171,20 +167,36 @@ class _Order:
         return None if can_share(self._job) else "it rounds by the policy `threshold`, which ranks do not follow"
 
     def _tell(self, run_dir: Path) -> str | None:
-        """Tells the helpers of the run, and sends them the job. Returns why one cannot take part, if so."""
-        with _emptied(run_dir / "sent") as room:
-            try:
-                outgoing = Outgoing(self._job, room)
-            except (OSError, StorageError) as error:
-                return f"it cannot be sent to the other ranks ({error})"
-            self._is_telling = True
-            self._ranks.broadcast_bytes(self._job.spec.run_id.hex().encode())
-            why = None
-            if _LACKS in self._ranks.gather_bytes(_HAS):
-                self._ranks.broadcast_bytes(outgoing.manifest)
-                why = self._refusal() or self._send(outgoing)
-            self._is_telling = False
+        """Tells the helpers of the run, and sends the job if one lacks it. Returns why one cannot take part, if so."""
+        self._is_telling = True
+        self._ranks.broadcast_bytes(self._job.spec.run_id.hex().encode())
+        why = None
+        if _LACKS in self._ranks.gather_bytes(_HAS):
+            with _emptied(run_dir / "sent") as room:
+                why = self._send(room)
+        self._is_telling = False
         return why
+
+    def _send(self, room: Path) -> str | None:
+        try:
+            outgoing = Outgoing(self._job, room)
+        except (OSError, StorageError) as error:
+            # All refuse a job without a manifest.
+            self._ranks.broadcast_bytes(b"")
+            self._refusal()
+            return _not_sent(error)
+        self._ranks.broadcast_bytes(outgoing.manifest)
+        if (refusal := self._refusal()) is not None:
+            return refusal
+        unread = None
+        try:
+            for piece in outgoing.pieces():
+                self._ranks.broadcast_bytes(piece)
+        except (OSError, StorageError) as error:
+            unread = _not_sent(error)
+        self._ranks.broadcast_bytes(b"")
+        refusal = self._refusal()
+        return unread or refusal
 
     def _refusal(self) -> str | None:
         said = self._ranks.gather_bytes(b"")
@@ -193,16 +205,9 @@ class _Order:
             return None
         return f"{self._ranks.membership.name(refusing)} cannot take part: {said[refusing].decode(errors='replace')}"
 
-    def _send(self, outgoing: Outgoing) -> str | None:
-        unread = None
-        try:
-            for piece in outgoing.pieces():
-                self._ranks.broadcast_bytes(piece)
-        except (OSError, StorageError) as error:
-            unread = f"it cannot be sent to the other ranks ({error})"
-        self._ranks.broadcast_bytes(b"")
-        refusal = self._refusal()
-        return unread or refusal
+
+def _not_sent(error: Exception) -> str:
+    return f"it cannot be sent to the other ranks ({error})"
 
 
 @contextmanager

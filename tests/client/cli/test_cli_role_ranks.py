@@ -181,7 +181,7 @@ def test_a_helper_that_cannot_compute_is_named_before_anything_is_done(
     processes = start(monkeypatch, chain, 1, role("trainer", job, tmp_path), [ALONE, changed])
     for code, out, err in ended(processes):
         assert (code, out) == (1, ""), err
-        message = json.loads(err)["error"]["message"]
+        message = json.loads(err.splitlines()[-1])["error"]["message"]
         assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
         assert "cannot take part: this process flushes subnormal numbers to zero" in message
     assert not (tmp_path / "trainer").exists()

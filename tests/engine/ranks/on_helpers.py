@@ -50,10 +50,13 @@ class Lead:
 
         def run(execution: MakeExecution) -> str:
             options = RunOptions(execution=execution, on_step=on_step)
-            place = self._place / job.spec.run_id.hex()
-            return Trainer(job, place, options).run().checkpoint_root.hex()
+            return Trainer(job, self.place_of(job), options).run().checkpoint_root.hex()
 
         return self.helpers.execute(job, run, prescribed, self.warnings.append)
+
+    def place_of(self, job: Job) -> Path:
+        """The directory of a job's run."""
+        return self._place / job.spec.run_id.hex()
 
     def stops(self, job: Job) -> str:
         """The sentence of a training that stops."""
@@ -131,11 +134,15 @@ def run_bent(ranks: Ranks, place: str, broken: int, at: int) -> Any:
 
 
 def run_unfit(ranks: Ranks, place: str, most: int) -> Any:
-    """[roots, warnings] of a job that a helper has no room for, of one with too few samples, and of one that fits."""
+    """[roots, warnings] of a job that a helper has no room for, of one with too few samples, of one that cannot be
+    written to be sent, and of one that fits."""
     if ranks.rank:
         return help_with_runs(ranks, LIMITS, most if ranks.rank == 2 else module.MAX_JOB_BYTES)
     lead = Lead(ranks, place)
-    roots = [lead.train("conv"), lead.of(two_samples()), lead.train("linear")]
+    roots = [lead.train("conv"), lead.of(two_samples())]
+    lead.place_of(Job.from_task(TASKS["features"](steps=6))).mkdir()
+    (lead.place_of(Job.from_task(TASKS["features"](steps=6))) / "sent").write_text("in the way")
+    roots += [lead.train("features"), lead.train("linear")]
     lead.helpers.dismiss()
     return [roots, lead.warnings]
 

@@ -59,11 +59,12 @@ def test_what_the_helpers_cannot_take_part_in_rank_0_executes_alone(right: dict[
     """A helper has no room for one job, which the other one has."""
     (roots, warnings), *helped = call("on_helpers:run_unfit", 3, str(tmp_path), 20_000)
     small = Trainer(on_helpers.two_samples(), tmp_path / "alone").run().checkpoint_root.hex()
-    assert roots == [right["conv"], small, right["linear"]]
-    no_room, too_few = warnings
+    assert roots == [right["conv"], small, right["features"], right["linear"]]
+    no_room, too_few, not_sent = warnings
     assert no_room.startswith("rank 0 executes this job alone: rank 2 (process ")
     assert "cannot take part: the job has" in no_room and "more than the 20000 allowed" in no_room
     assert too_few == "rank 0 executes this job alone: 2 samples of a batch cannot be shared out among 3 ranks"
+    assert not_sent.startswith("rank 0 executes this job alone: it cannot be sent to the other ranks (")
     assert helped == [6, 6]
 
 
