@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tiebreak.adversary.desks import cheating, silenced
 from tiebreak.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer
-from tiebreak.cli import options, quantities, roles
+from tiebreak.cli import options, quantities
 from tiebreak.cli.network import PartyOptions
+from tiebreak.cli.role_process import RoleSetup, play
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import Role
@@ -62,5 +63,5 @@ def misbehave(words: Sequence[str]) -> None:
     chain, contract, store = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
     party = PartyOptions(chain=[chain], contract=contract, store=store, confirmations=0, directory=Path(words[3]))
     memory = quantities.memory(options.DEFAULT_MEMORY)
-    setup = roles.RoleSetup(party, memory, Policy())
-    roles.play("trainer" if kind in TRAINERS else "auditor", setup, make, float(words[4]), True)
+    setup = RoleSetup(party, memory, Policy())
+    play("trainer" if kind in TRAINERS else "auditor", setup, make, float(words[4]), True)

@@ -10,6 +10,7 @@ import typer
 
 from tiebreak.cli import accounts, chain, dashboard, demo, devnet, jobs, logs, models, plot, receipts, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
+from tiebreak.cli.ranks import end_at_once
 
 app = typer.Typer(
     cls=OneSentenceErrors,
@@ -59,7 +60,11 @@ def main() -> None:
     # Read when the kernels' libraries are loaded: threads that wait should sleep, not spin, or two processes on a few
     # cores take several times as long. No influence on any result.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        end_at_once(end.code)
+        raise
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import job_files, options, roles
+from tiebreak.cli import job_files, options
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.network import ContractOptions, PartyOptions
+from tiebreak.cli.role_process import RoleSetup, play
+from tiebreak.cli.roles import Poll
 from tiebreak.cli.terms import PostedTerms
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def create(
             f"the contract does not round exact operators to {bits} bits: leave --bits away, or --reward."
         )
     posted.check()
-    setup = roles.RoleSetup(party, max_memory, Policy())
+    setup = RoleSetup(party, max_memory, Policy())
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
     job, where, sameness = _capture(source, out, setting or [], data, policy, bits, max_memory)
@@ -134,7 +136,7 @@ def create(
         output.show_json(plain)
 
 
-def _post(posted: PostedTerms, reward: int, setup: roles.RoleSetup, where: Path, *, quiet: bool) -> dict[str, object]:
+def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, quiet: bool) -> dict[str, object]:
     """Posts the job of a directory; its number, and the contract that it is posted on."""
     from tiebreak.cli import output
     from tiebreak.cli.notices import Teller
@@ -247,7 +249,7 @@ def collect(
     job: Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number of a job of yours.")],
     model: Annotated[Path, typer.Option(metavar="FILE", help="File for the trained state (safetensors).")],
     max_memory: options.Memory = options.DEFAULT_MEMORY,
-    poll: roles.Poll = 2.0,
+    poll: Poll = 2.0,
     *,
     party: PartyOptions,
     json: options.Json = False,
@@ -261,7 +263,7 @@ def collect(
 
         return CustomerRole(context, job, model=model)
 
-    roles.play("customer", roles.RoleSetup(party, max_memory), make, poll, json)
+    play("customer", RoleSetup(party, max_memory), make, poll, json)
 
 
 def _plain(job: Job) -> dict[str, object]:

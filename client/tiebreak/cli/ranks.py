@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roundlog.execution.ranks import Ranks
+    from roundlog.training.helpers import Helpers
     from roundlog.training.job import Job
     from roundlog.training.options import RunOptions
 
@@ -50,6 +52,44 @@ class Crew:
 
         return by_ranks(chosen, self._ranks)
 
+    def helps(self, max_memory: int, chosen: RunOptions | None) -> bool:
+        """Whether this process was another rank than 0 of a role, and has helped it until its end.
+
+        Raises RankMismatchError if the ranks differ, LaunchError for options that ranks do not have, LostRankError."""
+        if self._ranks is None:
+            return False
+        from roundlog.training.by_ranks import agree_without_job, require_options
+        from roundlog.training.helpers import help_with_runs
+        from roundlog.training.job import JobLimits
+
+        from tiebreak.cli import output
+        from tiebreak.memory import usable_memory
+
+        if chosen is not None:
+            require_options(chosen)
+        agree_without_job(self._ranks)
+        if not self._ranks.rank:
+            return False
+        steps = help_with_runs(self._ranks, JobLimits(memory_bytes=min(max_memory, usable_memory())))
+        output.warn(f"rank {self._ranks.rank} has helped with {steps} steps")
+        return True
+
+    @contextmanager
+    def helpers(self) -> Iterator[Helpers | None]:
+        """The other ranks, as a role uses them in this block; None if there are none. They end with it."""
+        if self._ranks is None:
+            yield None
+            return
+        from roundlog.training.helpers import Helpers
+
+        found = Helpers(self._ranks)
+        try:
+            yield found
+        except BaseException:
+            found.leave()
+            raise
+        found.dismiss()
+
     def dismiss(self) -> None:
         """Tells the other ranks that the run has ended."""
         if self._ranks is not None:
@@ -72,12 +112,22 @@ def crew() -> Iterator[Crew]:
         yield Crew(ranks)
 
 
+def end_at_once(code: object) -> None:
+    """Ends this process with an exit code if it has left other ranks in the midst of something: threads of PyTorch's
+    still wait for them, and would abort it. Returns if not."""
+    group = sys.modules.get("roundlog.execution.ranks.group")
+    if group is not None and group.Ranks.unfinished:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 def refuse_ranks(command: str) -> None:
     """Raises WrongUsage where a launcher has started this process as one of several."""
     if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
         from tiebreak.cli.failures import WrongUsage
 
         raise WrongUsage(
-            f"{command} runs in one process so far, and torchrun has started several (WORLD_SIZE and RANK are set): "
-            "start it alone."
+            f"{command} runs in one process, and torchrun has started several (WORLD_SIZE and RANK are set): start it "
+            "alone."
         )

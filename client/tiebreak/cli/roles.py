@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,20 +15,12 @@ from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
 from tiebreak.cli.parallel import WorkerOptions
 from tiebreak.cli.ranks import refuse_ranks
+from tiebreak.cli.role_process import RoleSetup, play
 from tiebreak.cli.spending import SpendingLimits
 from tiebreak.cli.terms import AcceptedTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from roundlog.training.options import RunOptions
-
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.signer import Key
-    from tiebreak.operation.watchman import Watchman
     from tiebreak.roles.context import RoleContext
-    from tiebreak.roles.notices import Notify, OnLook
-    from tiebreak.roles.policy import Policy
     from tiebreak.roles.role import Role
     from tiebreak.roles.shared_audits import Workers
 
@@ -91,6 +80,7 @@ def _require_trust(job: int | None, referees: list[str] | None) -> None:
     epilog=examples(
         "tiebreak trainer run --job 1",
         "tiebreak trainer run --trust-referee 0x... --least-reward 0.05ether --keystore key.json",
+        "torchrun --nproc-per-node 4 -m -- tiebreak trainer run --job 1",
     ),
 )
 @takes_groups
@@ -108,7 +98,10 @@ def run_trainer(
     json: options.Json = False,
 ) -> None:
     """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
-    is paid. Killed at any moment, it carries on."""
+    is paid. Killed at any moment, it carries on.
+
+    Of several processes that torchrun starts, rank 0 is the trainer; the others help it with steps, and need no key.
+    """
     _require_trust(job, accepted.trust_referee)
     every = published_every(publish_every, computing.keep_every)
 
@@ -123,7 +116,7 @@ def run_trainer(
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(), spending)
-    play("trainer", setup, make, pace.poll, json, pace.heartbeat, operation, retention)
+    play("trainer", setup, make, pace.poll, json, pace.heartbeat, operation, retention, by_ranks=True)
 
 
 @auditor.command(
@@ -154,8 +147,13 @@ def run_auditor(
     json: options.Json = False,
 ) -> None:
     """Audit one job, or all of your trusted referees until interrupted; attest to what is right, challenge what is
-    wrong."""
+    wrong.
+
+    Of several processes that torchrun starts, rank 0 is the auditor; the others help it with steps, and need no key.
+    """
     _require_trust(job, accepted.trust_referee)
+    if workers.are_wanted:
+        refuse_ranks("tiebreak auditor run --workers")
     shared = _workers(workers, computing, party)
 
     def make(context: RoleContext) -> Role:
@@ -176,7 +174,7 @@ def run_auditor(
 
     computing.use_threads()
     setup = RoleSetup(party, computing.max_memory, accepted.policy(), computing.run_options(micro_batches), spending)
-    play("auditor", setup, make, pace.poll, json, pace.heartbeat, operation, retention)
+    play("auditor", setup, make, pace.poll, json, pace.heartbeat, operation, retention, by_ranks=True)
 
 
 def _workers(workers: WorkerOptions, computing: options.Computing, party: PartyOptions) -> Workers | None:
@@ -211,154 +209,3 @@ def run_referee(
         return RefereeRole(context)
 
     play("referee", RoleSetup(party, max_memory), make, pace.poll, json, pace.heartbeat, operation)
-
-
-class RoleSetup:
-    """The chain, store and directory of a role, opened as its options say."""
-
-    def __init__(
-        self,
-        party: PartyOptions,
-        max_memory: int,
-        policy: Policy | None = None,
-        options: RunOptions | None = None,
-        spending: SpendingLimits | None = None,
-    ) -> None:
-        self._spending = spending or SpendingLimits()
-        self._party, self._policy = party, policy
-        self._max_memory, self._options = max_memory, options
-        self.stop = threading.Event()
-        """Set it, and everything that waits here ends: for the chain, the store, the next look."""
-        self._opened: tuple[VerificationGame, Key] | None = None
-
-    def contract(self) -> tuple[VerificationGame, Key]:
-        """The contract, and the account that writes to it. Raises CommandError, ChainError."""
-        if self._opened is None:
-            signer = self._party.key(stop=self.stop)
-            self._opened = self._party.open_game(signer, stop=self.stop), signer
-        return self._opened
-
-    def context(self, role: str, notify: Notify, on_look: OnLook | None = None) -> RoleContext:
-        """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
-        from tiebreak.chain.sender import Sender
-        from tiebreak.memory import usable_memory
-        from tiebreak.roles.context import RoleContext, RoleLimits
-        from tiebreak.roles.custody import Custody
-        from tiebreak.roles.engine import Engine
-        from tiebreak.roles.notices import of_transfers, of_warnings, unseen
-        from tiebreak.roles.policy import Policy
-
-        contract, signer = self.contract()
-        directory = self._party.directory
-        if directory is None:
-            from platformdirs import user_data_path
-
-            directory = user_data_path("tiebreak") / role / signer.address
-        directory.mkdir(parents=True, exist_ok=True)
-        sender = Sender(contract.node, signer, directory=directory)
-        store = self._party.open_content(
-            stop=self.stop, warn=of_warnings(role, notify), on_transfer=of_transfers(role, notify)
-        )
-        return RoleContext(
-            contract=contract.by(sender),
-            sender=sender,
-            store=Custody(store, directory),
-            directory=directory,
-            engine=Engine() if self._options is None else Engine(options=self._options),
-            limits=RoleLimits(
-                memory_bytes=min(self._max_memory, usable_memory()),
-                wei_per_day=self._spending.spend_per_day,
-                wei_per_job=self._spending.spend_per_job,
-            ),
-            policy=self._policy or Policy(),
-            notify=notify,
-            on_look=on_look or unseen,
-        )
-
-    def context_in_time(self, role: str, watchman: Watchman) -> RoleContext | None:
-        """The context of a role, once chain, store and disk can be reached; None if `stop` was set before that.
-
-        Raises CommandError and AccountError, the latter also for a directory in which another process works, and
-        DeploymentError once the chain has said the same several times."""
-        from tiebreak.chain.errors import AccountError, ChainError, DeploymentError
-        from tiebreak.roles.ending import LOOKS
-        from tiebreak.roles.notices import Notice, Warnings, What
-        from tiebreak.roles.pauses import Pauses
-        from tiebreak.roles.role import sentence
-        from tiebreak.store import StoreError
-
-        self._party.check_content()  # what is wrong for good is no outage
-        pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
-        while not self.stop.is_set():
-            try:
-                context = self.context(role, watchman.notice, watchman.look)
-                context.sender.open()  # two processes in one directory would write the same records
-                watchman.attach(context)
-                return context
-            except (AccountError, FileExistsError, NotADirectoryError):
-                raise
-            except (ChainError, StoreError, OSError) as error:
-                # A node that lags behind shows no contract yet where there is one.
-                foreign = foreign + 1 if isinstance(error, DeploymentError) else 0
-                if foreign >= LOOKS:
-                    raise
-                watchman.unreachable(error)
-                notice = Notice(role=role, what=What.WARNING, text=sentence(error))
-                if warnings.is_new(notice):
-                    watchman.notice(notice)
-            self.stop.wait(pauses.next())
-        return None
-
-
-def play(
-    name: str,
-    setup: RoleSetup,
-    make: Callable[[RoleContext], Role],
-    poll: float,
-    as_json: bool,
-    heartbeat: float = 60.0,
-    operation: Operation | None = None,
-    retention: int | None = None,
-) -> None:
-    """Lets a role work until it has finished. The first interrupt lets it stop in good order. retention: seconds to
-    keep what it has published after the end of a job; None to keep it for ever."""
-    from tiebreak.cli import failures, output
-    from tiebreak.cli.notices import Teller
-    from tiebreak.roles.custody import Custody, Keeper
-    from tiebreak.roles.notices import Progress
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if setup.stop.is_set():
-            raise KeyboardInterrupt
-        setup.stop.set()
-
-    # Each of them would send the same transactions.
-    refuse_ranks(f"tiebreak {name} run")
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    progress, context = Progress(state="not started"), None
-    try:
-        with Teller(as_json=as_json) as teller, (operation or Operation()).watchman(name, teller.tell) as watchman:
-            try:
-                context = setup.context_in_time(name, watchman)
-                if context is not None:
-                    role = make(context)
-                    assert isinstance(context.store, Custody), "RoleSetup makes it"
-                    keeper = Keeper(name, context.store, context.contract, watchman.notice, retention)
-                    keeper.start(setup.stop)
-                    progress = role.run(poll=poll, heartbeat=heartbeat)
-                    if progress.finished:
-                        keeper.round()  # the time of what was published runs from the end of the job
-            except Exception as error:
-                watchman.ended(failures.sentence(error))
-                raise
-    finally:
-        if context is not None:
-            context.sender.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if as_json:
-        output.show_json_line({"role": name, "what": "ended", "text": progress.state, "finished": progress.finished})
-    elif progress.finished:
-        output.show_line(f"Done: {progress.state}.")
-    if not progress.finished:
-        raise KeyboardInterrupt

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from roundlog.execution.microbatch import samples_of
 from roundlog.parallel.audit import audit_in_parallel
@@ -19,20 +20,29 @@ from roundlog.training.verdict import Verdict, audit
 
 from tiebreak.roles.evidence import CACHE_BYTES, Evidence
 
+if TYPE_CHECKING:
+    from roundlog.training.helpers import Helpers
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """A party's engine.
 
     `options`: of its runs. An audit uses at most as many micro-batches as there are samples; a training uses whole
-    batches. `cache_bytes`: memory for steps that are executed again for games."""
+    batches. `cache_bytes`: memory for steps that are executed again for games. `helpers`: the other ranks, which help
+    with trainings and audits, and not with what a game needs. `warn`: is told when they do not."""
 
     options: RunOptions = field(default_factory=RunOptions)
     cache_bytes: int = CACHE_BYTES
+    helpers: Helpers | None = None
+    warn: Callable[[str], None] = lambda text: None
 
     def train(self, job: Job, run_dir: Path, on_step: Callable[[StepEvent], None]) -> TrainingResult:
         """Trains a job. Raises as `Trainer.run`."""
-        return Trainer(job, run_dir, replace(self.options, micro_batches=1, on_step=on_step)).run()
+        options = replace(self.options, micro_batches=1, on_step=on_step)
+        return self._executed(job, options, lambda chosen: Trainer(job, run_dir, chosen).run())
 
     def audit(
         self,
@@ -47,14 +57,27 @@ class Engine:
     ) -> Verdict:
         """Audits a claimed checkpoint root (None: one that is not known yet), and continues after a stop. Raises as
         `audit`."""
-        return audit(
+        options = replace(self._options(job), on_step=on_step, continue_after_stop=True)
+        return self._executed(
             job,
-            run_dir,
-            replace(self._options(job), on_step=on_step, continue_after_stop=True),
-            claim=claim,
-            log_dir=log_dir,
-            verify_log=verify_log,
-            on_distrust=on_distrust,
+            options,
+            lambda chosen: audit(
+                job,
+                run_dir,
+                chosen,
+                claim=claim,
+                log_dir=log_dir,
+                verify_log=verify_log,
+                on_distrust=on_distrust,
+            ),
+        )
+
+    def _executed(self, job: Job, options: RunOptions, run: Callable[[RunOptions], T]) -> T:
+        """The result of a run by these options; with the helpers, if there are some."""
+        if self.helpers is None:
+            return run(options)
+        return self.helpers.execute(
+            job, lambda execution: run(replace(options, execution=execution)), options.execution, self.warn
         )
 
     def share_out(

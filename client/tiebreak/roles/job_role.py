@@ -273,6 +273,10 @@ class JobRole(Role):
         is paid it checks the clocks of games against the measured time of a step."""
         spec, seen = job.spec, [float("inf")]
 
+        def measured() -> float:
+            # Games are played without the help of other ranks.
+            return min(seen) if self.context.engine.helpers is None else step_seconds(job)
+
         def told(event: StepEvent) -> None:
             self.context.notify(
                 Notice(
@@ -290,9 +294,9 @@ class JobRole(Role):
             # The first step may include the compilation of kernels.
             seen.append(event.seconds)
             if not bonded and len(seen) == _MEASURED_STEPS + 1:
-                self.require_time(posted, job, min(seen))
+                self.require_time(posted, job, measured())
             elif not bonded and len(seen) <= _MEASURED_STEPS and event.step + 1 == spec.steps:
-                self.require_time(posted, job, min(*seen, step_seconds(job)))
+                self.require_time(posted, job, min(measured(), step_seconds(job)))
             # A pause at the first step of an interval loses only that step.
             errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
 

@@ -6,7 +6,7 @@ from roundlog.data.block_roots import read_block_roots, write_block_roots
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held
 from roundlog.data.file_field import FileField
-from roundlog.data.files import HELD_BYTES, read_fields, write_fields
+from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, read_fields, write_fields
 from roundlog.data.remote_field import (
     Elsewhere,
     RemoteDataError,
@@ -40,6 +40,8 @@ __all__ = [
     "fetched_bytes",
     "field_of",
     "fields_of",
+    "file_bytes",
+    "file_pieces",
     "held",
     "read_block_roots",
     "read_fields",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 
@@ -59,10 +59,26 @@ def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
     """Replaces the file at `path`, durably and as a whole, in memory that does not grow with the data. The same fields
     make the same bytes. Raises OSError, and StorageError if a field cannot be read."""
     with replace_file(path) as file:
-        file.write(header_of({name: entry_of(field.kind, field.rows) for name, field in fields.items()}))
-        for field in fields.values():
-            for start in range(0, field.nbytes, _PIECE):
-                file.write(field.read(start, min(_PIECE, field.nbytes - start)))
+        for piece in file_pieces(fields):
+            file.write(piece)
+
+
+def file_bytes(fields: Mapping[str, Field]) -> int:
+    """Size of the file of these fields."""
+    return len(_header(fields)) + sum(field.nbytes for field in fields.values())
+
+
+def file_pieces(fields: Mapping[str, Field]) -> Iterator[bytes | memoryview]:
+    """The content of the file of these fields, in pieces of at most 16 MiB; its header comes first, in one. Raises as
+    `write_fields`."""
+    yield _header(fields)
+    for field in fields.values():
+        for start in range(0, field.nbytes, _PIECE):
+            yield field.read(start, min(_PIECE, field.nbytes - start))
+
+
+def _header(fields: Mapping[str, Field]) -> bytes:
+    return header_of({name: entry_of(field.kind, field.rows) for name, field in fields.items()})
 
 
 def read_fields(path: Path, kinds: Mapping[str, FieldType], rows: int) -> dict[str, Field]:

@@ -28,23 +28,39 @@ class RankMismatchError(RuntimeError):
     """Ranks were started with different jobs or versions, or one of them cannot compute. The message names it."""
 
 
+def can_share(job: Job) -> bool:
+    """Whether ranks can execute a job at all."""
+    return job.spec.rounding_policy == POLICY_CERTIFIED
+
+
 def agree(ranks: Ranks, job: Job) -> None:
     """Returns on every rank if all of them have the same job and software, and compute as IEEE 754 says.
 
     All ranks call it. Raises RankMismatchError, on every rank the same, and LaunchError for a job that ranks cannot
     execute."""
-    if job.spec.rounding_policy != POLICY_CERTIFIED:
+    if not can_share(job):
         raise LaunchError(
             "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it in one "
             "process, without ranks"
         )
-    said = [json.loads(one) for one in ranks.gather_bytes(json.dumps(_identity(job)).encode())]
+    _require_same(ranks, {"job": job.spec.run_id.hex(), **_identity()})
+
+
+def agree_without_job(ranks: Ranks) -> None:
+    """Returns on every rank if all of them have the same software, and compute as IEEE 754 says.
+
+    All ranks call it. Raises RankMismatchError, on every rank the same."""
+    _require_same(ranks, _identity())
+
+
+def _require_same(ranks: Ranks, own: Mapping[str, str]) -> None:
+    said = [json.loads(one) for one in ranks.gather_bytes(json.dumps(own).encode())]
     problem = difference(said, ranks.membership.name)
     if problem is not None:
         raise RankMismatchError(problem)
 
 
-def _identity(job: Job) -> dict[str, str]:
+def _identity() -> dict[str, str]:
     wrong = ""
     try:
         # As every step is executed: what can be put right is.
@@ -53,7 +69,6 @@ def _identity(job: Job) -> dict[str, str]:
     except MachineError as error:
         wrong = str(error)
     return {
-        "job": job.spec.run_id.hex(),
         "version of tiebreak": version("tiebreak"),
         "version of PyTorch": str(torch.__version__),
         "machine": wrong,
@@ -77,22 +92,33 @@ def difference(said: Sequence[Mapping[str, str]], name: Callable[[int], str]) ->
 def by_ranks(options: RunOptions, ranks: Ranks) -> RunOptions:
     """The options of rank 0's run, by which every step is executed by all ranks. Raises LaunchError for options that
     ranks do not have."""
-    if torch.device(options.device).type != "cpu":
-        raise LaunchError(f"ranks compute on the CPU so far, and not on {str(options.device)[:40]}: choose cpu")
+    require_options(options)
 
     def execution(job: Job, micro_batches: int, run_dir: Path) -> Execution:
-        executor = RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, micro_batches, run_dir)
-        return Execution(executor, Batches(job.dataset, job.spec))
+        return Execution(executor_of(job, ranks, micro_batches, run_dir), Batches(job.dataset, job.spec))
 
     return replace(options, execution=execution)
 
 
-def help_rank_0(ranks: Ranks, job: Job) -> None:
-    """Executes, on another rank, every step of a job that rank 0 executes, until it has no more. Raises LostRankError,
-    DisagreementError, ProgramError if a batch has fewer samples than there are ranks, MachineError."""
+def executor_of(job: Job, ranks: Ranks, micro_batches: int, run_dir: Path) -> RanksExecutor:
+    """The executor of a job by all ranks, on rank 0. run_dir: directory for slices that micro-batches keep on disk.
+    Raises as `RanksExecutor`."""
+    return RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, micro_batches, run_dir)
+
+
+def require_options(options: RunOptions) -> None:
+    """Raises LaunchError for options that ranks do not have."""
+    if torch.device(options.device).type != "cpu":
+        raise LaunchError(f"ranks compute on the CPU so far, and not on {str(options.device)[:40]}: choose cpu")
+
+
+def help_rank_0(ranks: Ranks, job: Job) -> int:
+    """Executes, on another rank, every step of a job that rank 0 executes, until it has no more. Returns how many had a
+    result. Raises LostRankError, DisagreementError, ProgramError if a batch has fewer samples than there are ranks,
+    MachineError."""
     batches = Batches(job.dataset, job.spec)
 
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         return job.inputs(batches, step, states)
 
-    serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)
+    return serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)

@@ -65,7 +65,7 @@ def main() -> None:
     import importlib
 
     import torch
-    from roundlog.execution.ranks import connect, disconnect
+    from roundlog.execution.ranks import Ranks, connect, disconnect
 
     function, port, size, arguments, rank = sys.argv[1:]
     torch.set_num_threads(1)
@@ -78,7 +78,9 @@ def main() -> None:
         disconnect(ranks, f"{type(error).__name__}: {error}")
         raise
     disconnect(ranks)
-    print(json.dumps(answer))
+    print(json.dumps(answer), flush=True)
+    if Ranks.unfinished:
+        os._exit(0)
 
 
 if __name__ == "__main__":

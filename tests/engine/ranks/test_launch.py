@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from roundlog.execution.ranks import Launch, LaunchError
+from roundlog.execution.ranks.membership import TERMINATED, Membership
 
 RIGHT = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 BY_TORCHRUN = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "2"}
@@ -45,3 +46,13 @@ def test_what_no_launcher_says_is_refused_by_name(name: str, value: str | None) 
     environment = {**RIGHT, name: value} if value is not None else {k: v for k, v in RIGHT.items() if k != name}
     with pytest.raises(LaunchError, match=f"{name} is .*start the command by torchrun, or alone"):
         Launch.of(environment)
+
+
+@pytest.mark.parametrize(
+    ("fate", "is_named"), [(f"has stopped: {TERMINATED}", False), ("is lost: its process has ended", True)]
+)
+def test_a_rank_that_was_terminated_as_well_is_no_reason_of_the_launcher(fate: str, is_named: bool) -> None:
+    """Somebody has ended all of them."""
+    membership = Membership.__new__(Membership)
+    membership._lost, membership._beats, membership._left = f"rank 1 (process 7 on box) {fate}", {}, set()
+    assert (membership.why_terminated() is not None) is is_named

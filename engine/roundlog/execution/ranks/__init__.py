@@ -2,7 +2,7 @@
 (docs/numerics.md)."""
 
 from roundlog.execution.ranks.agreement import DisagreementError
-from roundlog.execution.ranks.executor import RanksExecutor, dismiss, serve
+from roundlog.execution.ranks.executor import RanksExecutor, await_dismissal, dismiss, serve
 from roundlog.execution.ranks.group import Ranks, connect, disconnect
 from roundlog.execution.ranks.launch import Launch, LaunchError, joined
 from roundlog.execution.ranks.local import samples_of_ranks
@@ -15,6 +15,7 @@ __all__ = [
     "LostRankError",
     "Ranks",
     "RanksExecutor",
+    "await_dismissal",
     "connect",
     "disconnect",
     "dismiss",

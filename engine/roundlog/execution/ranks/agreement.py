@@ -13,7 +13,13 @@ from roundlog.execution.ranks.group import Ranks
 
 
 class DisagreementError(RuntimeError):
-    """Ranks have come to different values, so that one of their machines is broken."""
+    """Ranks have come to different values, so that one of their machines is broken.
+
+    rank_0_differs: whether rank 0 has other values than more than half of the ranks."""
+
+    def __init__(self, sentence: str, *, rank_0_differs: bool = False) -> None:
+        super().__init__(sentence)
+        self.rank_0_differs = rank_0_differs
 
 
 class Agreement:
@@ -45,20 +51,21 @@ class Agreement:
         said = self._ranks.gather_bytes(self._digest.digest())
         self._digest = sha256()
         if len(set(said)) > 1:
-            raise DisagreementError(_sentence(said, step, self._ranks))
+            raise _disagreement(said, step, self._ranks)
 
     def _take(self, value: torch.Tensor) -> None:
         self._digest.update(np.ascontiguousarray(value.cpu().numpy()).data)
 
 
-def _sentence(said: Sequence[bytes], step: int, ranks: Ranks) -> str:
-    """The ranks that differ from more than half of all; or from rank 0, if no half agrees."""
+def _disagreement(said: Sequence[bytes], step: int, ranks: Ranks) -> DisagreementError:
+    """The error that names the ranks that differ from more than half of all; or from rank 0, if no half agrees."""
     most = max(set(said), key=said.count)
     is_majority = 2 * said.count(most) > len(said)
     right = most if is_majority else said[0]
     others = [ranks.membership.name(rank) for rank, one in enumerate(said) if one != right]
     agreed = "all other ranks" if is_majority else "rank 0, which may itself be wrong"
-    return (
+    return DisagreementError(
         f"after step {step}, {' and '.join(others)} had other values than {agreed}: a memory or network is broken; "
-        "leave that machine out, and run the same command again, with any number of ranks, to carry on"
+        "leave that machine out, and run the same command again, with any number of ranks, to carry on",
+        rank_0_differs=right != said[0],
     )

@@ -67,6 +67,9 @@ class RanksExecutor:
         self._sweeps = sweeps_of(program, ranks.size, micro_batches)
         self._sent: list[torch.Tensor] | None = None
         """The states that the other ranks have, too; None if they have to begin anew."""
+        self.is_between_steps = True
+        """Whether the other ranks wait for the next step. An error in the midst of one, which they do not share, leaves
+        them there."""
 
     @property
     def program(self) -> Program:
@@ -82,6 +85,7 @@ class RanksExecutor:
         if observe is not None:
             return self._alone.run(inputs, rounding, observe)
         orders = Orders.of(rounding)
+        self.is_between_steps = False
         anew = not self._others_have(inputs.states)
         _tell(self._ranks, inputs.step, orders, len(inputs.states) if anew else _GO_ON, self._sweeps)
         log = self._ranks.broadcast_bytes(log_bytes(rounding)) if orders.has_log else b""
@@ -90,7 +94,13 @@ class RanksExecutor:
                 self._ranks.broadcast(state.contiguous().view(-1))
             self._step.begin_anew()
         self._sent = None
-        result, told = self._step.run(inputs, orders, log, self._sweeps)
+        try:
+            result, told = self._step.run(inputs, orders, log, self._sweeps)
+        except (DisturbedError, DisagreementError):
+            # All ranks raise these, at the same place.
+            self.is_between_steps = True
+            raise
+        self.is_between_steps = True
         if result is None:
             return self._stop_of(inputs, rounding)
         self._sent = result.states
@@ -123,13 +133,15 @@ def serve(
     inputs_of: Callable[[int, Sequence[torch.Tensor]], StepInputs],
     bits: int = FULL_BITS,
     interval: int = 1,
-) -> None:
-    """Executes the steps that rank 0 tells of, on another rank, until it says that there are no more.
+) -> int:
+    """Executes the steps that rank 0 tells of, on another rank, until it says that there are no more. Returns how many
+    had a result.
 
     inputs_of: the inputs of a step, from its number and the states before it. interval: as rank 0's. Raises
     ProgramError as `RanksExecutor`, LostRankError, DisagreementError, MachineError."""
     step = _RankStep(program, ranks, bits, interval, None)
     states: Sequence[torch.Tensor] = []
+    done = 0
     while (told := _hear(ranks)) is not None:
         number, orders, coming, sweeps = told
         log = ranks.broadcast_bytes(None) if orders.has_log else b""
@@ -147,11 +159,19 @@ def serve(
             continue
         if result is not None:
             states = result.states
+            done += 1
+    return done
 
 
 def dismiss(ranks: Ranks) -> None:
     """Tells the ranks that serve, from rank 0, that there are no more steps."""
     _tell(ranks, -1, None, _GO_ON, 1)
+
+
+def await_dismissal(ranks: Ranks) -> None:
+    """Waits, on another rank, until rank 0 says that there are no more steps. For an error of `serve` that all ranks
+    share."""
+    assert _hear(ranks) is None, "rank 0 tells of no step after such an error"
 
 
 def _on_disk(given: Path | None) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -28,11 +28,24 @@ _FOREVER = timedelta(days=365)
 class Ranks:
     """The ranks of one run, from 0 to `size` - 1. Tensors are flat, on any device."""
 
+    is_leaving = False
+    """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
+    more."""
+    unfinished: ClassVar[bool] = False
+    """Whether this process has left ranks in the midst of what they do together. Threads of PyTorch's wait for them
+    then, and abort a process that ends in the usual way."""
+
     def __init__(self, group: dist.ProcessGroup, rank: int, size: int, membership: Membership) -> None:
         """group: gloo for the CPU, and nccl for CUDA if tensors lie there."""
         self.rank, self.size = rank, size
         self.membership = membership
         self._group = group
+
+    def give_up(self, reason: str) -> None:
+        """Leaves the other ranks, wherever they are; each ends with a sentence that has this reason. Nothing is sent
+        afterwards."""
+        self.is_leaving = True
+        self.membership.leave(reason)
 
     # Shares of a tensor.
 
@@ -106,6 +119,8 @@ class Ranks:
     def _wait(self, work: Any) -> None:
         """Waits for a collective. Raises LostRankError, which names the rank, where another one has ended."""
         while True:
+            if self.is_leaving:
+                raise LostRankError("this rank has left the others")
             # Asked before the wait: a collective may end between a wait that was too short and a question after it.
             had_ended = work.is_completed()
             try:
@@ -155,5 +170,12 @@ def disconnect(ranks: Ranks, reason: str | None = None) -> None:
     deadline = time.monotonic() + 2
     while ranks.membership.lost is None and time.monotonic() < deadline and not ranks.membership.all_have_left():
         time.sleep(0.01)
-    if reason is None and ranks.membership.lost is None:
+    if ranks.rank == 0:
+        # The store may lie with this process, and the others look into it once more.
+        time.sleep(0.5)
+    if reason is None and ranks.membership.lost is None and not ranks.is_leaving:
         dist.destroy_process_group()
+        # Its threads end with the last reference, and not while the interpreter is taken down.
+        del ranks._group
+    else:
+        Ranks.unfinished = True

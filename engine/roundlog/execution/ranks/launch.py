@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from roundlog.execution.ranks.group import Ranks, connect, disconnect
-from roundlog.execution.ranks.membership import LostRankError
+from roundlog.execution.ranks.membership import TERMINATED, LostRankError
 
 MAX_RANKS = 4096
 """More ranks than anybody has samples in a batch."""
@@ -97,7 +97,7 @@ def joined(launch: Launch, seconds: float = 300) -> Iterator[Ranks]:
         signal.signal(signal.SIGTERM, before)
     except _Terminated:
         lost = ranks.membership.why_terminated() if ranks is not None else None
-        _leave(ranks, None if lost else "it was terminated")
+        _leave(ranks, None if lost else TERMINATED)
         raise lost or KeyboardInterrupt from None
     except LostRankError:
         # This one is not to be named in place of the lost one, which the others find, too.

@@ -21,6 +21,10 @@ STILL = 20.0
 """Seconds without a beat after which a rank is lost. A machine with much else to do is silent for some seconds."""
 
 
+TERMINATED = "it was terminated"
+"""Reason that a rank gives for its end where somebody has terminated it."""
+
+
 class LostRankError(RuntimeError):
     """Another rank has ended, so that this one cannot go on. The message names it."""
 
@@ -79,14 +83,14 @@ class Membership:
 
     def why_terminated(self, seconds: float = STILL + 2 * BEAT) -> LostRankError | None:
         """The error that names the rank whose loss made the launcher end this one; None once all others are known to be
-        there still."""
+        there still, or to have been terminated as well."""
         before, deadline = dict(self._beats), time.monotonic() + seconds
         while self._lost is None and time.monotonic() < deadline:
             # The first new beat may be older than the signal.
             if all(beat[0] > before[other][0] + 1 or other in self._left for other, beat in self._beats.items()):
                 return None
             time.sleep(0.01)
-        return self.why(0)
+        return None if self._lost is not None and self._lost.endswith(f": {TERMINATED}") else self.why(0)
 
     def leave(self, reason: str | None = None) -> None:
         """Says that this rank ends, and why where the others are to name it."""

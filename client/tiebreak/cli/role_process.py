@@ -1,0 +1,222 @@
+"""The process of a role: what it opens, how it ends, and the other ranks where torchrun has started several.
+
+Rank 0 is the role, with its key, its chain and its bonds. The others have none of these, and help it with steps.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import nullcontext
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from tiebreak.cli.network import PartyOptions
+from tiebreak.cli.operation import Operation
+from tiebreak.cli.ranks import Crew, crew, refuse_ranks
+from tiebreak.cli.spending import SpendingLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roundlog.training.helpers import Helpers
+    from roundlog.training.options import RunOptions
+
+    from tiebreak.chain.game import VerificationGame
+    from tiebreak.chain.signer import Key
+    from tiebreak.operation.watchman import Watchman
+    from tiebreak.roles.context import RoleContext
+    from tiebreak.roles.notices import Notify, OnLook, Progress
+    from tiebreak.roles.policy import Policy
+    from tiebreak.roles.role import Role
+
+
+class RoleSetup:
+    """The chain, store and directory of a role, opened as its options say."""
+
+    def __init__(
+        self,
+        party: PartyOptions,
+        max_memory: int,
+        policy: Policy | None = None,
+        options: RunOptions | None = None,
+        spending: SpendingLimits | None = None,
+    ) -> None:
+        self._spending = spending or SpendingLimits()
+        self._party, self._policy = party, policy
+        self.max_memory, self.options = max_memory, options
+        self.helpers: Helpers | None = None
+        """The other ranks, if there are some."""
+        self.stop = threading.Event()
+        """Set it, and everything that waits here ends: for the chain, the store, the next look."""
+        self._opened: tuple[VerificationGame, Key] | None = None
+
+    def contract(self) -> tuple[VerificationGame, Key]:
+        """The contract, and the account that writes to it. Raises CommandError, ChainError."""
+        if self._opened is None:
+            signer = self._party.key(stop=self.stop)
+            self._opened = self._party.open_game(signer, stop=self.stop), signer
+        return self._opened
+
+    def context(self, role: str, notify: Notify, on_look: OnLook | None = None) -> RoleContext:
+        """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
+        from roundlog.training.options import RunOptions
+
+        from tiebreak.chain.sender import Sender
+        from tiebreak.memory import usable_memory
+        from tiebreak.roles.context import RoleContext, RoleLimits
+        from tiebreak.roles.custody import Custody
+        from tiebreak.roles.engine import Engine
+        from tiebreak.roles.notices import of_transfers, of_warnings, unseen
+        from tiebreak.roles.policy import Policy
+
+        contract, signer = self.contract()
+        directory = self._party.directory
+        if directory is None:
+            from platformdirs import user_data_path
+
+            directory = user_data_path("tiebreak") / role / signer.address
+        directory.mkdir(parents=True, exist_ok=True)
+        sender = Sender(contract.node, signer, directory=directory)
+        store = self._party.open_content(
+            stop=self.stop, warn=of_warnings(role, notify), on_transfer=of_transfers(role, notify)
+        )
+        return RoleContext(
+            contract=contract.by(sender),
+            sender=sender,
+            store=Custody(store, directory),
+            directory=directory,
+            engine=Engine(options=self.options or RunOptions(), helpers=self.helpers, warn=of_warnings(role, notify)),
+            limits=RoleLimits(
+                memory_bytes=min(self.max_memory, usable_memory()),
+                wei_per_day=self._spending.spend_per_day,
+                wei_per_job=self._spending.spend_per_job,
+            ),
+            policy=self._policy or Policy(),
+            notify=notify,
+            on_look=on_look or unseen,
+        )
+
+    def context_in_time(self, role: str, watchman: Watchman) -> RoleContext | None:
+        """The context of a role, once chain, store and disk can be reached; None if `stop` was set before that.
+
+        Raises CommandError and AccountError, the latter also for a directory in which another process works, and
+        DeploymentError once the chain has said the same several times."""
+        from tiebreak.chain.errors import AccountError, ChainError, DeploymentError
+        from tiebreak.roles.ending import LOOKS
+        from tiebreak.roles.notices import Notice, Warnings, What
+        from tiebreak.roles.pauses import Pauses
+        from tiebreak.roles.role import sentence
+        from tiebreak.store import StoreError
+
+        self._party.check_content()  # what is wrong for good is no outage
+        pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
+        while not self.stop.is_set():
+            try:
+                context = self.context(role, watchman.notice, watchman.look)
+                context.sender.open()  # two processes in one directory would write the same records
+                watchman.attach(context)
+                return context
+            except (AccountError, FileExistsError, NotADirectoryError):
+                raise
+            except (ChainError, StoreError, OSError) as error:
+                # A node that lags behind shows no contract yet where there is one.
+                foreign = foreign + 1 if isinstance(error, DeploymentError) else 0
+                if foreign >= LOOKS:
+                    raise
+                watchman.unreachable(error)
+                notice = Notice(role=role, what=What.WARNING, text=sentence(error))
+                if warnings.is_new(notice):
+                    watchman.notice(notice)
+            self.stop.wait(pauses.next())
+        return None
+
+
+def play(
+    name: str,
+    setup: RoleSetup,
+    make: Callable[[RoleContext], Role],
+    poll: float,
+    as_json: bool,
+    heartbeat: float = 60.0,
+    operation: Operation | None = None,
+    retention: int | None = None,
+    *,
+    by_ranks: bool = False,
+) -> None:
+    """Lets a role work until it has finished. The first interrupt lets it stop in good order. retention: seconds to
+    keep what it has published after the end of a job; None to keep it for ever. by_ranks: whether other ranks can help
+    it; on them, this returns when the role has ended."""
+    from tiebreak.cli import output
+
+    if not by_ranks:
+        # Each of them would send the same transactions.
+        refuse_ranks("tiebreak job collect" if name == "customer" else f"tiebreak {name} run")
+    with crew() if by_ranks else nullcontext(Crew(None)) as ranks:
+        if ranks.helps(setup.max_memory, setup.options):
+            return
+        with ranks.helpers() as setup.helpers:
+            progress, ended_by = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
+            if as_json:
+                about = {"role": name, "what": "ended", "text": progress.state, "finished": progress.finished}
+                output.show_json_line(about)
+            elif progress.finished:
+                output.show_line(f"Done: {progress.state}.")
+            if not progress.finished:
+                if setup.helpers is not None and ended_by == signal.SIGTERM:
+                    # A launcher terminates all ranks where one is lost, which is named then.
+                    signal.raise_signal(signal.SIGTERM)
+                raise KeyboardInterrupt
+
+
+def _played(
+    name: str,
+    setup: RoleSetup,
+    make: Callable[[RoleContext], Role],
+    poll: float,
+    as_json: bool,
+    heartbeat: float,
+    operation: Operation | None,
+    retention: int | None,
+) -> tuple[Progress, int | None]:
+    """The progress of a role when it has ended, and the signal that made it end, if one did."""
+    from tiebreak.cli import failures
+    from tiebreak.cli.notices import Teller
+    from tiebreak.roles.custody import Custody, Keeper
+    from tiebreak.roles.notices import Progress
+
+    ended_by: int | None = None
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal ended_by
+        if setup.stop.is_set():
+            if setup.helpers is None:
+                raise KeyboardInterrupt
+            # A launcher passes on what the terminal has sent already, and kills whoever takes too long.
+            return
+        ended_by = number
+        setup.stop.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    progress, context = Progress(state="not started"), None
+    try:
+        with Teller(as_json=as_json) as teller, (operation or Operation()).watchman(name, teller.tell) as watchman:
+            try:
+                context = setup.context_in_time(name, watchman)
+                if context is not None:
+                    role = make(context)
+                    assert isinstance(context.store, Custody), "RoleSetup makes it"
+                    keeper = Keeper(name, context.store, context.contract, watchman.notice, retention)
+                    keeper.start(setup.stop)
+                    progress = role.run(poll=poll, heartbeat=heartbeat)
+                    if progress.finished:
+                        keeper.round()  # the time of what was published runs from the end of the job
+            except Exception as error:
+                watchman.ended(failures.sentence(error))
+                raise
+    finally:
+        if context is not None:
+            context.sender.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return progress, ended_by

@@ -1,0 +1,218 @@
+"""Roles that torchrun starts as several ranks, on anvil: a market of processes, and ranks that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rank_processes import free_port
+from roundlog.training.helpers import Helpers, MakeExecution
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.chain.devnet import find_anvil, start_devnet
+from tiebreak.chain.node import connect
+from tiebreak.chain.records import JobStatus, Outcome, Reason
+from tiebreak.roles import job_role
+from tiebreak.roles.customer import post_job
+from tiebreak.roles.trainer import TrainerRole
+from world import NAMES, TERMS, World, ended, linear_task
+
+TIEBREAK = [sys.executable, "-m", "tiebreak"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+BY_TWO = [*TORCHRUN, "-m", "--", "tiebreak"]
+STEPS, INTERVAL = 30, 3
+
+
+@dataclass
+class Process:
+    """A process of the market, and what it says."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    def told(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.read_text().splitlines() if line.startswith("{")]
+
+    def end(self, seconds: float = 120) -> int:
+        return self.process.wait(seconds)
+
+
+@dataclass
+class Market:
+    """A chain, a store, and processes that take part."""
+
+    world: World
+    url: str
+    processes: list[Process] = field(default_factory=list)
+
+    def post(self, terms: Any = TERMS) -> int:
+        files = self.world.root / "files"
+        return post_job(self.world.context("customer"), files, terms, self.referee)
+
+    @property
+    def referee(self) -> str:
+        return self.world.senders["referee"].address
+
+    def start(self, name: str, command: list[object], **settings: str) -> Process:
+        """A process with the key of an account, and a directory of its own."""
+        key = bytes(devnet_account(NAMES.index(name)).key).hex()
+        places = {"CHAIN": self.url, "CONTRACT": self.world.contract.address, "STORE": str(self.world.root / "store")}
+        out, err = (self.world.root / f"{name} {len(self.processes)} {kind}" for kind in ("out", "err"))
+        with out.open("wb") as heard, err.open("wb") as complained:
+            process = subprocess.Popen(
+                [*map(str, command), "--dir", str(self.world.root / name), "--poll", "0.1", "--json"],
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    "TIEBREAK_PRIVATE_KEY": key,
+                    **{f"TIEBREAK_{setting}": value for setting, value in places.items()},
+                    **settings,
+                },
+                stdout=heard,
+                stderr=complained,
+            )
+        self.processes.append(Process(process, out, err))
+        return self.processes[-1]
+
+    def ranks(self, name: str, command: list[object], size: int) -> list[Process]:
+        """Ranks without a launcher, each of which can be killed alone."""
+        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        return [self.start(name, command, RANK=str(rank), **shared) for rank in range(size)]
+
+    def until(self, condition: Callable[[], bool], *alive: Process, seconds: float = 180) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            ended = [one for one in alive if one.process.poll() is not None]
+            assert not ended and time.monotonic() < deadline, "\n".join(
+                f"{one.out.name}: {one.out.read_text()[-2000:]} {one.err.read_text()[-2000:]}" for one in self.processes
+            )
+            time.sleep(0.1)
+
+    def status(self, job: int) -> JobStatus:
+        return self.world.contract.job(job).status
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    with start_devnet(kind="anvil") as devnet:
+        world = World(connect(devnet.url), tmp_path)
+        Job.from_task(linear_task(STEPS, INTERVAL)).write(tmp_path / "files")
+        made = Market(world, devnet.url)
+        yield made
+        for one in made.processes:
+            one.process.kill()
+            one.process.wait()
+
+
+def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_liar(market: Market) -> None:
+    """No rank is lost, and one pair of ranks audits both jobs."""
+    honest, wrong = market.post(), market.post()
+    trainer = market.start("trainer", [*BY_TWO, "trainer", "run", "--job", honest])
+    liar = [sys.executable, "-m", "tiebreak.adversary.process", "poison", wrong, 17]
+    liar_process = market.start("second", liar)
+    audits = ["auditor", "run", "--trust-referee", market.referee, "--micro-batches", 4]
+    auditor = market.start("auditor", [*BY_TWO, *audits])
+    contract = market.world.contract
+    market.until(lambda: contract.job(honest).attestations == 1, trainer, auditor)
+    market.until(lambda: market.status(wrong) is JobStatus.REJECTED, auditor)
+    game = contract.game(1)
+    assert (game.outcome, game.reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    # Sixth interval, third step of it.
+    assert [level.index for level in game.levels[:2]] == [5, 2]
+    right = Trainer(Job.read(market.world.root / "files"), market.world.root / "alone").run().checkpoint_root
+    assert contract.job(honest).claim.checkpoint_root == right
+    market.world.pass_time(contract.job(honest).claim.challenge_deadline)
+    assert trainer.end() == 0, trainer.err.read_text()
+    assert market.status(honest) is JobStatus.FINAL
+    assert f"rank 1 has helped with {STEPS} steps" in trainer.err.read_text()
+    assert liar_process.end() == 0
+    auditor.process.send_signal(signal.SIGTERM)
+    auditor.end()
+    assert auditor.told()[-1]["what"] == "ended"
+    for one in (trainer, auditor):
+        assert not [told for told in one.told() if told["what"] == "warning" and "alone" in told["text"]]
+    computed = [told["text"] for told in auditor.told() if told["what"] == "computed"]
+    assert len([text for text in computed if text.startswith("audited to checkpoint root")]) == 2
+
+
+class Busy:
+    """Helpers that never have time (as `roundlog.training.helpers.Helpers`)."""
+
+    def execute(self, job: Job, run: Callable[[MakeExecution], Any], alone: MakeExecution, warn: object) -> Any:
+        return run(alone)
+
+
+@pytest.mark.parametrize("helped", [False, True])
+def test_clocks_are_judged_by_what_rank_0_does_alone(
+    helped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(connect("embedded"), tmp_path)
+    world.post()
+    monkeypatch.setattr(job_role, "step_seconds", lambda job: 1e6)
+    context = world.context("trainer")
+    if helped:
+        context = replace(context, engine=replace(context.engine, helpers=cast(Helpers, Busy())))
+    trainer = TrainerRole(context, world.job)
+    if helped:
+        assert "clock" in ended(trainer).state
+    else:
+        world.run(trainer)
+    assert (world.status is JobStatus.CLAIMED) is not helped
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(market: Market, seed: int) -> None:
+    chance = random.Random(seed)
+    job = market.post()
+    words = [*TIEBREAK, "trainer", "run", "--job", job]
+    place = market.world.root / "trainer"
+    ranks = market.ranks("trainer", words, 3)
+    victim = chance.randrange(3)
+    market.until(lambda: any(place.rglob("run.json")), *ranks)
+    time.sleep(chance.uniform(0, 2))
+    ranks[victim].process.kill()
+    if victim == 0:
+        # The others end by themselves, and the role is started again, with another number of ranks.
+        assert all(one.end() in (0, 1) for one in ranks[1:])
+        ranks = market.ranks("trainer", words, 2)
+    market.until(lambda: market.status(job) is JobStatus.CLAIMED, ranks[0])
+    claim = market.world.contract.job(job).claim
+    right = Trainer(Job.read(market.world.root / "files"), market.world.root / "alone").run().checkpoint_root
+    assert claim.checkpoint_root == right
+    market.world.pass_time(claim.challenge_deadline)
+    assert ranks[0].end() == 0, ranks[0].err.read_text()
+    assert market.status(job) is JobStatus.FINAL
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_launcher_that_starts_lost_ranks_again_has_the_role_carry_on(market: Market, victim: int) -> None:
+    job = market.post()
+    launcher = [*TORCHRUN, "--max-restarts", 3, "-m", "--", "tiebreak"]
+    trainer = market.start("trainer", [*launcher, "trainer", "run", "--job", job])
+    place = market.world.root / "trainer"
+    market.until(lambda: any(path.stat().st_size for path in place.rglob("roots")), trainer)
+    pid = trainer.process.pid
+    ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    os.kill(int(ranks[victim]), signal.SIGKILL)
+    market.until(lambda: market.status(job) is JobStatus.CLAIMED, trainer)
+    market.world.pass_time(market.world.contract.job(job).claim.challenge_deadline)
+    assert trainer.end() == 0, trainer.err.read_text()
+    assert market.status(job) is JobStatus.FINAL
+    assert f"rank {victim} (process {ranks[victim]} on " in trainer.err.read_text()
