@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -10,8 +10,10 @@ from roundlog.execution.lazy_tensors import LazyTensors
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.layout import Samples
 from roundlog.execution.microbatch.values import sliced_source
+from roundlog.execution.ranks.agreement import Agreement
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Given, LocalProgram, Summed, cut_up, samples_of_ranks
+from roundlog.execution.ranks.ownership import Ownership
 from roundlog.execution.ranks.rounding import RankRounding
 from roundlog.execution.ranks.sums import BatchSum, batch_sum, sums_over
 from roundlog.operators import Source, StepInputs, operator
@@ -36,10 +38,12 @@ class Reads(LazyTensors):
         inputs: StepInputs,
         rounding: RankRounding,
         bits: int,
-        received: Callable[[torch.Tensor], torch.Tensor],
+        agreement: Agreement,
+        owners: Ownership,
     ) -> None:
-        """received: is shown every value that all ranks receive, and returns it."""
-        self._program, self._analysis, self._local, self._received = program, analysis, local, received
+        """agreement: is told what is sent and received."""
+        self._program, self._analysis, self._local = program, analysis, local
+        self._agreement, self._owners = agreement, owners
         self._samples, self._ranks, self._inputs, self._rounding = samples, ranks, inputs, rounding
         self._bits = bits
         self._given: dict[int, torch.Tensor] = {}
@@ -69,7 +73,7 @@ class Reads(LazyTensors):
                 return read.layout.part(self._given.pop(read.given), *self._samples)
             case Gathered():
                 mine = self._given.pop(read.given)
-                return self._received(whole_of(self._ranks, self._program, self._analysis, read.value, mine))
+                return self._agreement.received(whole_of(self._ranks, self._program, self._analysis, read.value, mine))
             case Summed():
                 if read.value not in self._sums:
                     self._sum_up()
@@ -88,9 +92,9 @@ class Reads(LazyTensors):
 
     def _sum_up(self) -> None:
         """Exchanges all sums whose terms are there."""
-        found = sums_over(self._ranks, [self._sum(one) for one in self._waiting], self._bits)
+        found = sums_over(self._ranks, [self._sum(one) for one in self._waiting], self._bits, self._agreement)
         for one, value in zip(self._waiting, found, strict=True):
-            self._sums[one.value] = self._received(value)
+            self._sums[one.value] = value
         self._waiting = []
 
     def _sum(self, one: Summed) -> BatchSum:
@@ -104,7 +108,8 @@ class Reads(LazyTensors):
             for x, layout in zip(slices, needs, strict=True):
                 part.append(x if layout is None else layout.part(x, start - first, stop - first))
             parts.append(part)
-        return batch_sum(self._program, one.value, parts.__getitem__, len(parts), count, self._rounding)
+        reader = self._owners.readers.get(one.value)
+        return batch_sum(self._program, one.value, parts.__getitem__, len(parts), count, self._rounding, reader)
 
 
 def are_enough(program: Program, ranks: Ranks, sums: Sequence[int]) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from roundlog.execution.microbatch.summing import summation, terms_of
+from roundlog.execution.ranks.agreement import Agreement
 from roundlog.execution.ranks.asking import Asking, Owned, Terms
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.rounding import RankRounding
@@ -34,6 +35,8 @@ class BatchSum:
     output: TensorType
     terms: Terms
     round_share: RoundShare
+    reader: int | None = None
+    """The only rank that reads it; None: every rank does."""
 
     def is_by_element(self, x: torch.Tensor) -> bool:
         """Whether a measure has one number for every element of the output."""
@@ -41,9 +44,16 @@ class BatchSum:
 
 
 def batch_sum(
-    program: Program, index: int, read: ReadPart, parts: int, parts_of_whole: int, rounding: RankRounding
+    program: Program,
+    index: int,
+    read: ReadPart,
+    parts: int,
+    parts_of_whole: int,
+    rounding: RankRounding,
+    reader: int | None,
 ) -> BatchSum:
-    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `Terms`."""
+    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `Terms`. reader: as
+    that of `BatchSum`."""
     node = program.nodes[index]
     of_whole = terms_of(node, [program.nodes[value].type for value in node.inputs])
 
@@ -52,13 +62,14 @@ def batch_sum(
         return rounding.own(index, operator, (), node.attributes, window)
 
     return BatchSum(
-        node.type, Terms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole), round_share
+        node.type, Terms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole), round_share, reader
     )
 
 
-def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.Tensor]:
-    """The sums of all ranks' terms, rounded to so many bits: FP32, of the outputs' shapes. All ranks call it, with the
-    same sums."""
+def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int, agreement: Agreement) -> list[torch.Tensor]:
+    """The sums of all ranks' terms, rounded to so many bits: FP32, of the outputs' shapes. Where only another rank
+    reads a sum, its numbers mean nothing. All ranks call it, with the same sums. agreement: is told what is sent and
+    received."""
     asking = Asking(ranks, [one.terms for one in sums], [one.output.numel for one in sums])
     owned, wanted = [], []
     for number, (y, bound) in enumerate(_sent_to_owners(ranks, sums)):
@@ -72,7 +83,11 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.T
         first, last = ranks.share(one.output.numel)
         shares.append(one.round_share(operator, first, last) if last > first else torch.empty(0))
     asking.answer_to_the_end()
-    return _gathered(ranks, [one.output for one in sums], shares)
+    of_all = [number for number, one in enumerate(sums) if one.reader is None]
+    found = dict(zip(of_all, _gathered(ranks, sums, shares, of_all, agreement), strict=True))
+    of_one = [number for number, one in enumerate(sums) if one.reader is not None]
+    found |= dict(zip(of_one, _sent_to_readers(ranks, sums, shares, of_one, agreement), strict=True))
+    return [found[number] for number in range(len(sums))]
 
 
 def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound]]:
@@ -123,12 +138,46 @@ def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Te
     return operator.bound_of(tuple(of_elements), terms)
 
 
-def _gathered(ranks: Ranks, outputs: Sequence[TensorType], shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The whole outputs, of which every rank gives its shares."""
-    sizes = [
-        [stop - start for start, stop in (ranks.share(output.numel, rank) for output in outputs)]
+def _gathered(
+    ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor], chosen: Sequence[int], agreement: Agreement
+) -> Iterator[torch.Tensor]:
+    """The chosen sums as a whole, on every rank. Each gives its shares."""
+    if not chosen:
+        return
+    sizes = [[_share_of(ranks, sums[number], rank) for number in chosen] for rank in range(ranks.size)]
+    mine = torch.cat([shares[number].reshape(-1) for number in chosen])
+    of_ranks = ranks.gather_all(mine, [sum(one) for one in sizes])
+    pieces = [of_rank.split(of_sums) for of_rank, of_sums in zip(of_ranks, sizes, strict=True)]
+    for number, *of_one in zip(chosen, *pieces, strict=True):
+        yield agreement.received(torch.cat(of_one).reshape(sums[number].output.shape))
+
+
+def _sent_to_readers(
+    ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor], chosen: Sequence[int], agreement: Agreement
+) -> Iterator[torch.Tensor]:
+    """The chosen sums as a whole, each on the rank that reads it; on the others a tensor of its shape."""
+    if not chosen:
+        return
+    own = [number for number in chosen if sums[number].reader == ranks.rank]
+    sizes = [[_share_of(ranks, sums[number], rank) for number in own] for rank in range(ranks.size)]
+    messages = [
+        [torch.empty(0), *(shares[number].reshape(-1) for number in chosen if sums[number].reader == rank)]
         for rank in range(ranks.size)
     ]
-    of_ranks = ranks.gather_all(torch.cat([share.reshape(-1) for share in shares]), [sum(one) for one in sizes])
-    pieces = [of_rank.split(of_outputs) for of_rank, of_outputs in zip(of_ranks, sizes, strict=True)]
-    return [torch.cat(of_one).reshape(output.shape) for *of_one, output in zip(*pieces, outputs, strict=True)]
+    of_ranks = ranks.to_owners(messages, [sum(one) for one in sizes])
+    for rank, (message, received) in enumerate(zip(messages, of_ranks, strict=True)):
+        for piece in message:
+            agreement.sent(rank, piece)
+        agreement.received_from(rank, received)
+    pieces = [of_rank.split(of_sums) for of_rank, of_sums in zip(of_ranks, sizes, strict=True)]
+    found = dict(zip(own, (torch.cat(of_one) for of_one in zip(*pieces, strict=True)), strict=True))
+    for number in chosen:
+        output = sums[number].output
+        # It takes no memory.
+        nothing = torch.empty(()).expand(output.shape)
+        yield found[number].reshape(output.shape) if number in found else nothing
+
+
+def _share_of(ranks: Ranks, one: BatchSum, rank: int) -> int:
+    first, last = ranks.share(one.output.numel, rank)
+    return last - first

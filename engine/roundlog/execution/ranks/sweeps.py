@@ -14,9 +14,11 @@ from roundlog.execution.microbatch.parts import Parts
 from roundlog.execution.microbatch.scratch import Scratch
 from roundlog.execution.microbatch.stages import Part
 from roundlog.execution.microbatch.values import Reads, Values
-from roundlog.execution.ranks.at_once import OfRank, Received
+from roundlog.execution.ranks.agreement import Agreement
+from roundlog.execution.ranks.at_once import OfRank
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import analyse_for, cut_up, samples_of_ranks
+from roundlog.execution.ranks.ownership import Ownership
 from roundlog.execution.ranks.reads import are_enough, whole_of
 from roundlog.execution.ranks.rounding import RankRounding
 from roundlog.execution.ranks.sums import BatchSum, batch_sum, sums_over
@@ -37,27 +39,29 @@ def sweeps_of(program: Program, size: int, micro_batches: int) -> int:
 class InSweeps:
     """A rank's part in several micro-batches (implements RankPart)."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int, sweeps: int, directory: Path) -> None:
+    def __init__(
+        self, program: Program, ranks: Ranks, bits: int, owners: Ownership, sweeps: int, directory: Path
+    ) -> None:
         """sweeps: as `sweeps_of` gives it, at least 2. directory: on a disk; holds slices until they are read again.
         Raises OSError."""
-        self.program, self.ranks, self.bits = program, ranks, bits
+        self.program, self.ranks, self.bits, self.owners = program, ranks, bits, owners
         self.samples = samples_of_ranks(program, ranks.size)[ranks.rank]
         self.sweeps: list[Samples] = cut_up(self.samples, sweeps)
         self.analysis: Analysis = analyse_for(program, ranks.size, sweeps)
-        self.parts = Parts(program, self.analysis, bits)
+        self.parts = Parts(program, self.analysis, bits, owners.left_to_others(ranks.rank))
         self.scratch: Scratch = self.parts.scratch(directory)
 
-    def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
+    def run(self, inputs: StepInputs, rounding: RankRounding, agreement: Agreement) -> StepResult | None:
         """The result of a step, as `RankPart.run`. Also raises OSError, if the disk is full."""
-        return _Running(self, inputs, rounding, received).run()
+        return _Running(self, inputs, rounding, agreement).run()
 
 
 class _Running:
     """One step in progress."""
 
-    def __init__(self, way: InSweeps, inputs: StepInputs, rounding: RankRounding, received: Received) -> None:
-        self._way, self._rounding, self._received = way, rounding, received
-        self._values = _ValuesOfRanks(way, inputs, received)
+    def __init__(self, way: InSweeps, inputs: StepInputs, rounding: RankRounding, agreement: Agreement) -> None:
+        self._way, self._rounding, self._agreement = way, rounding, agreement
+        self._values = _ValuesOfRanks(way, inputs, agreement)
         self._sums: dict[int, torch.Tensor] = {}
 
     def run(self) -> StepResult | None:
@@ -91,6 +95,8 @@ class _Running:
 
         def rounded(index: int, operator: Inexact, given: Tensors, attributes: Attributes) -> torch.Tensor:
             original = part.original[index]
+            if original in self._way.owners.operators:
+                return self._rounding.own(original, operator, given, attributes, None)
             if samples is None:
                 return self._rounding.shared(original, operator, given, attributes)
             window = self._way.parts.window(original, samples)
@@ -109,23 +115,24 @@ class _Running:
                     break
                 if layout is None and self._values.is_to_be_summed(value):
                     chosen.append(value)
-            found = sums_over(self._way.ranks, [self._sum(value) for value in chosen], self._way.bits)
-            self._sums.update(zip(chosen, map(self._received, found), strict=True))
+            found = sums_over(self._way.ranks, list(map(self._sum, chosen)), self._way.bits, self._agreement)
+            self._sums.update(zip(chosen, found, strict=True))
         return self._sums.pop(index)
 
     def _sum(self, index: int) -> BatchSum:
         way, of_all = self._way, len(self._way.analysis.parts[index])
         parts = cut_up(way.samples, of_all // way.ranks.size)
         read = self._values.terms_reader(index, parts)
-        return batch_sum(way.program, index, read, len(parts), of_all, self._rounding)
+        reader = way.owners.readers.get(index)
+        return batch_sum(way.program, index, read, len(parts), of_all, self._rounding, reader)
 
 
 class _ValuesOfRanks(Values):
     """Values of one running step of which this rank has its slices."""
 
-    def __init__(self, way: InSweeps, inputs: StepInputs, received: Received) -> None:
+    def __init__(self, way: InSweeps, inputs: StepInputs, agreement: Agreement) -> None:
         super().__init__(way.program, way.analysis, way.scratch, inputs)
-        self._way, self._received = way, received
+        self._way, self._agreement = way, agreement
         self._gathered: dict[int, torch.Tensor] = {}
         self.is_swept = False
         """Whether a sweep runs. Every micro-batch of it may read the same values."""
@@ -134,7 +141,7 @@ class _ValuesOfRanks(Values):
         if value in self._gathered:
             return self._gathered[value]
         mine = self._scratch.read(value, *self._way.samples).to(self._inputs.device)
-        found = self._received(whole_of(self._way.ranks, self._way.program, self._way.analysis, value, mine))
+        found = self._agreement.received(whole_of(self._way.ranks, self._way.program, self._way.analysis, value, mine))
         if self.is_swept:
             self._gathered[value] = found
         return found
