@@ -9,7 +9,6 @@ from typing import Protocol
 import torch
 
 from roundlog.execution.executor import Executor
-from roundlog.execution.ranks.agreement import Agreement
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import analyse_for, local_program, samples_of_ranks
 from roundlog.execution.ranks.ownership import Ownership
@@ -20,11 +19,14 @@ from roundlog.operators import Inexact, StepInputs
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Program
 
+Received = Callable[[torch.Tensor], torch.Tensor]
+"""Is shown every value that all ranks receive, and returns it."""
+
 
 class RankPart(Protocol):
     """A rank's part of the steps of one program, which all ranks execute together."""
 
-    def run(self, inputs: StepInputs, rounding: RankRounding, agreement: Agreement) -> StepResult | None:
+    def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
         """The result of a step, None if this rank has gone past a stop. The result has the next state's tensors that
         this rank computes, in program order. Raises DisturbedError once everything is exchanged, MachineError,
         LostRankError."""
@@ -41,7 +43,7 @@ class AtOnce:
         self._local = local_program(program, self._analysis, self._samples, left)
         self._executor = Executor(self._local.program, bits)
 
-    def run(self, inputs: StepInputs, rounding: RankRounding, agreement: Agreement) -> StepResult | None:
+    def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
         """The result of a step, as `RankPart.run`."""
         reads = Reads(
             self._program,
@@ -52,7 +54,7 @@ class AtOnce:
             inputs,
             rounding,
             self._bits,
-            agreement,
+            received,
             self._owners,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -10,7 +10,6 @@ from roundlog.execution.lazy_tensors import LazyTensors
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.layout import Samples
 from roundlog.execution.microbatch.values import sliced_source
-from roundlog.execution.ranks.agreement import Agreement
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Given, LocalProgram, Summed, cut_up, samples_of_ranks
 from roundlog.execution.ranks.ownership import Ownership
@@ -38,12 +37,12 @@ class Reads(LazyTensors):
         inputs: StepInputs,
         rounding: RankRounding,
         bits: int,
-        agreement: Agreement,
+        received: Callable[[torch.Tensor], torch.Tensor],
         owners: Ownership,
     ) -> None:
-        """agreement: is told what is sent and received."""
+        """received: is shown every value that all ranks receive, and returns it."""
         self._program, self._analysis, self._local = program, analysis, local
-        self._agreement, self._owners = agreement, owners
+        self._received, self._owners = received, owners
         self._samples, self._ranks, self._inputs, self._rounding = samples, ranks, inputs, rounding
         self._bits = bits
         self._given: dict[int, torch.Tensor] = {}
@@ -73,7 +72,7 @@ class Reads(LazyTensors):
                 return read.layout.part(self._given.pop(read.given), *self._samples)
             case Gathered():
                 mine = self._given.pop(read.given)
-                return self._agreement.received(whole_of(self._ranks, self._program, self._analysis, read.value, mine))
+                return self._received(whole_of(self._ranks, self._program, self._analysis, read.value, mine))
             case Summed():
                 if read.value not in self._sums:
                     self._sum_up()
@@ -92,9 +91,10 @@ class Reads(LazyTensors):
 
     def _sum_up(self) -> None:
         """Exchanges all sums whose terms are there."""
-        found = sums_over(self._ranks, [self._sum(one) for one in self._waiting], self._bits, self._agreement)
+        found = sums_over(self._ranks, [self._sum(one) for one in self._waiting], self._bits)
         for one, value in zip(self._waiting, found, strict=True):
-            self._sums[one.value] = value
+            # Where one rank reads it, there is nothing to compare.
+            self._sums[one.value] = value if one.value in self._owners.readers else self._received(value)
         self._waiting = []
 
     def _sum(self, one: Summed) -> BatchSum:

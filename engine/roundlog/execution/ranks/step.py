@@ -52,7 +52,7 @@ class RankStep:
         rounding = RankRounding(order.rounding, self._ranks.rank, inputs.step, self.bits, log)
         result, state, disturbed = None, _WELL, None
         try:
-            result = self._part(order.sweeps).run(inputs, rounding, self._agreement)
+            result = self._part(order.sweeps).run(inputs, rounding, self._agreement.received)
             state = _WELL if result is not None else _STOPPED
         except DisturbedError as error:
             state, disturbed = _DISTURBED, error

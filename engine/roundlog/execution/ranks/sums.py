@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from roundlog.execution.microbatch.summing import summation, terms_of
-from roundlog.execution.ranks.agreement import Agreement
 from roundlog.execution.ranks.asking import Asking, Owned, Terms
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.rounding import RankRounding
@@ -37,6 +37,17 @@ class BatchSum:
     round_share: RoundShare
     reader: int | None = None
     """The only rank that reads it; None: every rank does."""
+
+    def share(self, ranks: Ranks, rank: int) -> tuple[int, int]:
+        """(first, last): the elements first <= i < last that a rank owns. A single reader owns them all."""
+        if self.reader is None:
+            return ranks.share(self.output.numel, rank)
+        return 0, self.output.numel if rank == self.reader else 0
+
+    def of_reader(self, ranks: Ranks, share: torch.Tensor) -> torch.Tensor:
+        """The sum on its single reader, whose share is all of it; elsewhere a tensor of its shape without memory."""
+        shape = self.output.shape
+        return share.reshape(shape) if ranks.rank == self.reader else torch.empty(()).expand(shape)
 
     def is_by_element(self, x: torch.Tensor) -> bool:
         """Whether a measure has one number for every element of the output."""
@@ -66,47 +77,60 @@ def batch_sum(
     )
 
 
-def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int, agreement: Agreement) -> list[torch.Tensor]:
+def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.Tensor]:
     """The sums of all ranks' terms, rounded to so many bits: FP32, of the outputs' shapes. Where only another rank
-    reads a sum, its numbers mean nothing. All ranks call it, with the same sums. agreement: is told what is sent and
-    received."""
+    reads a sum, its numbers mean nothing. All ranks call it, with the same sums."""
     asking = Asking(ranks, [one.terms for one in sums], [one.output.numel for one in sums])
-    owned, wanted = [], []
-    for number, (y, bound) in enumerate(_sent_to_owners(ranks, sums)):
-        first, _ = ranks.share(sums[number].output.numel)
-        operator = Owned(asking, number, sums[number].terms, y, bound, first)
+    owned: list[Owned | None] = []
+    wanted = []
+    for number, (one, found) in enumerate(zip(sums, _sent_to_owners(ranks, sums), strict=True)):
+        operator: Owned | None = None
+        doubtful = np.empty(0, np.int64)
+        if found is not None:
+            first, _ = one.share(ranks, ranks.rank)
+            operator = Owned(asking, number, one.terms, *found, first)
+            doubtful = first + in_doubt(operator, (), {}, bits)
         owned.append(operator)
-        wanted.append(first + in_doubt(operator, (), {}, bits))
+        wanted.append(doubtful)
     asking.ask_ahead(wanted)
     shares = []
-    for one, operator in zip(sums, owned, strict=True):
-        first, last = ranks.share(one.output.numel)
-        shares.append(one.round_share(operator, first, last) if last > first else torch.empty(0))
+    for one, owns in zip(sums, owned, strict=True):
+        first, last = one.share(ranks, ranks.rank)
+        if owns is None or first == last:
+            shares.append(torch.empty(0))
+        else:
+            shares.append(one.round_share(owns, first, last))
     asking.answer_to_the_end()
-    of_all = [number for number, one in enumerate(sums) if one.reader is None]
-    found = dict(zip(of_all, _gathered(ranks, sums, shares, of_all, agreement), strict=True))
-    of_one = [number for number, one in enumerate(sums) if one.reader is not None]
-    found |= dict(zip(of_one, _sent_to_readers(ranks, sums, shares, of_one, agreement), strict=True))
-    return [found[number] for number in range(len(sums))]
+    of_all = [(one, share) for one, share in zip(sums, shares, strict=True) if one.reader is None]
+    gathered = iter(_gathered(ranks, *zip(*of_all, strict=True)) if of_all else ())
+    return [
+        next(gathered) if one.reader is None else one.of_reader(ranks, share)
+        for one, share in zip(sums, shares, strict=True)
+    ]
 
 
-def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound]]:
-    """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum."""
-    messages: list[list[torch.Tensor]] = [[] for _ in range(ranks.size)]
+def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound] | None]:
+    """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum; None if another
+    rank reads the sum."""
+    messages: list[list[torch.Tensor]] = [[torch.empty(0, dtype=torch.uint8)] for _ in range(ranks.size)]
     kinds: list[list[tuple[torch.Size, torch.dtype]]] = []
     for one in sums:
         y, measures = one.terms.approximate()
-        for rank, message in enumerate(messages):
-            share = slice(*ranks.share(one.output.numel, rank))
+        kinds.append([])
+        for rank in range(ranks.size) if one.reader is None else (one.reader,):
+            share = slice(*one.share(ranks, rank))
             parts = [y.reshape(-1)[share]]
             parts += [x.reshape(-1)[share] if one.is_by_element(x) else x for x in measures]
-            message += [part.reshape(-1).view(torch.uint8) for part in parts]
+            messages[rank] += [part.reshape(-1).view(torch.uint8) for part in parts]
             if rank == ranks.rank:
-                kinds.append([(part.shape, part.dtype) for part in parts])
+                kinds[-1] = [(part.shape, part.dtype) for part in parts]
     received = ranks.to_owners(messages, [sum(map(len, messages[ranks.rank]))] * ranks.size)
-    del messages, message, y, measures, parts
+    del messages, y, measures, parts
     start = 0
     for one, kinds_of_one in zip(sums, kinds, strict=True):
+        if not kinds_of_one:
+            yield None
+            continue
         joined = []
         for position, (shape, dtype) in enumerate(kinds_of_one):
             stop = start + shape.numel() * dtype.itemsize
@@ -131,53 +155,16 @@ def _joined(of_ranks: Sequence[torch.Tensor], join: Callable[..., torch.Tensor])
 def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Tensor) -> Bound:
     """The bound of the whole sum, for the elements that this rank owns, whose approximations are y."""
     operator, terms = one.terms.operator, one.terms.of_whole
-    first, last = ranks.share(one.output.numel)
+    first, last = one.share(ranks, ranks.rank)
     if not operator.by_element:
         return FullBound(operator.bound_of(measures, terms).of_range(first, y))
     of_elements = [x if x.shape == y.shape else x.expand(one.output.shape).reshape(-1)[first:last] for x in measures]
     return operator.bound_of(tuple(of_elements), terms)
 
 
-def _gathered(
-    ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor], chosen: Sequence[int], agreement: Agreement
-) -> Iterator[torch.Tensor]:
-    """The chosen sums as a whole, on every rank. Each gives its shares."""
-    if not chosen:
-        return
-    sizes = [[_share_of(ranks, sums[number], rank) for number in chosen] for rank in range(ranks.size)]
-    mine = torch.cat([shares[number].reshape(-1) for number in chosen])
-    of_ranks = ranks.gather_all(mine, [sum(one) for one in sizes])
+def _gathered(ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The whole sums, of which every rank gives its shares."""
+    sizes = [[stop - start for start, stop in (one.share(ranks, rank) for one in sums)] for rank in range(ranks.size)]
+    of_ranks = ranks.gather_all(torch.cat([share.reshape(-1) for share in shares]), [sum(one) for one in sizes])
     pieces = [of_rank.split(of_sums) for of_rank, of_sums in zip(of_ranks, sizes, strict=True)]
-    for number, *of_one in zip(chosen, *pieces, strict=True):
-        yield agreement.received(torch.cat(of_one).reshape(sums[number].output.shape))
-
-
-def _sent_to_readers(
-    ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor], chosen: Sequence[int], agreement: Agreement
-) -> Iterator[torch.Tensor]:
-    """The chosen sums as a whole, each on the rank that reads it; on the others a tensor of its shape."""
-    if not chosen:
-        return
-    own = [number for number in chosen if sums[number].reader == ranks.rank]
-    sizes = [[_share_of(ranks, sums[number], rank) for number in own] for rank in range(ranks.size)]
-    messages = [
-        [torch.empty(0), *(shares[number].reshape(-1) for number in chosen if sums[number].reader == rank)]
-        for rank in range(ranks.size)
-    ]
-    of_ranks = ranks.to_owners(messages, [sum(one) for one in sizes])
-    for rank, (message, received) in enumerate(zip(messages, of_ranks, strict=True)):
-        for piece in message:
-            agreement.sent(rank, piece)
-        agreement.received_from(rank, received)
-    pieces = [of_rank.split(of_sums) for of_rank, of_sums in zip(of_ranks, sizes, strict=True)]
-    found = dict(zip(own, (torch.cat(of_one) for of_one in zip(*pieces, strict=True)), strict=True))
-    for number in chosen:
-        output = sums[number].output
-        # It takes no memory.
-        nothing = torch.empty(()).expand(output.shape)
-        yield found[number].reshape(output.shape) if number in found else nothing
-
-
-def _share_of(ranks: Ranks, one: BatchSum, rank: int) -> int:
-    first, last = ranks.share(one.output.numel, rank)
-    return last - first
+    return [torch.cat(of_one).reshape(one.output.shape) for *of_one, one in zip(*pieces, sums, strict=True)]

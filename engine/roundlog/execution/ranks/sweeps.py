@@ -14,8 +14,7 @@ from roundlog.execution.microbatch.parts import Parts
 from roundlog.execution.microbatch.scratch import Scratch
 from roundlog.execution.microbatch.stages import Part
 from roundlog.execution.microbatch.values import Reads, Values
-from roundlog.execution.ranks.agreement import Agreement
-from roundlog.execution.ranks.at_once import OfRank
+from roundlog.execution.ranks.at_once import OfRank, Received
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import analyse_for, cut_up, samples_of_ranks
 from roundlog.execution.ranks.ownership import Ownership
@@ -51,17 +50,17 @@ class InSweeps:
         self.parts = Parts(program, self.analysis, bits, owners.left_to_others(ranks.rank))
         self.scratch: Scratch = self.parts.scratch(directory)
 
-    def run(self, inputs: StepInputs, rounding: RankRounding, agreement: Agreement) -> StepResult | None:
+    def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
         """The result of a step, as `RankPart.run`. Also raises OSError, if the disk is full."""
-        return _Running(self, inputs, rounding, agreement).run()
+        return _Running(self, inputs, rounding, received).run()
 
 
 class _Running:
     """One step in progress."""
 
-    def __init__(self, way: InSweeps, inputs: StepInputs, rounding: RankRounding, agreement: Agreement) -> None:
-        self._way, self._rounding, self._agreement = way, rounding, agreement
-        self._values = _ValuesOfRanks(way, inputs, agreement)
+    def __init__(self, way: InSweeps, inputs: StepInputs, rounding: RankRounding, received: Received) -> None:
+        self._way, self._rounding, self._received = way, rounding, received
+        self._values = _ValuesOfRanks(way, inputs, received)
         self._sums: dict[int, torch.Tensor] = {}
 
     def run(self) -> StepResult | None:
@@ -115,8 +114,10 @@ class _Running:
                     break
                 if layout is None and self._values.is_to_be_summed(value):
                     chosen.append(value)
-            found = sums_over(self._way.ranks, list(map(self._sum, chosen)), self._way.bits, self._agreement)
-            self._sums.update(zip(chosen, found, strict=True))
+            found = sums_over(self._way.ranks, list(map(self._sum, chosen)), self._way.bits)
+            for value, one in zip(chosen, found, strict=True):
+                # Where one rank reads it, there is nothing to compare.
+                self._sums[value] = one if value in self._way.owners.readers else self._received(one)
         return self._sums.pop(index)
 
     def _sum(self, index: int) -> BatchSum:
@@ -130,9 +131,9 @@ class _Running:
 class _ValuesOfRanks(Values):
     """Values of one running step of which this rank has its slices."""
 
-    def __init__(self, way: InSweeps, inputs: StepInputs, agreement: Agreement) -> None:
+    def __init__(self, way: InSweeps, inputs: StepInputs, received: Received) -> None:
         super().__init__(way.program, way.analysis, way.scratch, inputs)
-        self._way, self._agreement = way, agreement
+        self._way, self._received = way, received
         self._gathered: dict[int, torch.Tensor] = {}
         self.is_swept = False
         """Whether a sweep runs. Every micro-batch of it may read the same values."""
@@ -141,7 +142,7 @@ class _ValuesOfRanks(Values):
         if value in self._gathered:
             return self._gathered[value]
         mine = self._scratch.read(value, *self._way.samples).to(self._inputs.device)
-        found = self._agreement.received(whole_of(self._way.ranks, self._way.program, self._way.analysis, value, mine))
+        found = self._received(whole_of(self._way.ranks, self._way.program, self._way.analysis, value, mine))
         if self.is_swept:
             self._gathered[value] = found
         return found
