@@ -294,7 +294,14 @@ def _replaced(source: Path, target: Path, names: list[str], data: bytes) -> Path
     return target
 
 
-_JOB_FILES = ["spec.json", "program.json", "initial.safetensors", "schedule.safetensors", "data.safetensors"]
+_JOB_FILES = [
+    "spec.json",
+    "program.json",
+    "initial.safetensors",
+    "schedule.safetensors",
+    "data.safetensors",
+    "data.blocks",
+]
 
 
 def _read_job(data: bytes) -> None:

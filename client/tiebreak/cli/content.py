@@ -14,8 +14,8 @@ from tiebreak.cli import quantities
 from tiebreak.cli.failures import WrongUsage
 
 if TYPE_CHECKING:
-    from tiebreak.store import ContentStore
     from tiebreak.store.pinning import PinningService
+    from tiebreak.store.store import Store
     from tiebreak.store.transfers import OnTransfer
 
 _PANEL = "Content"
@@ -101,7 +101,7 @@ class ContentOptions:
         stop: threading.Event | None = None,
         warn: Callable[[str], None] = _ignore,
         on_transfer: OnTransfer | None = None,
-    ) -> ContentStore:
+    ) -> Store:
         """The content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
         from tiebreak.store.transfers import untold

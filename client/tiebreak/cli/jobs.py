@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import options, roles
+from tiebreak.cli import job_files, options, roles
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.network import ContractOptions, PartyOptions
 from tiebreak.cli.terms import PostedTerms
 
@@ -162,13 +163,9 @@ def _capture(
     """The job of a task, written to `out`, and how it compares with the task's own step; or the job that is in a
     directory already."""
     if Path(source).is_dir():
-        from tiebreak.cli.training import read_job
-
         if out is not None or settings or any(option is not None for option in (data, policy, bits)):
             raise CommandError(f"{source} is a job already: leave --out, --set, --data, --policy and --bits away.")
-        strangers = sorted({path.name for path in Path(source).iterdir()} - _files_of_a_job())
-        if strangers:
-            raise CommandError(f"{source} would be published with {strangers[0]} in it: move that somewhere else.")
+        require_publishable(Path(source))
         return read_job(Path(source), max_memory), Path(source), None
     if out is None:
         raise CommandError("the job needs a directory for its files: name one with --out.")
@@ -194,12 +191,6 @@ def _capture(
     return job, out, found[0]
 
 
-def _files_of_a_job() -> set[str]:
-    from roundlog.training import job
-
-    return {job.PROGRAM, job.SPEC, job.INITIAL, job.SCHEDULE, job.DATA}
-
-
 @app.command()
 @takes_groups
 def show(
@@ -217,8 +208,6 @@ def show(
 
         show_posted(chain.open_game(), int(job), with_games=False, as_json=json)
         return
-    from tiebreak.cli.training import read_job
-
     found = read_job(Path(job), max_memory)
     if json:
         output.show_json(_plain(found))
@@ -247,6 +236,9 @@ def list_jobs(
             raise typer.BadParameter(f"{status!r} is none of {', '.join(names)}.", param_hint="--status")
         wanted = JobStatus[status.upper()]
     show_list(chain.open_game(), wanted, json)
+
+
+job_files.register(app)
 
 
 @app.command(epilog=examples("tiebreak job collect 1 --model model.safetensors"))

@@ -74,8 +74,8 @@ def inspect(
 def _program(job: Path | None) -> tuple[Program | None, bytes | None]:
     if job is None:
         return None, None
+    from tiebreak.cli.job_files import read_job
     from tiebreak.cli.quantities import memory
-    from tiebreak.cli.training import read_job
 
     found = read_job(job, memory(options.DEFAULT_MEMORY))
     return found.program, found.spec.run_id

@@ -13,6 +13,7 @@ import typer
 from tiebreak.cli import options, quantities
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
+from tiebreak.cli.job_files import about_data, fetched
 from tiebreak.cli.verdicts import about_states, claimed_states
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _PANEL = "Workers"
 _DEFAULT_SHARE: Any = "all"
-_MOST_LOG_BYTES = 16 << 30
 _MOST_SHOWN = 20
 _CLUSTER_REPEATS = 0.05
 """Share of the right answers that is repeated on a cluster, if the user says nothing: its machines are many."""
@@ -167,15 +167,15 @@ def _claimed(
     """The claim, and the source from which workers get it. Raises CommandError, StoreError."""
     from roundlog.parallel.listing import settled
     from roundlog.parallel.published import listing_of_run
-    from roundlog.parallel.sources import Directories
     from roundlog.training.job import JobLimits
 
     from tiebreak.cli.training import check_roots, read_claim
+    from tiebreak.parallel.source import LocalStates
 
     limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
     directory = Path(claim).resolve()
     if directory.is_dir():
-        source = Directories(job_directory.resolve(), limits)
+        source = LocalStates(job_directory.resolve(), limits, content.places())
         if follow:
             return lambda: listing_of_run(directory, job.spec), source
         roots = read_claim(claim)
@@ -201,14 +201,18 @@ def _from_store(
     job_directory: Path, job: Job, run: Path, claim: str, limits: Any, content: ContentOptions, workers: WorkerOptions
 ) -> tuple[Look, Source]:
     from roundlog.parallel.listing import settled
-    from roundlog.parallel.published import NAME, ListingError, read_listing
+    from roundlog.parallel.published import MOST_BYTES, NAME, ListingError, read_listing
 
+    from tiebreak.parallel.elsewhere import addresses_of, lies_elsewhere
     from tiebreak.parallel.source import Stores
 
     run.mkdir(parents=True, exist_ok=True)
     store, log = content.open_content(), run / "claimed-log"
     shutil.rmtree(log, ignore_errors=True)
-    store.get_directory(claim, log, max_bytes=_MOST_LOG_BYTES)
+    # Workers look at no log: beside it, the list of checkpoints is all that is fetched.
+    found = store.entries(claim)
+    if NAME in found:
+        store.get_file(found[NAME], log / NAME, max_bytes=MOST_BYTES)
     try:
         listing = read_listing(log / NAME, job.spec)
     except ListingError as error:
@@ -218,7 +222,10 @@ def _from_store(
         ) from error
     if not listing.complete:
         raise CommandError(f"{claim} is the log of a run that had not ended: ask for the whole one.")
-    job_cid = store.add_directory(job_directory) if workers.cluster is not None else ""
+    job_cid = ""
+    if workers.cluster is not None:
+        without_data = lies_elsewhere(job_directory)
+        job_cid = addresses_of(job_directory).job if without_data else store.add_directory(job_directory)
     return settled(listing), Stores(
         locations=content.places(), job_cid=job_cid, job_dir=job_directory.resolve(), limits=limits
     )
@@ -243,6 +250,7 @@ def _facts(job: Job, found: ParallelAudit, states: States | None) -> dict[str, o
         "distrusted_workers": found.distrusted,
         "lost_workers": found.lost,
         "busy_seconds": round(found.busy_seconds, 3),
+        "fetched_data_bytes": None if fetched(job) is None else found.fetched,
     }
 
 
@@ -276,6 +284,7 @@ def _show(job: Job, found: ParallelAudit, sharing: Sharing, states: States | Non
         )
     if states is not None:
         facts["claimed states"] = about_states(states)
+    facts |= about_data(job, found.fetched)
     if found.wrong is None and sharing.repeat_share < 1:
         facts["believed"] = f"of one worker alone: {100 * (1 - sharing.repeat_share):g} % of the answers"
     if found.distrusted:

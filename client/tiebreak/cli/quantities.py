@@ -31,6 +31,11 @@ def memory(text: str) -> int:
     return _quantity(text, _BYTES, "a size like 512MiB or 16GiB, or the word auto")
 
 
+def size(text: str) -> int:
+    """`512MiB`, `16GiB` -> bytes."""
+    return _quantity(text, _BYTES, "a size like 512MiB or 16GiB")
+
+
 def _quantity(text: str, units: dict[str, int], example: str) -> int:
     found = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,18})?) ?([A-Za-z]+)", text.strip())
     if found and found[2] in units:

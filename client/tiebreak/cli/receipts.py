@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import network, options, quantities
+from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
-from tiebreak.cli.training import Listener, check_roots, read_claim, read_job
+from tiebreak.cli.job_files import about_data, fetched, read_job
+from tiebreak.cli.training import Listener, check_roots, read_claim
 
 if TYPE_CHECKING:
     from roundlog.training.job import Job
@@ -141,9 +143,12 @@ def verify(
     micro_batches: options.MicroBatches = 1,
     *,
     computing: options.Computing,
+    content: ContentOptions,
     json: options.Json = False,
 ) -> None:
     """Check a receipt by repeating its run, or a share of it: right, or the first interval that differs.
+
+    Of a job that was fetched without its data, the blocks that are used are fetched, each checked, and counted.
 
     Exit code 0 if it is right, as far as it was repeated; 3 if an interval comes to another state root, a checkpoint of
     RUN is not the receipt's, or the signature is not the signer's; 1 if that cannot be told, as with the receipt of
@@ -163,7 +168,7 @@ def verify(
         raise CommandError(f"there is no run directory {run}: name a copy of the run, or leave --run away.")
     computing.use_threads()
     read = read_receipt(file)
-    made = read_job(job, computing.max_memory, micro_batches)
+    made = read_job(job, computing.max_memory, micro_batches, content)
     if made.spec != read.spec:
         raise CommandError(
             f"{file} is the receipt of the run 0x{read.spec.run_id.hex()}, and the job in {job} is that of "
@@ -177,9 +182,12 @@ def verify(
         found = _repeat(read, made, directory, run, drawn, computing, micro_batches)
     answer = _Answer(read, made, wrong_signature, found, len(drawn))
     if json:
-        output.show_json(answer.plain() | {"receipt": file, "seconds": round(time.monotonic() - started, 3)})
+        facts = {"receipt": file, "fetched_data_bytes": fetched(made)}
+        output.show_json(answer.plain() | facts | {"seconds": round(time.monotonic() - started, 3)})
     else:
         answer.show(file)
+        for name, count in about_data(made).items():
+            output.show_line(f"{name.capitalize()}: {count}.")
     if not answer.is_right:
         raise typer.Exit(ANSWER_IS_NO)
 

@@ -14,6 +14,7 @@ from tiebreak.cli import options
 from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.job_files import about_data, fetched, read_job
 from tiebreak.cli.parallel import WorkerOptions, audit_by_workers
 from tiebreak.cli.ranks import crew, refuse_ranks
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
@@ -107,7 +108,7 @@ def train(
     every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
     with crew() as ranks:
-        job = read_job(job_directory, computing.max_memory, micro_batches)
+        job = read_job(job_directory, computing.max_memory, micro_batches, content=content)
         chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
         if ranks.serves(job):
             return
@@ -130,6 +131,7 @@ def train(
         "steps": job.spec.steps,
         "ranks": ranks.size,
         "checkpoints": len(result.state_roots),
+        "fetched_data_bytes": fetched(job),
         "resumed_from": last.resumed_from,
         "loss": last.loss,
         "validation_loss": last.validation,
@@ -151,6 +153,7 @@ def train(
             "checkpoint root": result.checkpoint_root,
             "steps": f"{job.spec.steps}, a checkpoint every {job.spec.interval}",
             **({"ranks": ranks.size} if ranks.size > 1 else {}),
+            **about_data(job),
             **({"loss": f"{last.loss:.4f}"} if last.loss is not None else {}),
             **({"validation loss": f"{last.validation:.4f}"} if last.validation is not None else {}),
             "final state root": result.state_roots[-1],
@@ -260,6 +263,8 @@ def audit(
     The claim is right if its root is the one that this audit comes to without relying on the log. A wrong log accuses
     nobody of a wrong claim.
 
+    Of a job that was fetched without its data, the blocks that are used are fetched, each checked, and counted.
+
     Of a run directory, every checkpoint and the final state that it holds are checked as well. Ranks that torchrun
     starts can audit together, whatever number of them has trained.
 
@@ -278,7 +283,7 @@ def audit(
         refuse_ranks("tiebreak audit --workers")
         if log is not None:
             raise WrongUsage("workers look at no log: check it by an audit without --workers, or leave --log away.")
-        made = read_job(job_directory, computing.max_memory, micro_batches)
+        made = read_job(job_directory, computing.max_memory, micro_batches, content)
         audit_by_workers(job_directory, made, run, claim, micro_batches, follow, workers, computing, content, json)
         return
     if follow:
@@ -288,7 +293,7 @@ def audit(
         claimed = read_claim(claim) if claim is not None and ranks.leads else None
         if log is not None and ranks.leads and not log.is_dir():
             raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
-        job = read_job(job_directory, computing.max_memory, micro_batches)
+        job = read_job(job_directory, computing.max_memory, micro_batches, content)
         if claim is not None and isinstance(claimed, list):
             check_roots(Path(claim), claimed, job)
         if ranks.serves(job):
@@ -309,20 +314,12 @@ def audit(
     states = claimed_states(Path(claim), job, claimed) if claim is not None and isinstance(claimed, list) else None
     if json:
         seconds = round(time.monotonic() - started, 3)
-        output.show_json(plain_verdict(job, verdict, states) | {"resumed_from": last.resumed_from, "seconds": seconds})
+        run_facts = {"fetched_data_bytes": fetched(job), "resumed_from": last.resumed_from, "seconds": seconds}
+        output.show_json(plain_verdict(job, verdict, states) | run_facts)
     else:
         show_verdict(job, verdict, states, has_claim=claimed is not None, share=verify_log)
     if is_no(verdict, states):
         raise typer.Exit(ANSWER_IS_NO)
-
-
-def read_job(directory: Path, max_memory: int, micro_batches: int = 1) -> Job:
-    """The job in a directory, checked. Raises JobError, CommandError."""
-    if not directory.is_dir():
-        raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
-    from roundlog.training.job import Job, JobLimits
-
-    return Job.read(directory, JobLimits(memory_bytes=max_memory, micro_batches=micro_batches))
 
 
 def read_claim(text: str) -> bytes | list[bytes]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tiebreak.cli.job_files import about_data
+
 if TYPE_CHECKING:
     from roundlog.training.job import Job
     from roundlog.training.verdict import Verdict
@@ -76,6 +78,7 @@ def show_verdict(job: Job, verdict: Verdict, states: States | None, *, has_claim
     facts: dict[str, object] = {
         "checkpoint root": verdict.checkpoint_root,
         "final state root": verdict.state_roots[-1],
+        **about_data(job),
     }
     if has_claim:
         facts["claim"] = _claim(verdict)

@@ -9,18 +9,23 @@ from pathlib import Path
 
 import torch
 from roundlog.parallel.segment import UnusableState
+from roundlog.parallel.sources import Directories
 from roundlog.program import Program
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.job import Job, JobLimits
 
-from tiebreak.store import ContentStore, StoreError, open_stores
+from tiebreak.parallel.elsewhere import fetch_without_data, lies_elsewhere, read_elsewhere
+from tiebreak.store import StoreError, open_stores
+from tiebreak.store.store import Store
 
 _HEADER_BYTES_A_TENSOR = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """A job and states by content address, in the stores at these locations (implements `roundlog.parallel.Source`)."""
+    """A job and states by content address, in the stores at these locations (implements `roundlog.parallel.Source`).
+
+    A worker that does not see the job's directory fetches the job without its data, and of these the blocks it uses."""
 
     locations: tuple[str, ...]
     job_cid: str
@@ -35,10 +40,12 @@ class Stores:
     def job(self) -> Job:
         """The job. Raises JobError, StoreError."""
         if self.job_dir.is_dir() or not self.job_cid:
-            return Job.read(self.job_dir, self.limits)
-        with tempfile.TemporaryDirectory(prefix="job-") as directory:
-            _store(self.locations).get_directory(self.job_cid, Path(directory) / "job", max_bytes=self.job_bytes)
-            return Job.read(Path(directory) / "job", self.limits)
+            return read_job(self.job_dir, self.limits, self.locations)
+        # The cache of blocks stays open, and its space is freed when the process ends.
+        with tempfile.TemporaryDirectory(prefix="job-") as room:
+            directory = Path(room) / "job"
+            fetch_without_data(_store(self.locations), self.job_cid, directory, max_bytes=self.job_bytes)
+            return read_job(directory, self.limits, self.locations)
 
     def state(self, job: Job, address: str) -> list[torch.Tensor]:
         try:
@@ -52,11 +59,30 @@ class Stores:
             raise UnusableState(f"the state at {address} cannot be had: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class LocalStates(Directories):
+    """A job in a directory, whose data may lie in the stores at these locations, and states in files (implements
+    `roundlog.parallel.Source`)."""
+
+    locations: tuple[str, ...]
+
+    def job(self) -> Job:
+        """The job. Raises JobError, StoreError."""
+        return read_job(self.job_dir, self.limits, self.locations)
+
+
+def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> Job:
+    """The job in a directory, whose data may lie in the stores at these locations. Raises JobError, StoreError."""
+    if lies_elsewhere(directory):
+        return read_elsewhere(directory, limits, _store(locations))
+    return Job.read(directory, limits)
+
+
 def most_bytes(program: Program) -> int:
     """Most bytes of a file with a state of this program."""
     return sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
 
 
 @lru_cache(maxsize=4)
-def _store(locations: tuple[str, ...]) -> ContentStore:
+def _store(locations: tuple[str, ...]) -> Store:
     return open_stores(locations, warn=lambda text: None)

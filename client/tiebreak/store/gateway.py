@@ -14,7 +14,7 @@ from tiebreak.deadlines import Halted, TooLate
 from tiebreak.store.ahead import WIDTH
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
-from tiebreak.store.errors import ContentMissing, StoreError, StoreUnavailable, short
+from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable, short
 from tiebreak.store.http import Answer, NoAnswer, Server, base_url, patiently
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.transfers import OnTransfer, untold
@@ -63,6 +63,19 @@ class GatewayStore(Store):
             return self.checked(cid, answer.body)
 
         return self._call(f"give block {cid}", fetch, seconds)
+
+    def _leaf(self, cid: Cid, first: int, size: int, seconds: float | None) -> bytes:
+        def fetch(left: float) -> bytes:
+            answer = self._ask("GET", cid, left, {"Range": f"bytes={first}-{first + size - 1}"})
+            if answer.status == 206 and len(answer.body) == size:
+                return answer.body
+            if answer.status == 206:
+                raise CorruptBlock(f"{self.name} returned another part of block {cid} than it was asked for.")
+            if answer.status != 200:
+                raise self._refused(answer, f"give a part of block {cid}")
+            return self.checked(cid, answer.body)[first : first + size]
+
+        return self._call(f"give a part of block {cid}", fetch, seconds)
 
     def has(self, cid: str) -> bool:
         root = Cid.parse(cid)

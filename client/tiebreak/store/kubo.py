@@ -42,6 +42,8 @@ _PIN_TIMEOUTS = 10
 _CONNECT_SECONDS = 10.0
 _MOST_ANSWER = 1 << 20
 """Bytes of an answer that is no block."""
+_MOST_MESSAGE = 4096
+"""Bytes that are read of an answer that may be an error, however few were asked for."""
 
 _NO_ANSWER = (
     ipfs_errors.ConnectionError,
@@ -97,6 +99,21 @@ class KuboStore(Store):
             return self.checked(cid, answer.body)
 
         return self._call(f"fetch {cid}", fetch, seconds=seconds)
+
+    def _part(self, root: Cid, first: int, size: int, seconds: float | None) -> bytes:
+        # The daemon finds the way to the bytes; whoever asks for a part can tell the right ones.
+        def fetch(left: float) -> bytes:
+            wanted = {"arg": str(root), "offset": str(first), "length": str(size), "timeout": f"{int(900 * left)}ms"}
+            answer = self._ask("cat", wanted, left, most=max(size + 1, _MOST_MESSAGE))
+            if len(answer.body) != size:
+                found = "more" if answer.more else len(answer.body)
+                raise CorruptBlock(
+                    f"Kubo at {self._address} returned {found} bytes where {size} of {root} were asked for: use "
+                    "another daemon."
+                )
+            return answer.body
+
+        return self._call(f"fetch a part of {root}", fetch, seconds=seconds)
 
     def pin(self, cid: str) -> None:
         root = str(Cid.parse(cid))

@@ -15,7 +15,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -146,16 +146,17 @@ def write_directory(
     max_entries: int = MAX_ENTRIES,
     *,
     width: int = 1,
+    without: Container[str] = (),
     on_transfer: OnTransfer = untold,
 ) -> None:
     """Writes the directory `cid` to `dest`, which appears whole or not at all.
 
-    `max_bytes` bounds the sum of all file sizes. Raises DestinationExists, ContentTooLarge, UnsafeName,
-    MalformedContent.
+    `max_bytes` bounds the sum of all file sizes. `without`: names of its own entries that are left out. Raises
+    DestinationExists, ContentTooLarge, UnsafeName, MalformedContent.
     """
     with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
         walk = _Walk(fetch, ahead, cid, max_bytes, max_entries, on_transfer)
-        walk.write_directory(cid, fetch(cid), staged.path)
+        walk.write_directory(cid, fetch(cid), staged.path, without=without)
         walk.end()
 
 
@@ -181,8 +182,8 @@ class _Walk:
 
     def _file(self, cid: Cid, block: bytes, held: Held | None = None) -> Iterator[bytes | int]:
         """Yields the content of a file, or the number of bytes that `held` has found already."""
-        node = _as_file(cid, block)
-        size = _promised_size(cid, node)
+        node = as_file(cid, block)
+        size = promised_size(cid, node)
         if size > self._bytes_left:
             raise ContentTooLarge(
                 f"{cid} brings {size} bytes where at most {self._bytes_left} of {self._max_bytes} are "
@@ -191,7 +192,7 @@ class _Walk:
         self._bytes_left -= size
         if self._meter is None:
             self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
-        blocks_left = [_SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK]
+        blocks_left = [most_blocks(size)]
         for piece in self._content(cid, node, _Part(0, size), 0, blocks_left, held):
             yield piece
             self._meter.add(piece if isinstance(piece, int) else len(piece))
@@ -200,7 +201,7 @@ class _Walk:
         self, cid: Cid, node: UnixFsNode, part: _Part, depth: int, blocks_left: list[int], held: Held | None
     ) -> Iterator[bytes | int]:
         """Yields exactly the bytes of this part of the file, or that they are held, or raises."""
-        if _promised_size(cid, node) != part.size:
+        if promised_size(cid, node) != part.size:
             raise MalformedContent(
                 f"file block {cid} has another size than its parent promises: ask its publisher to add it again."
             )
@@ -216,19 +217,14 @@ class _Walk:
 
         def wanted() -> Iterator[Cid | None]:
             for link, below in zip(node.links, parts, strict=True):
-                blocks_left[0] -= 1
-                if blocks_left[0] < 0:
-                    raise MalformedContent(
-                        f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it "
-                        "again."
-                    )
+                count_block(cid, blocks_left)
                 yield None if held is not None and held(link.cid, below) else link.cid
 
         for link, below, block in zip(node.links, parts, self._ahead.each(wanted()), strict=True):
             if block is None:
                 yield below.size
             else:
-                child = _as_file(link.cid, block)
+                child = as_file(link.cid, block)
                 yield from self._content(link.cid, child, below, depth + 1, blocks_left, held)
 
     def write_file(self, cid: Cid, block: bytes, path: Path) -> None:
@@ -263,12 +259,10 @@ class _Walk:
             raise FileExistsError(path)
         self._written.add(key)
 
-    def write_directory(self, cid: Cid, block: bytes, path: Path, depth: int = 0) -> None:
-        node = decode(block, str(cid)) if cid.codec != RAW else None
-        if node is not None and node.kind == SHARDED_DIRECTORY:
-            raise MalformedContent(f"{cid} is a sharded directory: publish it with fewer entries a directory.")
-        if node is None or node.kind != DIRECTORY or node.data is not None or node.file_size is not None:
-            raise MalformedContent(f"{cid} is not a directory: check the identifier.")
+    def write_directory(
+        self, cid: Cid, block: bytes, path: Path, depth: int = 0, *, without: Container[str] = ()
+    ) -> None:
+        node = _as_directory(cid, block)
         if depth == MAX_DIRECTORY_DEPTH:
             raise ContentTooLarge(
                 f"{cid} nests deeper than {MAX_DIRECTORY_DEPTH} directories: ask its publisher for a flatter one."
@@ -276,16 +270,17 @@ class _Walk:
         self._entries_left -= len(node.links)
         if self._entries_left < 0:
             raise ContentTooLarge(f"{cid} has more entries than allowed: allow more, or ask its publisher for fewer.")
-        names = [link.name.encode("utf-8") for link in node.links]
-        if any(before >= after for before, after in itertools.pairwise(names)):
-            raise UnsafeName(f"directory {cid} has repeated or unsorted names: ask its publisher to add it again.")
-        self._make_directory(path)
-        if self._meter is None:
-            total = min(self._max_bytes, sum(link.total_size for link in node.links))
-            self._meter = Meter(self._on_transfer, "fetching", str(self._root), total)
         for link in node.links:
             check_name(link.name)
-        for link, child in zip(node.links, self._ahead.each(link.cid for link in node.links), strict=True):
+        self._make_directory(path)
+        for link in node.links:
+            if link.name in without:  # an attempt to fetch all may have left it
+                (path / link.name).unlink(missing_ok=True)
+        links = [link for link in node.links if link.name not in without]
+        if self._meter is None:
+            total = min(self._max_bytes, sum(link.total_size for link in links))
+            self._meter = Meter(self._on_transfer, "fetching", str(self._root), total)
+        for link, child in zip(links, self._ahead.each(link.cid for link in links), strict=True):
             assert child is not None, "every entry is wanted"
             target = path / link.name
             # The file system has the last word on equal names (case, Unicode form): none is written twice.
@@ -323,12 +318,44 @@ def _holds(file: BinaryIO, cid: Cid, part: _Part) -> bool:
     return cid.matches(data if cid.codec == RAW else encode(UnixFsNode(FILE, data, part.size)))
 
 
+def most_blocks(size: int) -> int:
+    """Blocks that so many bytes of a file may lie in."""
+    return _SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK
+
+
+def count_block(cid: Cid, blocks_left: list[int]) -> None:
+    """Counts a block below `cid` against the one number in `blocks_left`. Raises MalformedContent below 0."""
+    blocks_left[0] -= 1
+    if blocks_left[0] < 0:
+        raise MalformedContent(
+            f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it again."
+        )
+
+
+def entries(cid: Cid, block: bytes) -> dict[str, Cid]:
+    """Names and identifiers of the entries of a directory, from its block. Raises MalformedContent, UnsafeName."""
+    return {link.name: link.cid for link in _as_directory(cid, block).links}
+
+
+def _as_directory(cid: Cid, block: bytes) -> UnixFsNode:
+    """The node of a directory's block, its names sorted and each there once."""
+    node = decode(block, str(cid)) if cid.codec != RAW else None
+    if node is not None and node.kind == SHARDED_DIRECTORY:
+        raise MalformedContent(f"{cid} is a sharded directory: publish it with fewer entries a directory.")
+    if node is None or node.kind != DIRECTORY or node.data is not None or node.file_size is not None:
+        raise MalformedContent(f"{cid} is not a directory: check the identifier.")
+    names = [link.name.encode("utf-8") for link in node.links]
+    if any(before >= after for before, after in itertools.pairwise(names)):
+        raise UnsafeName(f"directory {cid} has repeated or unsorted names: ask its publisher to add it again.")
+    return node
+
+
 def _is_directory(cid: Cid, block: bytes) -> bool:
     return cid.codec != RAW and decode(block, str(cid)).kind in (DIRECTORY, SHARDED_DIRECTORY)
 
 
-def _as_file(cid: Cid, block: bytes) -> UnixFsNode:
-    """The node of a file's block, structurally sound by itself."""
+def as_file(cid: Cid, block: bytes) -> UnixFsNode:
+    """The node of a file's block, structurally sound by itself. Raises MalformedContent."""
     if cid.codec == RAW:
         return UnixFsNode(RAW_LEAF, block, len(block))
     node = decode(block, str(cid))
@@ -352,7 +379,8 @@ def _as_file(cid: Cid, block: bytes) -> UnixFsNode:
     return node
 
 
-def _promised_size(cid: Cid, node: UnixFsNode) -> int:
+def promised_size(cid: Cid, node: UnixFsNode) -> int:
+    """Bytes of content of a file's node, if it says so rightly. Raises MalformedContent."""
     actual = sum(node.block_sizes) if node.links else len(node.data or b"")
     if (node.file_size or 0) != actual:
         raise MalformedContent(

@@ -14,6 +14,7 @@ from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreError, Stor
 from tiebreak.store.graph import blocks
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService
+from tiebreak.store.ranges import IsRight, anything
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.transfers import OnTransfer, untold
 
@@ -80,6 +81,19 @@ class SeveralStores(Store):
         self.writable = any(store.writable for store in stores)
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
+        return self._first(lambda store, share: store.block(cid, share), f"block {cid}", seconds)
+
+    def part(
+        self, cid: str, first: int, size: int, *, is_right: IsRight = anything, seconds: float | None = None
+    ) -> bytes:
+        return self._first(
+            lambda store, share: store.part(cid, first, size, is_right=is_right, seconds=share),
+            f"{size} bytes from byte {first} of {cid} on",
+            seconds,
+        )
+
+    def _first(self, fetch: Callable[[Store, float | None], bytes], what: str, seconds: float | None) -> bytes:
+        """Bytes from the first store that gives them. `fetch`: asks a store that has so many seconds."""
         ends = None if seconds is None else time.monotonic() + seconds
         order = sorted(self._members, key=_Member.is_aside)
         failures: list[StoreError] = []
@@ -88,7 +102,7 @@ class SeveralStores(Store):
             rest = None if ends is None else max(0.0, ends - began)
             share = rest if left == 1 else min(_PATIENCE, _PATIENCE if rest is None else rest / left)
             try:
-                found = self._ask(member.store, cid, share)
+                found = self._ask(member.store, fetch, what, share)
             except StoreError as error:
                 if self.stop is not None and self.stop.is_set():
                     raise
@@ -97,7 +111,7 @@ class SeveralStores(Store):
                 continue
             member.well()
             return found
-        raise _together(f"no store has given block {cid}", failures)
+        raise _together(f"no store has given {what}", failures)
 
     def has(self, cid: str) -> bool:
         failures: list[StoreError] = []
@@ -185,18 +199,18 @@ class SeveralStores(Store):
             )
         return found
 
-    def _ask(self, store: Store, cid: Cid, share: float | None) -> bytes:
+    def _ask(
+        self, store: Store, fetch: Callable[[Store, float | None], bytes], what: str, share: float | None
+    ) -> bytes:
         if share is None:
-            return store.block(cid)
+            return fetch(store, None)
         try:
-            return in_time(share, self.stop, lambda: store.block(cid, share))
+            return in_time(share, self.stop, lambda: fetch(store, share))
         except TooLate as error:
-            raise StoreUnavailable(
-                f"{store.name} did not give block {cid} in {share:.1f} seconds: try later."
-            ) from error
+            raise StoreUnavailable(f"{store.name} did not give {what} in {share:.1f} seconds: try later.") from error
         except Halted as error:
             raise StoreUnavailable(
-                f"stopped while {store.name} was asked for {cid}: run the same command again to carry on."
+                f"stopped while {store.name} was asked for {what}: run the same command again to carry on."
             ) from error
 
     def _pin_in(self, member: _Member, cid: str) -> None:

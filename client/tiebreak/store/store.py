@@ -8,8 +8,9 @@ from __future__ import annotations
 import io
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +18,9 @@ from typing import Protocol
 from tiebreak.store.builder import Sink, build_directory, build_file, open_regular
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import Link
-from tiebreak.store.reader import Fetch, limited, read_file, verified, write_directory, write_file
+from tiebreak.store.errors import CorruptBlock
+from tiebreak.store.ranges import IsRight, Ranges, anything
+from tiebreak.store.reader import Fetch, entries, limited, read_file, verified, write_directory, write_file
 from tiebreak.store.transfers import Meter, OnTransfer, untold
 
 
@@ -42,6 +45,7 @@ class Store(ABC):
 
     def __init__(self, name: str, stop: threading.Event | None, on_transfer: OnTransfer = untold) -> None:
         self.name, self.stop, self._on_transfer = name, stop, on_transfer
+        self._ranges = Ranges()
 
     @abstractmethod
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
@@ -95,9 +99,46 @@ class Store(ABC):
         fetch, root = self._fetching(cid, within), Cid.parse(cid)
         write_file(fetch, root, dest, max_bytes, width=self.width, on_transfer=self._on_transfer)
 
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        fetch, root = self._fetching(cid, within), Cid.parse(cid)
-        write_directory(fetch, root, dest, max_bytes, width=self.width, on_transfer=self._on_transfer)
+    def get_directory(
+        self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None, without: Container[str] = ()
+    ) -> None:
+        """As in `ContentStore`. `without`: names of entries that are left out."""
+        fetch, root, tell = self._fetching(cid, within), Cid.parse(cid), self._on_transfer
+        write_directory(fetch, root, dest, max_bytes, width=self.width, without=without, on_transfer=tell)
+
+    def entries(self, cid: str, *, within: float | None = None) -> dict[str, str]:
+        """Names and CIDs of the entries of a directory. Raises MalformedContent, UnsafeName and as `block`."""
+        root = Cid.parse(cid)
+        return {name: str(one) for name, one in entries(root, self._fetching(cid, within)(root)).items()}
+
+    def part(
+        self, cid: str, first: int, size: int, *, is_right: IsRight = anything, seconds: float | None = None
+    ) -> bytes:
+        """`size` bytes of a file from byte `first` on, checked by their hashes where the store gives whole blocks, and
+        by `is_right` in any case. Only the blocks that they lie in are fetched.
+
+        Raises CorruptBlock for bytes that are not right, MalformedContent for blocks that are no file of so many bytes,
+        and as `block`; FetchTooSlow after `seconds`."""
+        data = self._part(Cid.parse(cid), first, size, seconds)
+        if len(data) != size or not is_right(data):
+            raise CorruptBlock(
+                f"{self.name} returned other bytes than those from byte {first} of {cid} on: use another store."
+            )
+        return data
+
+    def _part(self, root: Cid, first: int, size: int, seconds: float | None) -> bytes:
+        ends = None if seconds is None else time.monotonic() + seconds
+
+        def leaf(cid: Cid, first: int, size: int) -> bytes:
+            within = None if ends is None else ends - time.monotonic()
+            fetch = limited(lambda cid, left: self._leaf(cid, first, size, left), str(root), within, self.stop)
+            return fetch(cid)
+
+        return self._ranges.read(self._fetching(str(root), seconds), leaf, root, first, size)
+
+    def _leaf(self, cid: Cid, first: int, size: int, seconds: float | None) -> bytes:
+        """Bytes of a raw block. Raises as `block`."""
+        return self.block(cid, seconds)[first : first + size]
 
     def checked(self, cid: Cid, block: bytes) -> bytes:
         """The block, if it has the hash of `cid`. Raises CorruptBlock."""

@@ -1,6 +1,6 @@
 """Merkle commitments to tensors, states and data, and the proofs that open them."""
 
-from roundlog.commitments.blocks import BLOCK_SIZE, BlockTree
+from roundlog.commitments.blocks import BLOCK_SIZE, BlockTree, blocks_of
 from roundlog.commitments.errors import CommitmentError
 from roundlog.commitments.merkle import PAD, MerkleTree, depth_of, leaf_hash, node_hash, verify
 from roundlog.commitments.state import state_root, state_tree
@@ -13,6 +13,7 @@ __all__ = [
     "BlockTree",
     "CommitmentError",
     "MerkleTree",
+    "blocks_of",
     "canonical",
     "depth_of",
     "leaf_hash",

@@ -1,10 +1,21 @@
 """Data sets: fields that are held in memory or read from files, a few rows at a time."""
 
 from roundlog.data.arrow import ArrowField, arrow_fields
+from roundlog.data.block_cache import BlockCache
+from roundlog.data.block_roots import read_block_roots, write_block_roots
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held
 from roundlog.data.file_field import FileField
 from roundlog.data.files import HELD_BYTES, read_fields, write_fields
+from roundlog.data.remote_field import (
+    Elsewhere,
+    RemoteDataError,
+    RemoteField,
+    RemoteFile,
+    Unavailable,
+    fetched_bytes,
+    remote_fields,
+)
 from roundlog.data.sources import field_of, fields_of, safetensors_fields, windows
 from roundlog.data.stored_field import StoredField
 from roundlog.data.summary import FieldSummary, data_tree, summarised
@@ -12,20 +23,30 @@ from roundlog.data.summary import FieldSummary, data_tree, summarised
 __all__ = [
     "HELD_BYTES",
     "ArrowField",
+    "BlockCache",
     "DataError",
+    "Elsewhere",
     "Field",
     "FieldSummary",
     "FileField",
     "HeldField",
+    "RemoteDataError",
+    "RemoteField",
+    "RemoteFile",
     "StoredField",
+    "Unavailable",
     "arrow_fields",
     "data_tree",
+    "fetched_bytes",
     "field_of",
     "fields_of",
     "held",
+    "read_block_roots",
     "read_fields",
+    "remote_fields",
     "safetensors_fields",
     "summarised",
     "windows",
+    "write_block_roots",
     "write_fields",
 ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from roundlog.data.field import Field, HeldField, storage_dtype
 from roundlog.data.file_field import FileField
 from roundlog.program import DType, FieldType, Stored
-from roundlog.storage import Entry, open_tensors, replace_file
+from roundlog.storage import Entry, StorageError, open_tensors, replace_file
 
 HELD_BYTES = 256 << 20
 """Bytes of a data set up to which it is held in memory; of a larger one only the rows that are used."""
@@ -36,19 +37,29 @@ def entry_of(kind: FieldType, rows: int) -> Entry:
     return Entry(name, (rows, *kind.row.shape) if plain else (kind.elements(rows),), kind.nbytes(rows))
 
 
-def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
-    """Replaces the file at `path`, durably and as a whole, in memory that does not grow with the data. The same fields
-    make the same bytes. Raises OSError, and StorageError if a field cannot be read."""
+def header_of(entries: Mapping[str, Entry]) -> bytes:
+    """The bytes before those of the first field, in a file of `write_fields` with these fields."""
     header: dict[str, object] = {}
     end = 0
-    for name, field in fields.items():
-        entry = entry_of(field.kind, field.rows)
+    for name, entry in entries.items():
         header[name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [end, end + entry.nbytes]}
         end += entry.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def starts_of(entries: Mapping[str, Entry]) -> dict[str, int]:
+    """The byte of the file at which each field begins, in a file of `write_fields` with these fields."""
+    starts = accumulate((entry.nbytes for entry in entries.values()), initial=len(header_of(entries)))
+    return dict(zip(entries, starts, strict=False))
+
+
+def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
+    """Replaces the file at `path`, durably and as a whole, in memory that does not grow with the data. The same fields
+    make the same bytes. Raises OSError, and StorageError if a field cannot be read."""
     with replace_file(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header_of({name: entry_of(field.kind, field.rows) for name, field in fields.items()}))
         for field in fields.values():
             for start in range(0, field.nbytes, _PIECE):
                 file.write(field.read(start, min(_PIECE, field.nbytes - start)))
@@ -58,9 +69,14 @@ def read_fields(path: Path, kinds: Mapping[str, FieldType], rows: int) -> dict[s
     """The fields in the file at `path`, in the order of `kinds`: in memory if there are at most `HELD_BYTES` of them,
     else left in the file.
 
-    The file has to hold exactly these tensors, without holes, overlaps, metadata or trailing bytes, which is checked
-    before anything is allocated. Raises StorageError naming the file and the tensor."""
-    file, starts = open_tensors(path, {name: entry_of(kind, rows) for name, kind in kinds.items()})
+    The file has to hold exactly these tensors, where `write_fields` puts them, without holes, overlaps, metadata or
+    trailing bytes, which is checked before anything is allocated. Raises StorageError naming the file and the
+    tensor."""
+    entries = {name: entry_of(kind, rows) for name, kind in kinds.items()}
+    file, starts = open_tensors(path, entries)
+    if starts != starts_of(entries):
+        # Readers to whom the file lies elsewhere do not look at its header.
+        raise StorageError(path, "has its fields in other places than they are written to: make it again")
     left = {name: FileField(kind, rows, path, starts[name], file) for name, kind in kinds.items()}
     if sum(field.nbytes for field in left.values()) > HELD_BYTES:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)

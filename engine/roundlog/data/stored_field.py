@@ -21,6 +21,10 @@ class StoredField(Field):
     def changed(self, start: int) -> StorageError:
         """The error that the block from byte `start` on is not what it was."""
 
+    def pieces(self, spans: Sequence[tuple[int, int]]) -> Sequence[bytes | memoryview]:
+        """The bytes of each span (first byte, number of bytes, at least one). Raises as `read`."""
+        return [self.read(start, size) for start, size in spans]
+
     def parts_of(self, starts: Sequence[int], size: int) -> Iterable[bytes | memoryview]:
         """As of any field; raises StorageError besides for bytes that are not those that were summarised."""
         if self.summary is None or size == 0:
@@ -34,8 +38,8 @@ class StoredField(Field):
             yield from self._checked_group(tree, starts[first : first + group], size)
 
     def _checked_group(self, tree: BlockTree, starts: Sequence[int], size: int) -> Iterator[memoryview]:
-        blocks = sorted({block for start in starts for block in _blocks(start, size)})
-        pieces = [self.read(*_span(tree, run)) for run in _runs(blocks)]
+        blocks = sorted({block for start in starts for block in blocks_under(start, size)})
+        pieces = self.pieces([_span(tree, run) for run in _runs(blocks)])
         data = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         wrong = tree.first_wrong(blocks, data)
         if wrong is not None:
@@ -47,7 +51,7 @@ class StoredField(Field):
             yield data[begin : begin + size]
 
 
-def _blocks(start: int, size: int) -> range:
+def blocks_under(start: int, size: int) -> range:
     """The blocks that `size` bytes, at least one, from byte `start` on lie in."""
     return range(start // BLOCK_SIZE, (start + size - 1) // BLOCK_SIZE + 1)
 

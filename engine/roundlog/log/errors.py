@@ -1,5 +1,7 @@
 """The errors of the log."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 
@@ -16,6 +18,10 @@ class LogError(ValueError):
         self.path = path
         self.offset = offset
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[LogError], tuple[Path, int | None, str]]:
+        # An error that another process has raised is otherwise made again from its message alone.
+        return type(self), (self.path, self.offset, self.reason)
 
 
 class PayloadError(ValueError):

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
+from roundlog.data import fetched_bytes
 from roundlog.parallel.chances import draw
 from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task
 from roundlog.parallel.facts import Facts
@@ -31,6 +32,7 @@ from roundlog.parallel.plan import Fact, Plan, units
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
 from roundlog.parallel.segment import Answer, Order, Segment, Source
 from roundlog.spec import POLICY_CERTIFIED
+from roundlog.storage import StorageError
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
 from roundlog.training.run import Run, RunError
@@ -124,6 +126,7 @@ class _Audit:
         self._losses: dict[Segment, int] = {}
         self._slowest = 0.0
         self._busy = 0.0
+        self._fetched = 0
         self._unusable: list[str] = []
         self._distrusted: list[str] = []
         self._first_wrong: Wrong | None = None
@@ -182,6 +185,7 @@ class _Audit:
             distrusted=self._distrusted,
             lost=crew.lost,
             busy_seconds=self._busy,
+            fetched=self._fetched + fetched_bytes(self._here.job.dataset.values()),
         )
 
     # Handing out.
@@ -238,7 +242,7 @@ class _Audit:
         if report.error is not None:
             self._give_back(report.task)
             why = f"it failed ({type(report.error).__name__}: {report.error})"
-            self._dismiss(crew, member, why, believed=isinstance(report.error, OSError))
+            self._dismiss(crew, member, why, believed=isinstance(report.error, OSError | StorageError))
             return
         if report.answer is None:
             self._losses[segment] = self._losses.get(segment, 0) + 1
@@ -251,6 +255,7 @@ class _Audit:
             return
         self._losses.pop(segment, None)
         self._busy += report.answer.seconds
+        self._fetched += report.answer.fetched
         if task.repeats in self._unsettled:
             self._unsettled.remove(task.repeats)
         if report.answer.unusable is not None:

@@ -141,6 +141,8 @@ def _malformed(answer: object, order: Order) -> str | None:
         return "it answers with something that is no sentence"
     if not isinstance(answer.seconds, int | float) or not 0 <= answer.seconds < 1e9:
         return "it answers with something that is no time"
+    if type(answer.fetched) is not int or not 0 <= answer.fetched < 1 << 63:
+        return "it answers with something that is no number of bytes"
     most = len(order.segment)
     if answer.unusable is not None:
         return "it answers with roots from no state" if answer.roots or order.start.address is None else None

@@ -22,7 +22,7 @@ NAME = "checkpoints.json"
 
 _FORMAT, _VERSION = "tiebreak checkpoints", 1
 _BYTES_AN_INTERVAL = 400
-_MOST_BYTES = 1 << 26
+MOST_BYTES = 1 << 26
 """Most bytes of a list, whatever its spec says: 800,000 intervals. Its text takes many times as much memory."""
 _ROOT = re.compile("[0-9a-f]{64}")
 _ADDRESS = re.compile("[!-~]{1,200}")
@@ -49,7 +49,7 @@ def write_listing(directory: Path, spec: TrainingSpec, listing: Listing) -> None
 def read_listing(path: Path, spec: TrainingSpec) -> Listing:
     """The list at a path, of a run of this spec. Raises ListingError."""
     try:
-        record = read_record(path, max_bytes=min(4096 + _BYTES_AN_INTERVAL * spec.intervals, _MOST_BYTES))
+        record = read_record(path, max_bytes=min(4096 + _BYTES_AN_INTERVAL * spec.intervals, MOST_BYTES))
     except StorageError as error:
         raise ListingError(f"the list of checkpoints {error.reason}") from error
     keys = {"format", "version", "run_id", "state_roots", "states"}

@@ -41,6 +41,8 @@ class ParallelAudit:
     """Workers that got lost."""
     busy_seconds: float = 0.0
     """Time that workers took for their answers, together."""
+    fetched: int = 0
+    """Bytes of data that workers and this process have fetched, where the job's data lie elsewhere."""
 
     @property
     def checkpoint_root(self) -> bytes:

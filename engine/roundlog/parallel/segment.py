@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 
 from roundlog.commitments import CommitmentError, state_root
+from roundlog.data import fetched_bytes
 from roundlog.execution import StoppedError
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
@@ -89,12 +90,15 @@ class Answer:
     """Time that it took, fetching included."""
     unusable: str | None = None
     """Why the state to start from could not be used, in one clause; nothing was executed then."""
+    fetched: int = 0
+    """Bytes of data that were fetched for it, where the job's data lie elsewhere."""
     stopped: str | None = None
     """Why the run stopped in the interval after the last of `roots`; None if it did not."""
 
 
 def audit_segment(order: Order) -> Answer:
-    """Executes a segment in this process. Raises JobError, ProgramError, RunError, MachineError, OSError."""
+    """Executes a segment in this process. Raises JobError, ProgramError, RunError, MachineError, OSError,
+    StorageError."""
     started = time.perf_counter()
     run, temporary = _run(order.source, order.device, order.micro_batches, order.scratch)
     assert temporary is not None, "kept as long as the run"
@@ -103,12 +107,19 @@ def audit_segment(order: Order) -> Answer:
     except UnusableState as error:
         return Answer(worker=name(), seconds=time.perf_counter() - started, unusable=str(error))
     roots: list[bytes] = []
-    stopped = None
+    stopped, data = None, run.job.dataset.values()
+    before = fetched_bytes(data)
     try:
         execute(run, order.segment, states, lambda states: roots.append(state_root(states)))
     except StoppedError as error:
         stopped = str(error)
-    return Answer(worker=name(), roots=tuple(roots), seconds=time.perf_counter() - started, stopped=stopped)
+    return Answer(
+        worker=name(),
+        roots=tuple(roots),
+        seconds=time.perf_counter() - started,
+        fetched=fetched_bytes(data) - before,
+        stopped=stopped,
+    )
 
 
 def execute(

@@ -1,5 +1,7 @@
 """The one error of this room."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 
@@ -13,3 +15,7 @@ class StorageError(ValueError):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[StorageError], tuple[Path, str]]:
+        # Workers raise it in other processes, and an error is otherwise made again from its message alone.
+        return type(self), (self.path, self.reason)

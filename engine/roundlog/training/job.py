@@ -12,7 +12,20 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS
 from roundlog.commitments import BLOCK_SIZE, CommitmentError, state_root, tensor_root
-from roundlog.data import HELD_BYTES, Field, data_tree, read_fields, summarised, write_fields
+from roundlog.data import (
+    HELD_BYTES,
+    BlockCache,
+    Elsewhere,
+    Field,
+    RemoteFile,
+    data_tree,
+    read_block_roots,
+    read_fields,
+    remote_fields,
+    summarised,
+    write_block_roots,
+    write_fields,
+)
 from roundlog.descriptors import program_root
 from roundlog.execution.batches import CPU, BatchSource
 from roundlog.execution.microbatch import peak_bytes, samples_of
@@ -26,13 +39,16 @@ if TYPE_CHECKING:
     from roundlog.capture import Task
     from roundlog.training.sameness import Sameness
 
-PROGRAM, SPEC, INITIAL, SCHEDULE, DATA = (
+PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = FILES = (
     "program.json",
     "spec.json",
     "initial.safetensors",
     "schedule.safetensors",
     "data.safetensors",
+    "data.blocks",
 )
+CACHE = "data.cache"
+"""Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
 
 
 class JobError(ValueError):
@@ -64,7 +80,8 @@ class Job:
     schedule: torch.Tensor
     """f32[steps, columns]."""
     dataset: dict[str, Field]
-    """Fields by name, in program order; in memory, or in a file if they are large (`roundlog.data.HELD_BYTES`)."""
+    """Fields by name, in program order; in memory, or in a file if they are large (`roundlog.data.HELD_BYTES`), or
+    elsewhere (`roundlog.data.RemoteField`)."""
 
     @staticmethod
     def from_task(
@@ -115,13 +132,14 @@ class Job:
         )
 
     def write(self, directory: Path) -> None:
-        """Writes the five files into a directory, which is created if missing. Raises OSError, StorageError."""
+        """Writes the six files into a directory, which is created if missing. Raises OSError, StorageError."""
         directory.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / PROGRAM) as file:
             file.write(to_json(self.program))
         save_tensors(directory / INITIAL, self.initial)
         save_tensors(directory / SCHEDULE, {"schedule": self.schedule})
         write_fields(directory / DATA, self.dataset)
+        write_block_roots(directory / BLOCKS, self.dataset)
         with replace_file(directory / SPEC) as file:
             file.write(self.spec.to_json().encode())
 
@@ -139,11 +157,14 @@ class Job:
         )
 
     @staticmethod
-    def read(directory: Path, limits: JobLimits | None = None) -> Job:
+    def read(directory: Path, limits: JobLimits | None = None, *, elsewhere: Elsewhere | None = None) -> Job:
         """Reads a job that is not trusted. Every size is checked against program, spec and limits before anything is
-        allocated, and every root against the spec. Raises JobError, whose message is one sentence."""
+        allocated, and every root against the spec. Raises JobError, whose message is one sentence.
+
+        elsewhere: the file of the data, which need not be in the directory then. Of it the blocks are fetched that are
+        used, and kept in a cache in the directory; NaN is looked for in those only."""
         try:
-            return _read(directory, limits or JobLimits())
+            return _read(directory, limits or JobLimits(), elsewhere)
         except (SpecError, ProgramError, CommitmentError) as error:
             raise JobError(f"the job in {directory} is not valid: {error}") from error
         except StorageError as error:
@@ -172,7 +193,7 @@ def _read_program(directory: Path) -> tuple[Program, TrainingSpec]:
     return program, spec
 
 
-def _read(directory: Path, limits: JobLimits) -> Job:
+def _read(directory: Path, limits: JobLimits, elsewhere: Elsewhere | None) -> Job:
     program, spec = _read_program(directory)
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
     need = run_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
@@ -183,7 +204,7 @@ def _read(directory: Path, limits: JobLimits) -> Job:
         )
     initial = load_tensors(directory / INITIAL, program.states)
     schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
-    dataset = read_fields(directory / DATA, program.fields, spec.data_rows)
+    dataset = _read_data(directory, program, spec, elsewhere)
     # This comes first, because a NaN with other bits has no root.
     _require_numbers(program, initial, schedule, dataset)
     for what, root, committed in (
@@ -193,7 +214,18 @@ def _read(directory: Path, limits: JobLimits) -> Job:
     ):
         if root != committed:
             raise JobError(f"the {what} in {directory} is not the one that its spec commits to")
+    if elsewhere is None:
+        # Nothing is read by them here, but readers without the data will need them.
+        read_block_roots(directory / BLOCKS, program.fields, spec.data_rows, spec.data_root)
     return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=dataset)
+
+
+def _read_data(directory: Path, program: Program, spec: TrainingSpec, elsewhere: Elsewhere | None) -> dict[str, Field]:
+    kinds, rows = program.fields, spec.data_rows
+    if elsewhere is None:
+        return read_fields(directory / DATA, kinds, rows)
+    trees = read_block_roots(directory / BLOCKS, kinds, rows, spec.data_root)
+    return remote_fields(kinds, rows, trees, RemoteFile(directory / DATA, elsewhere, BlockCache(directory / CACHE)))
 
 
 def _require_numbers(

@@ -204,7 +204,14 @@ def test_what_a_model_cannot_be_verified_with_is_named(run: Run, trained: Traine
     assert wrong.exit_code == 3 and "has a header of" in wrong.stdout
 
 
-JOB_FILES = ("data.safetensors", "initial.safetensors", "program.json", "schedule.safetensors", "spec.json")
+JOB_FILES = (
+    "data.blocks",
+    "data.safetensors",
+    "initial.safetensors",
+    "program.json",
+    "schedule.safetensors",
+    "spec.json",
+)
 
 
 @pytest.mark.parametrize("name", JOB_FILES)

@@ -111,7 +111,7 @@ def test_a_traceback_is_shown_only_with_debug(tmp_path: Path) -> None:
 
 
 def test_a_defect_asks_to_be_reported(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a defect\nin two lines")
 
     monkeypatch.setattr(training, "read_job", fail)
@@ -121,7 +121,7 @@ def test_a_defect_asks_to_be_reported(run: Run, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_an_interrupt_says_how_to_carry_on(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(training, "read_job", interrupt)

@@ -219,7 +219,8 @@ def test_a_file_instead_of_a_directory_is_named(run: Run, trained: Trained, tmp_
 
 
 @pytest.mark.parametrize(
-    "name", ["program.json", "spec.json", "initial.safetensors", "schedule.safetensors", "data.safetensors"]
+    "name",
+    ["program.json", "spec.json", "initial.safetensors", "schedule.safetensors", "data.safetensors", "data.blocks"],
 )
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
 def test_a_damaged_job_is_refused_in_one_sentence(

@@ -172,7 +172,8 @@ class Positions(nn.Module):
         if size not in TABLE:
             TABLE[size] = torch.arange(size).float()
         known = Positions.made + self.table[size] + TABLE[size] + self.remembered(size) + self.lately(size)
-        return x * (known + self.shared(size) / 100)
+        # Small enough that three steps of PyTorch come within the tolerance on any processor.
+        return x * (known + self.shared(size) / 100) / 10
 
 
 def test_caches_of_classes_and_functions_are_captured_and_hold_no_traced_tensors() -> None:

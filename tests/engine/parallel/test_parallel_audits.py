@@ -10,6 +10,7 @@ import pytest
 from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.commitments import MerkleTree
+from roundlog.data import RemoteDataError
 from roundlog.parallel.audit import audit_in_parallel
 from roundlog.parallel.chances import draw
 from roundlog.parallel.crew import NoWorkersError
@@ -209,6 +210,8 @@ FORMS = {
     "too many roots": lambda answer: replace(answer, roots=(*answer.roots, bytes(32))),
     "short roots": lambda answer: replace(answer, roots=(b"",)),
     "no time": lambda answer: replace(answer, seconds=float("nan")),
+    "fewer bytes than none": lambda answer: replace(answer, fetched=-1),
+    "no bytes": lambda answer: replace(answer, fetched="many"),
     "a stop and a root": lambda answer: replace(answer, stopped="why"),
     "no sentence": lambda answer: replace(answer, roots=(), stopped=3),
     "the initial state cannot be had": lambda answer: replace(answer, roots=(), unusable="why"),
@@ -263,6 +266,28 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
 
     with pytest.raises(NoWorkersError, match=r"no worker is left: worker 2.*\(OSError: the disk is full\)"):
         trained.audit(tmp_path / "audit", make=lambda number: Stand(fails))
+
+
+def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(trained: Trained, tmp_path: Path) -> None:
+    answered: list[Order] = []
+
+    def loses(order: Order) -> Answer:
+        if answered:
+            raise RemoteDataError(Path("data.safetensors"), "block 3 of the field x cannot be used")
+        answered.append(order)
+        return replace(audit_segment(order), fetched=7)
+
+    with pytest.raises(NoWorkersError, match=r"no worker is left: .*RemoteDataError: data.safetensors: block 3 of the"):
+        trained.audit(tmp_path / "audit", make=lambda number: Stand(loses), workers=1)
+    orders: list[Order] = []
+
+    def carries_on(order: Order) -> Answer:
+        orders.append(order)
+        return replace(audit_segment(order), fetched=5)
+
+    found = trained.audit(tmp_path / "audit", make=lambda number: Stand(carries_on), workers=1)
+    assert found.is_whole and found.fetched == 5 * len(orders)
+    assert answered[0].segment not in [order.segment for order in orders]
 
 
 class Stopped(Exception):

@@ -76,7 +76,9 @@ def test_readers_refuse_what_is_no_file(what: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", SPECIAL)
-@pytest.mark.parametrize("name", ["spec.json", "program.json", "initial.safetensors", "data.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["spec.json", "program.json", "initial.safetensors", "data.safetensors", "data.blocks"]
+)
 def test_a_job_with_something_else_in_the_place_of_a_file_is_refused(
     name: str, what: str, trained: tuple[Path, Job, TrainingResult], tmp_path: Path
 ) -> None:

@@ -193,7 +193,9 @@ def test_a_job_survives_its_files(tmp_path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(again.initial.values(), job.initial.values(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["spec.json", "program.json", "initial.safetensors", "data.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["spec.json", "program.json", "initial.safetensors", "data.safetensors", "data.blocks"]
+)
 def test_a_job_with_a_missing_cut_or_changed_file_is_refused_in_one_sentence(name: str, tmp_path) -> None:
     path = written(tmp_path) / name
     whole = path.read_bytes()

@@ -1,0 +1,168 @@
+"""Files of jobs: in a directory, in content stores, or partly in both; and the commands that move them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiebreak.cli import options, quantities
+from tiebreak.cli.content import ContentOptions
+from tiebreak.cli.failures import CommandError
+from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.network import ContractOptions
+
+if TYPE_CHECKING:
+    from roundlog.training.job import Job
+
+    from tiebreak.chain.records import JobView
+
+_MAX_SIZE = "16GiB"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the two commands."""
+    app.command(epilog=examples("tiebreak job publish job --store http://127.0.0.1:5001"))(takes_groups(publish))
+    app.command(
+        epilog=examples(
+            "tiebreak job fetch 1 --out job",
+            "tiebreak job fetch bafy... --out job --without-data --store gateway+https://gateway.example",
+        )
+    )(takes_groups(fetch))
+
+
+def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: ContentOptions | None = None) -> Job:
+    """The job in a directory, checked. content: stores where its data may lie; None for a command that reads no data
+    but those in the directory. Raises JobError, CommandError, StoreError."""
+    if not directory.is_dir():
+        raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
+    from roundlog.training.job import Job, JobLimits
+
+    from tiebreak.parallel.elsewhere import lies_elsewhere, read_elsewhere
+
+    limits = JobLimits(memory_bytes=max_memory, micro_batches=micro_batches)
+    if lies_elsewhere(directory):
+        return read_elsewhere(directory, limits, None if content is None else content.open_content())
+    return Job.read(directory, limits)
+
+
+def require_publishable(directory: Path) -> None:
+    """Refuses a directory that has more than the files of a job, or less. Raises CommandError."""
+    from roundlog.training.job import FILES
+
+    from tiebreak.parallel.elsewhere import lies_elsewhere
+
+    if lies_elsewhere(directory):
+        raise CommandError(
+            f"{directory} has a job without its data, and would be published without them: fetch it with its data."
+        )
+    strangers = sorted({path.name for path in directory.iterdir()} - set(FILES))
+    if strangers:
+        raise CommandError(f"{directory} would be published with {strangers[0]} in it: move that somewhere else.")
+
+
+def fetched(job: Job) -> int | None:
+    """Bytes of a job's data that this process has fetched; None if the data lie in its directory."""
+    from roundlog.data import RemoteField, fetched_bytes
+
+    fields = list(job.dataset.values())
+    return fetched_bytes(fields) if any(isinstance(field, RemoteField) for field in fields) else None
+
+
+def about_data(job: Job, count: int | None = None) -> dict[str, object]:
+    """The fact for people how much of a job's data was fetched: by this process, if no `count` is given. Nothing where
+    the data lie in the job's directory."""
+    from tiebreak.cli.output import size
+
+    own = fetched(job)
+    if own is None:
+        return {}
+    whole = sum(field.nbytes for field in job.dataset.values())
+    return {"data fetched": f"{size(own if count is None else count)} of {size(whole)}"}
+
+
+def publish(
+    directory: options.JobDirectory,
+    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    *,
+    content: ContentOptions,
+    json: options.Json = False,
+) -> None:
+    """Put a job into the content stores, and print the address by which others fetch it. No chain is asked."""
+    from tiebreak.cli import output
+
+    if directory.is_dir():
+        require_publishable(directory)
+    job = read_job(directory, max_memory)
+    cid = content.open_content(warn=output.warn).add_directory(directory)
+    if json:
+        output.show_json({"cid": cid, "run_id": job.spec.run_id})
+    else:
+        output.show_facts("Published", {"job": cid, "run id": job.spec.run_id})
+
+
+def fetch(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="Number of a posted job, or the content address of a published one.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Directory for the job's files; it must not exist yet.")],
+    without_data: Annotated[
+        bool,
+        typer.Option(
+            "--without-data",
+            help="Leave the data in the stores. Commands that read them (train, audit, verify) then fetch the blocks "
+            "of 16 KiB that they use, each checked under the job's data root.",
+        ),
+    ] = False,
+    max_size: Annotated[
+        int,
+        typer.Option(
+            parser=quantities.size, metavar="SIZE", help="Refuse files of more than this, together (default: 16GiB)."
+        ),
+    ] = _MAX_SIZE,  # type: ignore[assignment]  # parsed like what a user gives
+    *,
+    chain: ContractOptions,
+    content: ContentOptions,
+    json: options.Json = False,
+) -> None:
+    """Fetch a job's files by content address, every byte checked, with its data or without them."""
+    from roundlog.training.job import JobError, read_program
+
+    from tiebreak.cli import output
+    from tiebreak.parallel.elsewhere import fetch_without_data
+
+    posted = _posted(job, chain)
+    cid = job if posted is None else posted.job_cid
+    if out.exists():
+        raise CommandError(f"{out} exists already: choose another place for the job.")
+    store = content.open_content()
+    if without_data:
+        fetch_without_data(store, cid, out, max_bytes=max_size)
+    else:
+        store.get_directory(cid, out, max_bytes=max_size)
+    try:
+        program, spec = read_program(out)
+        if posted is not None and spec != posted.spec.training:
+            raise CommandError(f"the files at {cid} are of another job than number {job}: do not rely on that job.")
+    except (JobError, CommandError):
+        shutil.rmtree(out)  # nothing that can be used
+        raise
+    data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
+    facts = {"directory": out, "cid": cid, "run_id": spec.run_id, "data_bytes": data, "has_data": not without_data}
+    if json:
+        output.show_json(facts)
+        return
+    where = "left in the stores, fetched by the block" if without_data else "fetched"
+    shown = {"job": cid, "run id": spec.run_id, "data": f"{output.size(data)}, {where}"}
+    output.show_facts(f"Job in {out}", shown)
+
+
+def _posted(job: str, chain: ContractOptions) -> JobView | None:
+    """The posted job of a number; None for a content address."""
+    if not (job.isascii() and job.isdigit()):
+        return None
+    from tiebreak.cli.views import find_job
+
+    return find_job(chain.open_game(), int(job))

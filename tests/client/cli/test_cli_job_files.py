@@ -1,0 +1,285 @@
+"""Jobs that are published and fetched, with their data or without; and audits that fetch the blocks they use."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from audit_workers import honest
+from cli_world import Chain, Run, Trained, refused
+from http_stand_in import serving
+from roundlog.data import RemoteDataError
+from roundlog.parallel import workers as rooms
+from roundlog.training.job import FILES, Job, JobLimits
+from tasks import linear_task
+from test_store_ranges import with_ranges
+from tiebreak.chain.accounts import devnet_account
+from tiebreak.cli.job_files import read_job
+from tiebreak.parallel.elsewhere import lies_elsewhere
+from tiebreak.parallel.source import Stores
+from tiebreak.store import FolderStore
+from tiebreak.store.builder import CHUNK
+
+ROWS = 20_000
+"""Rows of 100 bytes in 2 MB: 123 blocks, in 8 leaves of a store."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A published job, and a published run of it with every checkpoint."""
+
+    job: Path
+    run: Path
+    store: Path
+    cid: str
+    log: str
+    root: str
+
+    def copy(self, room: Path) -> Path:
+        """Another store with the same content, that a test may harm."""
+        return Path(shutil.copytree(self.store, room / "copy"))
+
+
+def told(shown: Any) -> dict[str, Any]:
+    assert shown.exit_code == 0, shown.output
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    from tiebreak.cli.app import app
+    from typer.testing import CliRunner
+
+    torch.set_num_threads(1)
+    room = tmp_path_factory.mktemp("published")
+    generator = torch.Generator().manual_seed(1)
+    data = {"x": torch.randn(ROWS, 24, generator=generator), "y": torch.randint(0, 3, (ROWS,), generator=generator)}
+    Job.from_task(replace(linear_task(steps=8, interval=2), dataset=data, batch_size=3)).write(room / "job")
+
+    def run(*words: object) -> dict[str, Any]:
+        return told(CliRunner().invoke(app, [str(word) for word in (*words, "--store", room / "store", "--json")]))
+
+    trained = run("train", room / "job", "--run", room / "run", "--publish-every", 1)
+    cid = run("job", "publish", room / "job")["cid"]
+    return World(room / "job", room / "run", room / "store", cid, trained["published_log"], trained["checkpoint_root"])
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Workers are calls in this process, but where processes are what is tested."""
+    if "processes" not in request.node.name:
+        monkeypatch.setattr(rooms, "processes", lambda threads: honest)
+
+
+def far(run: Run, world: World, room: Path) -> Path:
+    """The job in a directory without its data."""
+    found = told(
+        run("job", "fetch", world.cid, "--out", room / "far", "--without-data", "--store", world.store, "--json")
+    )
+    assert found["has_data"] is False and found["data_bytes"] == ROWS * (96 + 8)
+    return room / "far"
+
+
+def test_a_job_comes_whole_or_without_its_data(run: Run, world: World, tmp_path: Path) -> None:
+    shown = run("job", "fetch", world.cid, "--out", tmp_path / "near", "--store", world.store)
+    assert shown.exit_code == 0 and "2.1 MB, fetched" in shown.stdout
+    assert {path.name for path in (tmp_path / "near").iterdir()} == set(FILES)
+    for name in FILES:
+        assert (tmp_path / "near" / name).read_bytes() == (world.job / name).read_bytes()
+    job = far(run, world, tmp_path)
+    assert {path.name for path in job.iterdir()} == {*FILES, "elsewhere.json"} - {"data.safetensors"}
+    assert lies_elsewhere(job) and not list(tmp_path.glob(".far*"))
+    assert told(run("job", "show", job, "--json")) == told(run("job", "show", world.job, "--json"))
+
+
+def test_an_audit_of_one_interval_fetches_the_blocks_of_its_batches(run: Run, world: World, tmp_path: Path) -> None:
+    job, sent = far(run, world, tmp_path), list[tuple[str, int]]()
+    with serving(with_ranges(FolderStore(world.store), sent)) as url:
+        words = ("audit", job, "--run", tmp_path / "a", "--claim", world.log, "--workers", 1, "--share", 0.25)
+        found = told(run(*words, "--store", f"gateway+{url}", "--json"))
+        assert found["right_intervals"] == 1
+        # Two steps of three rows, each with a float row and a label, in blocks of 16 KiB (the last may be shorter).
+        count = found["fetched_data_bytes"]
+        assert 0 < count <= 2 * 3 * 2 * 2 * 16384 and count < ROWS * 104 / 4
+        assert not any(size >= CHUNK for _, size in sent), "no leaf of the data came whole"
+        sent.clear()
+        again = told(run(*words[:3], tmp_path / "b", *words[4:-2], "--share", 1, "--store", f"gateway+{url}", "--json"))
+        assert again["agrees"] is True and again["checkpoint_root"] == world.root
+        whole = again["fetched_data_bytes"]
+        other = run(*words[:3], tmp_path / "c", *words[4:-2], "--store", f"gateway+{url}")
+        assert "0 bytes of 2.1 MB" in " ".join(other.stdout.split()), "all is in the cache"
+    assert count + whole <= 8 * 3 * 2 * 2 * 16384
+
+
+def test_a_whole_audit_and_a_training_read_from_elsewhere_as_well(run: Run, world: World, tmp_path: Path) -> None:
+    job = far(run, world, tmp_path)
+    shown = run("audit", job, "--run", tmp_path / "a", "--claim", world.run, "--store", world.store)
+    assert shown.exit_code == 0 and "of 2.1 MB" in shown.stdout
+    found = told(run("train", job, "--run", tmp_path / "b", "--store", world.store, "--json"))
+    assert found["checkpoint_root"] == world.root and found["fetched_data_bytes"] == 0
+    by_directory = ("audit", job, "--run", tmp_path / "c", "--claim", world.run, "--workers", 2, "--store", world.store)
+    assert told(run(*by_directory, "--json"))["agrees"] is True
+    here = told(run("audit", world.job, "--run", tmp_path / "d", "--claim", world.run, "--json"))
+    assert here["fetched_data_bytes"] is None
+
+
+def damaged(store: Path) -> None:
+    for path in store.glob("blocks/*/*/*"):
+        if path.stat().st_size == CHUNK:
+            path.write_bytes(bytes(CHUNK))
+
+
+def lost(store: Path) -> None:
+    for path in store.glob("blocks/*/*/*"):
+        if path.stat().st_size == CHUNK:
+            path.unlink()
+
+
+@pytest.mark.parametrize("harm", [damaged, lost])
+def test_blocks_that_are_wrong_or_lost_come_from_the_next_store(
+    harm: Callable[[Path], None], run: Run, world: World, tmp_path: Path
+) -> None:
+    job, store = far(run, world, tmp_path), world.copy(tmp_path)
+    harm(store)
+    words = ("audit", job, "--run", tmp_path / "a", "--claim", world.root)
+    refused(
+        run(*words, "--store", store),
+        "far/data.safetensors: block ",
+        "of the field ",
+        "name another store that has it, or fetch the job with its data, and run the same command again",
+    )
+    by_workers = ("audit", job, "--run", tmp_path / "b", "--claim", world.run, "--workers", 2)
+    shown = run(*by_workers, "--store", store)
+    assert shown.exit_code == 1 and "no worker is left" in shown.stderr and "of the field" in shown.stderr
+    assert told(run(*words, "--store", f"{store},{world.store}", "--json"))["agrees"] is True
+
+
+def test_workers_that_are_processes_say_what_they_lack_and_share_a_cache(
+    run: Run, world: World, tmp_path: Path
+) -> None:
+    job, store = far(run, world, tmp_path), world.copy(tmp_path)
+    lost(store)
+    words = ("audit", job, "--run", tmp_path / "a", "--claim", world.log, "--workers", 2)
+    shown = run(*words, "--store", store)
+    # Their errors come whole: a worker that could not send its error would count as lost, and be replaced for ever.
+    assert shown.exit_code == 1 and "RemoteDataError" in shown.stderr and "no worker is left" in shown.stderr
+    found = told(run(*words, "--store", world.store, "--json"))
+    assert found["agrees"] is True and found["lost_workers"] == 0 and found["fetched_data_bytes"] > 0
+    again = told(run(*words[:3], tmp_path / "b", *words[4:], "--store", world.store, "--json"))
+    assert again["agrees"] is True and again["fetched_data_bytes"] == 0
+
+
+def test_a_worker_elsewhere_fetches_no_more_than_a_job_without_data(world: World, tmp_path: Path) -> None:
+    sent: list[tuple[str, int]] = []
+    with serving(with_ranges(FolderStore(world.store), sent)) as url:
+        source = Stores(
+            locations=(f"gateway+{url}",), job_cid=world.cid, job_dir=tmp_path / "nowhere", limits=JobLimits()
+        )
+        job = source.job()
+        assert sum(size for _, size in sent) < 100_000
+        x = job.dataset["x"]
+        assert torch.equal(x[[3, 19_999]], Job.read(world.job).dataset["x"][[3, 19_999]])
+        assert sum(size for _, size in sent) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ("", "elsewhere.json"),
+        ("[]", "does not say where the data lie"),
+        ('{"format": "tiebreak data elsewhere", "version": 2, "job": "x", "data": "y"}', "version 1"),
+        ('{"format": "tiebreak data elsewhere", "version": 1, "job": "x", "data": "y"}', "is not a content identifier"),
+        ('{"format": "tiebreak data elsewhere", "version": 1, "data": 3}', "does not say where the data lie"),
+        ("x" * 5000, "longer than the 4096 bytes"),
+    ],
+)
+def test_a_record_that_says_nothing_is_refused(record: str, why: str, run: Run, world: World, tmp_path: Path) -> None:
+    job = far(run, world, tmp_path)
+    (job / "elsewhere.json").write_text(record)
+    words = ("audit", job, "--run", tmp_path / "a", "--claim", world.root, "--store", world.store)
+    said = refused(run(*words), "elsewhere.json", why, "tiebreak job fetch --without-data")
+    assert "copy the job again" not in said, "one remedy is enough"
+
+
+def test_a_receipt_is_verified_on_data_elsewhere(run: Run, world: World, tmp_path: Path) -> None:
+    job, receipt = far(run, world, tmp_path), tmp_path / "receipt.json"
+    told(run("receipt", world.run, "--job", job, "--out", receipt, "--json"))
+    words = ("verify", receipt, "--job", job, "--run", world.run, "--share", 0.25)
+    shown = run(*words, "--dir", tmp_path / "a", "--store", world.store)
+    assert shown.exit_code == 0 and " kB of 2.1 MB." in shown.stdout
+    (job / "data.cache").unlink()
+    found = told(run(*words, "--dir", tmp_path / "b", "--store", world.store, "--json"))
+    assert found["right"] and found["repeated_intervals"] == 1 and 0 < found["fetched_data_bytes"] < 500_000
+
+
+def test_a_command_without_stores_reads_no_data_from_elsewhere(run: Run, world: World, tmp_path: Path) -> None:
+    job = read_job(far(run, world, tmp_path), 10**9)
+    with pytest.raises(
+        RemoteDataError, match=r"this command reads no data from elsewhere.*fetch the job with its data"
+    ):
+        job.dataset["x"].take(torch.tensor([0]))
+
+
+def test_block_roots_of_other_data_are_refused(run: Run, world: World, tmp_path: Path) -> None:
+    job = far(run, world, tmp_path)
+    roots = (job / "data.blocks").read_bytes()
+    for wrong in (roots[:-32], roots + roots, bytes(len(roots))):
+        (job / "data.blocks").write_bytes(wrong)
+        words = ("audit", job, "--run", tmp_path / "a", "--claim", world.root, "--store", world.store)
+        refused(run(*words), "data.blocks", "copy the job again")
+
+
+def test_a_job_without_its_data_is_neither_published_nor_posted(run: Run, world: World, tmp_path: Path) -> None:
+    job = far(run, world, tmp_path)
+    for words in (("job", "publish", job), ("job", "create", job)):
+        refused(run(*words), "without its data", "fetch it with its data")
+    (tmp_path / "full").mkdir()
+    shutil.copytree(world.job, tmp_path / "full", dirs_exist_ok=True)
+    (tmp_path / "full" / "key").write_text("secret")
+    refused(run("job", "publish", tmp_path / "full"), "would be published with key in it")
+    refused(run("job", "publish", tmp_path / "nowhere"), "there is no job directory")
+
+
+def test_what_is_no_job_or_too_large_is_not_fetched(run: Run, world: World, tmp_path: Path) -> None:
+    out, store = tmp_path / "out", ("--store", world.store)
+    refused(run("job", "fetch", world.cid, "--out", tmp_path, *store), "exists already")
+    refused(run("job", "fetch", world.log, "--out", out, "--without-data", *store), "is no job")
+    refused(run("job", "fetch", "nonsense", "--out", out, *store), "is not a content identifier")
+    refused(run("job", "fetch", world.cid, "--out", out, "--max-size", "1MB", *store), "at most", "allow more")
+    refused(run("job", "fetch", world.cid, "--out", out, "--without-data", "--max-size", "0.005MB", *store), "at most")
+    refused(run("job", "fetch", world.cid, "--out", out, "--store", tmp_path / "empty"), "has no block")
+    refused(run("job", "fetch", "1", "--out", out, *store), "no contract is given")
+    bad = shutil.copytree(world.job, tmp_path / "bad")
+    (bad / "spec.json").write_text("{}")
+    cid = FolderStore(tmp_path / "store").add_directory(bad)
+    for words in ((), ("--without-data",)):
+        refused(run("job", "fetch", cid, "--out", out, *words, "--store", tmp_path / "store"), "is not valid")
+    assert not out.exists()
+
+
+def test_what_a_killed_fetch_has_left_is_not_used(run: Run, world: World, tmp_path: Path) -> None:
+    (tmp_path / ".far.fetched").mkdir()
+    (tmp_path / ".far.fetched" / "program.json").write_text("x")
+    job = far(run, world, tmp_path)
+    assert (job / "program.json").read_bytes() == (world.job / "program.json").read_bytes()
+
+
+def test_a_posted_job_is_fetched_by_its_number(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
+    store = ("--store", tmp_path / "store")
+    words = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
+    posted = run(
+        "job", "create", trained.job, *words, *store, "--dir", tmp_path / "c", "--json", env=chain.environment(0)
+    )
+    number = told(posted)["job"]
+    fetched = run("job", "fetch", number, "--out", tmp_path / "job", "--without-data", *store, env=chain.environment())
+    assert fetched.exit_code == 0, fetched.output
+    claim = ("--claim", "0x" + trained.root.hex())
+    assert run("audit", tmp_path / "job", "--run", tmp_path / "a", *claim, *store).exit_code == 0
+    refused(run("job", "fetch", 99, "--out", tmp_path / "x", *store, env=chain.environment()), "99")
