@@ -17,9 +17,6 @@ from roundlog.operators import OperatorKind, operator
 from roundlog.operators.registry import integer
 from roundlog.program import Program
 
-FEWEST = 1024
-"""Fewest elements of a tensor that gets an owner. Smaller ones, such as counts of steps, are on every rank."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
@@ -53,7 +50,8 @@ def ownership(program: Program, analysis: Analysis, size: int) -> Ownership:
     reaches, readers = _reached(program, analysis), _readers(program)
     updates: list[_Update] = []
     for index, node in enumerate(program.nodes):
-        if node.op != "state" or node.type.numel < FEWEST or not all(one in reaches for one in readers[index]):
+        # Numbers, such as counts of steps, are on every rank: what all updates read would give them all one owner.
+        if node.op != "state" or node.type.numel < 2 or not all(one in reaches for one in readers[index]):
             continue
         own = 1 << integer(node.attributes, "slot")
         found = _Update(reduce(or_, (reaches[one] for one in readers[index]), own), own)
