@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from roundlog.execution.microbatch.layout import sliced_type
 from roundlog.execution.microbatch.summing import summation
 from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, samples_of_ranks, serve
 from roundlog.execution.ranks.local import Gathered, analyse_for, local_program
+from roundlog.execution.ranks.ownership import ownership
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 
@@ -75,7 +76,8 @@ class Steps:
 
     def __init__(self, job: Job, executor: StepExecutor) -> None:
         self._job, self._executor = job, executor
-        self._batches, self._states = Batches(job.dataset, job.spec), list(job.initial.values())
+        self._batches = Batches(job.dataset, job.spec)
+        self._states: Sequence[torch.Tensor] = list(job.initial.values())
         self._done = 0
 
     def next(self) -> float:
@@ -123,26 +125,33 @@ def _answer(steps: Steps, ranks: Ranks | None, job: Job) -> None:
 
 
 def bytes_on_paper(job: Job, size: int) -> dict[str, float]:
-    """Bytes that one of so many ranks sends in a step for its sums over the batch, from what they are; without
-    questions about elements in doubt, of which there are few."""
+    """Bytes that one of so many ranks sends in a step on average, for its sums over the batch and for the weights that
+    one rank updates, from what they are; without questions about elements in doubt, of which there are few."""
     program = job.program
     # A batch may have fewer samples than this. What is sent for a sum does not depend on whose samples it is of.
     few = min(size, samples_of(program))
     analysis = analyse_for(program, few)
     local = local_program(program, analysis, samples_of_ranks(program, few)[0])
-    elements = everywhere = 0
+    owners = ownership(program, analysis, few)
+    once = everywhere = 0
     for one in local.sums:
         node, needs = program.nodes[one.value], analysis.needs[one.value]
         types = [program.nodes[i].type for i in node.inputs]
         part = [sliced_type(kind, need, 1) for kind, need in zip(types, needs, strict=True)]
         measured = 8 * summation(node).measured(part, node.type)
-        by_element = summation(node).by_element
-        elements += (8 + 4) * node.type.numel + (measured if by_element else 0)
-        everywhere += 0 if by_element else measured
-    gathered = sum(program.nodes[one.value].type.nbytes for one in local.reads if isinstance(one, Gathered))
+        has_reader = one.value in owners.readers
+        # A single reader gets all of it, and nobody gets it back.
+        once += (8 if has_reader else 8 + 4) * node.type.numel
+        if has_reader or summation(node).by_element:
+            once += measured
+        else:
+            everywhere += measured
+    once += sum(program.nodes[one.value].type.nbytes for one in local.reads if isinstance(one, Gathered))
+    slots = list(program.states.values())
+    once += sum(slots[slot].nbytes for slot in owners.handed_out)
     share = (size - 1) / size
     reduced = 2 * share * 4 * _parameters(job)
-    sent = share * (elements + gathered) + (size - 1) * everywhere
+    sent = share * once + (size - 1) * everywhere
     return {"megabytes": sent / 1e6, "all-reduce": reduced / 1e6, "bytes / all-reduce": sent / reduced}
 
 

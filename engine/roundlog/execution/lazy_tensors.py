@@ -1,4 +1,4 @@
-"""A base class of tensor sequences that load each tensor when it is read."""
+"""Base classes of tensor sequences that load each tensor when it is read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import overload
 
 import torch
+
+from roundlog.commitments import state_root
 
 
 class LazyTensors(Sequence[torch.Tensor]):
@@ -26,3 +28,16 @@ class LazyTensors(Sequence[torch.Tensor]):
         if isinstance(slot, slice):
             return [self.tensor(position) for position in range(*slot.indices(len(self)))]
         return self.tensor(slot)
+
+
+class LazyStates(LazyTensors):
+    """A state of which this process does not hold every tensor."""
+
+    @abstractmethod
+    def root(self) -> bytes:
+        """Its state root."""
+
+
+def root_of(states: Sequence[torch.Tensor]) -> bytes:
+    """The state root, of 32 bytes, of a state that may be lazy."""
+    return states.root() if isinstance(states, LazyStates) else state_root(states)

@@ -25,7 +25,7 @@ PassOn = Callable[[int, torch.Tensor], None]
 class StepResult:
     """The result of one step."""
 
-    states: list[torch.Tensor]
+    states: Sequence[torch.Tensor]
     """The next state, one tensor a slot, in program order."""
     loss: float
 

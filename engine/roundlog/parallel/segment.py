@@ -9,7 +9,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -128,11 +128,11 @@ def execute(
     """Executes the intervals of a segment and calls `after_interval` with the state after each. Raises as `Run.step`,
     and what `after_interval` raises."""
     rounding, length = alone(run.job.spec), run.job.spec.interval
-    states = [tensor.to(run.device) for tensor in states]
+    after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
     for interval in range(segment.first, segment.stop):
         for step in range(interval * length, (interval + 1) * length):
-            states = run.step(step, states, rounding)
-        after_interval(states)
+            after = run.step(step, after, rounding)
+        after_interval(list(after))
 
 
 def starting_state(job: Job, source: Source, first: int, start: Start) -> list[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -15,10 +15,10 @@ def replay(run: Run, first: int, states: list[torch.Tensor]) -> Iterator[tuple[i
     """(step, state after it) of every step from `first` to the end of the run. states: before step `first`. Under
     `threshold`, states are those of this machine without a log."""
     rounding = alone(run.job.spec)
-    states = [tensor.to(run.device) for tensor in states]
+    after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
     for step in range(first, run.job.spec.steps):
-        states = run.step(step, states, rounding)
-        yield step, states
+        after = run.step(step, after, rounding)
+        yield step, list(after)
 
 
 def replay_interval(run: Run, interval: int) -> list[bytes]:

@@ -29,6 +29,7 @@ import torch
 from roundlog.arithmetic import until_undisturbed
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.execution import StepExecutor, StoppedError, micro_batches_of
+from roundlog.execution.lazy_tensors import root_of
 from roundlog.operators import StepInputs
 from roundlog.program import first_store
 from roundlog.rounding import Rounding
@@ -233,17 +234,18 @@ class Run:
             self._history = History(self.directory, self.job, done * spec.interval)
             try:
                 self._record(roots)
-                states = [tensor.to(self.device) for tensor in states]
+                after: Sequence[torch.Tensor] = [tensor.to(self.device) for tensor in states]
+                del states
                 for interval in range(done, spec.intervals):
-                    states = self._interval(interval, states, hooks)
-                    root = state_root(states)
+                    after = self._interval(interval, after, hooks)
+                    root = root_of(after)
                     if (interval + 1) % self.options.keep_every == 0 or interval + 1 == spec.intervals:
-                        named = dict(zip(self.job.program.state_names, states, strict=True))
+                        named = dict(zip(self.job.program.state_names, after, strict=True))
                         save_tensors(self.checkpoint_path((interval + 1) * spec.interval), named)
                     roots.append(root)
                     _append(self.directory / "roots.sums", self._sum(interval, root))
                     _append(self.directory / "roots", root)
-                self._validate(spec.steps, states)
+                self._validate(spec.steps, after)
             except BaseException:
                 hooks.abandon()
                 raise
@@ -267,25 +269,25 @@ class Run:
                 if not torn and not is_damaged(interval):
                     continue
                 done, states = self.newest(interval)
-                states = [tensor.to(self.device) for tensor in states]
+                after: Sequence[torch.Tensor] = [tensor.to(self.device) for tensor in states]
                 for again in range(done, interval + 1):
                     try:
-                        states = self._interval(again, states, hooks)
+                        after = self._interval(again, after, hooks)
                     except BaseException:
                         hooks.abandon()
                         raise
-                    if (root := state_root(states)) != roots[again]:
+                    if (root := root_of(after)) != roots[again]:
                         raise RunError(
                             f"interval {again} comes to the root 0x{root.hex()} now, and came to "
                             f"0x{roots[again].hex()} when it was recorded in {self.directory}: check this machine, and "
                             "choose an empty directory"
                         )
                 if torn:
-                    save_tensors(path, dict(zip(self.job.program.state_names, states, strict=True)))
+                    save_tensors(path, dict(zip(self.job.program.state_names, after, strict=True)))
                 mended.append(interval)
         return mended
 
-    def _interval(self, interval: int, states: list[torch.Tensor], hooks: IntervalHooks) -> list[torch.Tensor]:
+    def _interval(self, interval: int, states: Sequence[torch.Tensor], hooks: IntervalHooks) -> Sequence[torch.Tensor]:
         hooks.begin_interval(interval)
         first = interval * self.job.spec.interval
         for step in range(first, first + self.job.spec.interval):
@@ -296,7 +298,7 @@ class Run:
         hooks.end_interval(interval)
         return states
 
-    def _validate(self, step: int, states: list[torch.Tensor]) -> None:
+    def _validate(self, step: int, states: Sequence[torch.Tensor]) -> None:
         """Records the loss on the validation set before a step, where the options ask for it there."""
         validation = self.options.validation
         if self._history is None or validation is None or not validation.is_due(step):
@@ -306,11 +308,11 @@ class Run:
             loss = validation.loss(step, states, self.device)
             self._history.add_validation(step, loss, time.perf_counter() - started)
 
-    def inputs(self, step: int, states: list[torch.Tensor]) -> StepInputs:
+    def inputs(self, step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         """The inputs of a step, which determine its result. states: before the step, on the run's device."""
         return self.job.inputs(self._execution.batches, step, states, self.device)
 
-    def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
+    def step(self, step: int, states: Sequence[torch.Tensor], rounding: Rounding) -> Sequence[torch.Tensor]:
         """The state after one step."""
         started = time.perf_counter()
         inputs = self.inputs(step, states)

@@ -223,7 +223,7 @@ class _Comparison:
             run.steps.append(_found(result.loss, gradients, *(_own(origin, named) for named in (before, after))))
             self._drawn.append([None if index is None else kept[index] for index in origin.draws])
             self._gradients.append(gradients)
-            states = result.states
+            states = list(result.states)
         return run
 
     def _by_pytorch(self, dtype: torch.dtype, nudge: tuple[int, int] | None = None) -> _Run:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -77,7 +77,7 @@ class Validation:
         """Whether there is a validation before this step, or after the last one."""
         return step % self._every == 0 or step == self._job.spec.steps
 
-    def loss(self, step: int, states: list[torch.Tensor], device: torch.device) -> float:
+    def loss(self, step: int, states: Sequence[torch.Tensor], device: torch.device) -> float:
         """The mean loss of all batches of the set, of a state after `step` steps; NaN if one is not finite. Learning
         rates and random numbers, where a loss depends on them, are those of step `step`, or of the last one.
 

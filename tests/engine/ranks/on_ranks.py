@@ -12,11 +12,13 @@ from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
+import random_optimizers
 import random_programs
 import torch
 from roundlog.arithmetic import FULL_BITS, sums
 from roundlog.commitments import canonical, state_root
 from roundlog.execution import Batches, Executor, StoppedError
+from roundlog.execution.lazy_tensors import root_of
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.layout import ranges
@@ -37,7 +39,11 @@ from roundlog.log.payload import decode, encode
 from roundlog.operators import Inexact, StepInputs
 from roundlog.program import DType, Node, Program, TensorType
 from roundlog.rounding import Follower, Recorder, Window
+from roundlog.training.auditor import Auditor
+from roundlog.training.by_ranks import by_ranks, help_rank_0
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from roundlog.training.validation import Validation
 from tasks import TASKS
 from test_parts import CASES, DRAWS, drawn
 
@@ -130,7 +136,9 @@ def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
     cases = []
     for name in CASES:
         for draw in (*DRAWS, infinite):
-            cases.append((name, draw, *_case(ranks, name, draw)))
+            # Some have one reader, who owns all of the sum.
+            reader = None if len(cases) % 3 else len(cases) % ranks.size
+            cases.append((name, draw, *_case(ranks, name, draw, reader)))
     # Alone, some together, and all together.
     wrong = []
     for size in (1, 5, len(cases)):
@@ -139,7 +147,7 @@ def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
     return wrong
 
 
-def _case(ranks: Ranks, name: str, draw: Any) -> Any:
+def _case(ranks: Ranks, name: str, draw: Any, reader: int | None) -> Any:
     """(this rank's part of a sum, the right values, the right bound of what it owns, where it sees the bound)."""
     _, _, shapes = CASES[name]
     op, attributes, inputs = drawn(name, DRAWS[0] if draw is infinite else draw)
@@ -158,16 +166,19 @@ def _case(ranks: Ranks, name: str, draw: Any) -> Any:
         return Recorder(4).round(0, owned, (), {}, Window((stop,), 0, start, stop))
 
     terms = Terms(op, attributes, lambda _: part, 1, whole, ranks.size)
-    start, stop = ranks.share(y.numel())
-    d = bound.whole(y).reshape(-1)[start:stop]
-    return BatchSum(TensorType(tuple(y.shape), DType.F32), terms, round_share), right, d, seen
+    found = BatchSum(TensorType(tuple(y.shape), DType.F32), terms, round_share, reader)
+    start, stop = found.share(ranks, ranks.rank)
+    return found, right, bound.whole(y).reshape(-1)[start:stop], seen
 
 
 def _wrong_sums(ranks: Ranks, cases: Sequence[Any]) -> list[str]:
     wrong = []
-    for (name, draw, _, right, d, seen), found in zip(
-        cases, sums_over(ranks, [batch_sum for _, _, batch_sum, *_ in cases], FULL_BITS), strict=True
-    ):
+    sums_of_cases = sums_over(ranks, [batch_sum for _, _, batch_sum, *_ in cases], FULL_BITS)
+    for (name, draw, batch_sum, right, d, seen), found in zip(cases, sums_of_cases, strict=True):
+        assert found.shape == batch_sum.output.shape
+        if batch_sum.reader not in (None, ranks.rank):
+            assert not seen
+            continue
         if not torch.equal(canonical(found).view(torch.int32).reshape(-1), canonical(right).view(torch.int32)):
             wrong.append(f"{name}, {draw.__name__}: other bits")
         # A bound that is not finite says no more than that the exact value decides.
@@ -235,9 +246,22 @@ def run_trainings(
 ) -> dict[str, Any]:
     """The state roots after every step of some trainings and, without logs, the logs; with them, what is found wrong in
     them. By ranks, or by one process alone."""
+    jobs = {name: Job.from_task(TASKS[name](steps=6)) for name in names}
+    return _trained(ranks, jobs, logs, micro_batches)
+
+
+def run_jobs(
+    ranks: Ranks | None, directories: list[str], logs: dict[str, list[str]] | None, micro_batches: int = 1
+) -> dict[str, Any]:
+    """As `run_trainings`, of jobs in these directories."""
+    return _trained(ranks, {one: Job.read(Path(one)) for one in directories}, logs, micro_batches)
+
+
+def _trained(
+    ranks: Ranks | None, jobs: dict[str, Job], logs: dict[str, list[str]] | None, micro_batches: int
+) -> dict[str, Any]:
     found = {}
-    for name in names:
-        job = Job.from_task(TASKS[name](steps=6))
+    for name, job in jobs.items():
         batches = Batches(job.dataset, job.spec)
 
         def inputs_of(
@@ -246,20 +270,23 @@ def run_trainings(
             return job.inputs(batches, step, states)
 
         if ranks is not None and ranks.rank:
-            serve(job.program, ranks, inputs_of)
+            serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)
             continue
+        cut = min(micro_batches, samples_of(job.program))
         executor = (
             Executor(job.program)
             if ranks is None
-            else RanksExecutor(job.program, ranks, job.spec.rounding_bits, 1, micro_batches)
+            else RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, cut)
         )
         recorder, follower = Recorder(4), Follower(4, 1.0, np.random.default_rng(1))
-        states, roots, written = list(job.initial.values()), [], []
+        states: Sequence[torch.Tensor] = list(job.initial.values())
+        roots, written = [], []
         for step in range(job.spec.steps):
             if logs is not None:
                 follower.follow(step, decode(bytes.fromhex(logs[name][step]), None))
             states = executor.run(inputs_of(step, states), recorder if logs is None else follower).states
-            roots.append(state_root(states).hex())
+            roots.append(root_of(states).hex())
+            assert state_root(states).hex() == roots[-1]
             written.append(encode(recorder.take()).hex())
         found[name] = [roots, written if logs is None else [asdict(one) for one in follower.findings]]
         if ranks is not None:
@@ -337,3 +364,47 @@ def run_with_a_full_disk(ranks: Ranks, full: int) -> str:
         ranks.membership.leave(str(error))
         return str(error)
     return ""
+
+
+def run_audit(ranks: Ranks, job_directory: str, run_directory: str, micro_batches: int) -> list[Any]:
+    """[roots, validation losses] of an audit by ranks that goes on after a stop."""
+    job = Job.read(Path(job_directory))
+    if ranks.rank:
+        help_rank_0(ranks, job)
+        return []
+    losses: list[float] = []
+    validation = Validation(job, random_optimizers.task(5).dataset, 3, lambda step, loss: losses.append(loss))
+    options = RunOptions(continue_after_stop=True, micro_batches=micro_batches, validation=validation)
+    result = Auditor(job, Path(run_directory), by_ranks(options, ranks)).run()
+    dismiss(ranks)
+    return [[root.hex() for root in result.state_roots], losses]
+
+
+def read_former_states(ranks: Ranks) -> list[str]:
+    """What is said of a state that the ranks have left behind, read or executed from; and nothing of others."""
+    job = Job.from_task(TASKS["gpt"](steps=6))
+    batches = Batches(job.dataset, job.spec)
+    if ranks.rank:
+        serve(job.program, ranks, lambda step, states: job.inputs(batches, step, states))
+        return []
+    executor = RanksExecutor(job.program, ranks)
+
+    def after(step: int, states: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return executor.run(job.inputs(batches, step, states), Recorder(4)).states
+
+    first = after(0, list(job.initial.values()))
+    held, root = list(first), root_of(first)
+    second = after(1, first)
+    said = []
+    for read in (lambda: list(first), lambda: root_of(first), lambda: after(1, first)):
+        try:
+            read()
+        except RuntimeError as error:
+            said.append(str(error))
+    # From where they are, from what was read in time, and from there again.
+    assert state_root(held) == root
+    assert root_of(after(1, held)) == state_root(list(after(1, held)))
+    assert state_root(list(after(2, after(1, held)))) != state_root(held)
+    assert len(second) == len(first)
+    dismiss(ranks)
+    return said

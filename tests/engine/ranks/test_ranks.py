@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import on_ranks
 import pytest
+import random_optimizers
+import torch
+from random_optimizers import OPTIMIZERS
 from random_programs import make
 from rank_processes import call, seconds_to_stop, start
 from roundlog.execution.microbatch import samples_of
 from roundlog.execution.ranks import Ranks, samples_of_ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Summed, analyse_for, local_program
 from roundlog.execution.ranks.membership import Membership
+from roundlog.execution.ranks.ownership import ownership
 from roundlog.execution.ranks.sweeps import sweeps_of
 from roundlog.program import ProgramError
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from roundlog.training.validation import Validation
 from tasks import TASKS
 
 
@@ -104,15 +115,70 @@ def test_ranks_train_to_the_roots_of_one_process_and_each_finds_the_other_ones_l
     """Batch norm, dropout, clipping, accumulation, tied weights, and batches that the ranks do not divide. Logs are
     followed in micro-batches."""
     names = [name for name in TASKS if size == 2 or name != "linear"]
-    by_one = on_ranks.run_trainings(None, names, None)
-    by_ranks = call("on_ranks:run_trainings", size, names, None)[0]
+    hold_trainings("run_trainings", names, size)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path) -> None:
+    directories = [tmp_path / f"{seed}" for seed in range(len(OPTIMIZERS) * (1 if size == 2 else 4))]
+    kept: dict[str, int] = {}
+    for seed, directory in enumerate(directories):
+        job = Job.from_task(random_optimizers.task(seed))
+        job.write(directory)
+        owners = ownership(job.program, analyse_for(job.program, size), size)
+        name = list(OPTIMIZERS)[seed % len(OPTIMIZERS)]
+        kept[name] = kept.get(name, 0) + len(owners.kept)
+        # Somebody computes each slot of the state, and what one rank keeps nobody else reads.
+        assert not owners.kept.keys() & owners.handed_out.keys()
+        assert set(owners.kept.values()) <= set(range(size))
+    # The plain one has no state of its own, but for batch norm's.
+    assert all(count > 2 for name, count in kept.items() if name != "sgd")
+    hold_trainings("run_jobs", [str(one) for one in directories], size)
+
+
+def hold_trainings(function: str, names: list[str], size: int) -> None:
+    """Holds trainings by ranks against those of one process: roots, and logs that each finds right in the other one's.
+    Ranks follow logs in micro-batches."""
+    by_one = getattr(on_ranks, function)(None, names, None)
+    by_ranks = call(f"on_ranks:{function}", size, names, None)[0]
     logs_of_one = {name: log for name, (_, log) in by_one.items()}
     logs_of_ranks = {name: log for name, (_, log) in by_ranks.items()}
-    followed_by_one = on_ranks.run_trainings(None, names, logs_of_ranks)
-    followed_by_ranks = call("on_ranks:run_trainings", size, names, logs_of_one, 2 * size)[0]
+    followed_by_one = getattr(on_ranks, function)(None, names, logs_of_ranks)
+    followed_by_ranks = call(f"on_ranks:{function}", size, names, logs_of_one, 2 * size)[0]
     for name, (roots, _) in by_one.items():
-        assert by_ranks[name][0] == roots
-        assert followed_by_one[name] == followed_by_ranks[name] == [roots, []]
+        assert by_ranks[name][0] == roots, name
+        assert followed_by_one[name] == followed_by_ranks[name] == [roots, []], name
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_path: Path) -> None:
+    """The update that overflows is one rank's; the state before it, and after it, is everybody's."""
+    task = random_optimizers.task(5)
+    trained = [one for one in task.model.parameters() if one.requires_grad]
+    # Words that a batch lacks have no gradient, and 0 / 0 for an update.
+    job = Job.from_task(replace(task, steps=6, optimizer=torch.optim.RMSprop(trained, lr=0.01, eps=0.0)))
+    owners = ownership(job.program, analyse_for(job.program, 2), 2)
+    job.write(tmp_path / "job")
+    losses: list[float] = []
+    validation = Validation(job, task.dataset, 3, lambda step, loss: losses.append(loss))
+    options = RunOptions(continue_after_stop=True, validation=validation)
+    alone = Auditor(job, tmp_path / "alone", options).run()
+    assert alone.stopped is not None and alone.stopped.startswith("step 0: ")
+    stores = [index for index, node in enumerate(job.program.nodes) if node.op == "store"]
+    assert any(f" operator {index} (store)" in alone.stopped for index in stores if index in owners.operators)
+    # What is made up after the stop is random, and kept in the directory.
+    shutil.copytree(tmp_path / "alone", tmp_path / "by ranks")
+    (tmp_path / "by ranks" / "roots").write_bytes(b"")
+    paths = [str(tmp_path / "job"), str(tmp_path / "by ranks")]
+    roots, found = call("on_ranks:run_audit", 2, *paths, micro_batches)[0]
+    assert roots == [root.hex() for root in alone.state_roots]
+    # The first one stands in the history that was copied.
+    assert found == losses[1:] and len(found) == 2
+
+
+def test_a_state_that_the_ranks_have_left_behind_is_refused_and_nobody_waits() -> None:
+    said = call("on_ranks:read_former_states", 2)[0]
+    assert said == ["the ranks have gone on to another state: read a state before the next step is executed"] * 3
 
 
 @pytest.mark.parametrize(("size", "broken"), [(3, 1), (2, 0)])

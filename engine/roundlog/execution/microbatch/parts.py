@@ -17,9 +17,10 @@ from roundlog.rounding import Window
 class Parts:
     """The stages and sweeps of a step. Stage k runs at time 2 k, sweep k at time 2 k + 1."""
 
-    def __init__(self, program: Program, analysis: Analysis, bits: int) -> None:
+    def __init__(self, program: Program, analysis: Analysis, bits: int, left: frozenset[int] = frozenset()) -> None:
+        """left: operators that are left out."""
         self._program, self._analysis, self._bits = program, analysis, bits
-        self._cut = cut(program, analysis)
+        self._cut = cut(program, analysis, left)
         self._made: dict[tuple[int, int], tuple[Part, Executor]] = {}
 
     @property

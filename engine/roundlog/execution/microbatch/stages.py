@@ -41,15 +41,16 @@ class Cut:
     """Values of these two -> the operators that read them, in program order."""
 
 
-def cut(program: Program, analysis: Analysis) -> Cut:
-    """Cuts a program: the time of every operator, and the values that are kept in between."""
+def cut(program: Program, analysis: Analysis, left: frozenset[int] = frozenset()) -> Cut:
+    """Cuts a program: the time of every operator, and the values that are kept in between. left: operators that are
+    left out, with the values that only they read."""
     nodes, layouts = program.nodes, analysis.layouts
     times: list[list[int]] = [[] for _ in range(2 * analysis.last + 1)]
     kept_slices: set[int] = set()
     kept_until: dict[int, int] = {}
     whole_too = _cheap_ones_needed_whole(program, analysis)
     for index in range(len(nodes)):
-        if operator(nodes[index].op).kind == OperatorKind.SOURCE:
+        if operator(nodes[index].op).kind == OperatorKind.SOURCE or index in left:
             continue
         when = 2 * analysis.when[index] + (layouts[index] is not None)
         times[when].append(index)

@@ -11,6 +11,7 @@ import torch
 from roundlog.execution.executor import Executor
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import analyse_for, local_program, samples_of_ranks
+from roundlog.execution.ranks.ownership import Ownership
 from roundlog.execution.ranks.reads import Reads
 from roundlog.execution.ranks.rounding import RankRounding
 from roundlog.execution.running_step import StepResult
@@ -26,18 +27,20 @@ class RankPart(Protocol):
     """A rank's part of the steps of one program, which all ranks execute together."""
 
     def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
-        """The result of a step, the same on every rank; None if this rank has gone past a stop. Raises DisturbedError
-        once everything is exchanged, MachineError, LostRankError."""
+        """The result of a step, None if this rank has gone past a stop. The result has the next state's tensors that
+        this rank computes, in program order. Raises DisturbedError once everything is exchanged, MachineError,
+        LostRankError."""
 
 
 class AtOnce:
     """A rank's part with all of its samples at once (implements RankPart)."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int) -> None:
-        self._program, self._ranks, self._bits = program, ranks, bits
+    def __init__(self, program: Program, ranks: Ranks, bits: int, owners: Ownership) -> None:
+        self._program, self._ranks, self._bits, self._owners = program, ranks, bits, owners
         self._samples = samples_of_ranks(program, ranks.size)[ranks.rank]
         self._analysis = analyse_for(program, ranks.size)
-        self._local = local_program(program, self._analysis, self._samples)
+        left = owners.left_to_others(ranks.rank)
+        self._local = local_program(program, self._analysis, self._samples, left)
         self._executor = Executor(self._local.program, bits)
 
     def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
@@ -52,10 +55,13 @@ class AtOnce:
             rounding,
             self._bits,
             received,
+            self._owners,
         )
 
         def rounded(index: int, operator: Inexact, given: Tensors, attributes: Attributes) -> torch.Tensor:
             original = self._local.original[index]
+            if original in self._owners.operators:
+                return rounding.own(original, operator, given, attributes, None)
             if not self._local.sliced[index]:
                 return rounding.shared(original, operator, given, attributes)
             layout = self._analysis.layouts[original]

@@ -120,14 +120,17 @@ def cut_up(samples: Samples, cuts: int) -> list[Samples]:
     return [(first + start, first + stop) for start, stop in ranges(last - first, cuts)]
 
 
-def local_program(program: Program, analysis: Analysis, samples: Samples) -> LocalProgram:
-    """The program of the rank with these samples."""
-    return _Builder(program, analysis, samples[1] - samples[0]).build()
+def local_program(
+    program: Program, analysis: Analysis, samples: Samples, left: frozenset[int] = frozenset()
+) -> LocalProgram:
+    """The program of the rank with these samples. left: operators that are left to other ranks."""
+    return _Builder(program, analysis, samples[1] - samples[0], left).build()
 
 
 class _Builder:
-    def __init__(self, program: Program, analysis: Analysis, samples: int) -> None:
+    def __init__(self, program: Program, analysis: Analysis, samples: int, left: frozenset[int]) -> None:
         self._program, self._analysis, self._samples = program, analysis, samples
+        self._left, self._passed = left, set[int]()
         self._first_given = len(program.state_names)
         self._nodes: list[Node] = []
         self._original: list[int] = []
@@ -151,7 +154,7 @@ class _Builder:
                 given = tuple(self._give(self._want(*one), one[0]) for one in zip(node.inputs, needs, strict=True))
                 self._sums[index] = Summed(index, given)
             elif node.op in ("loss", "store"):
-                self._want(index, None)
+                self._add_whole(index)
             # Anything else that is whole comes where it is first needed, and so do the sums that it is made of: these
             # wait for each other then, and are exchanged together.
         program = Program(
@@ -193,25 +196,37 @@ class _Builder:
         if value in self._sums:
             return self._read(self._sums[value], node.type)
         if layout is None:
-            return self._whole(value)
+            self._add_whole(value)
+            return self._known[value, None]
         if self._analysis.cheap[value]:
             return self._as_it_is(value)
         return self._read(Gathered(value, self._give(self._known[value, layout], value)), node.type)
 
-    def _whole(self, value: int) -> int:
-        """A value that no rank has a slice of, with all of its kind that it is made of: in the program's order, and not
-        one within another, since a clipped norm may have thousands behind it."""
+    def _add_whole(self, value: int) -> None:
+        """Adds a value that no rank has a slice of, with all of its kind that it is made of: in the program's order,
+        and not one within another, since a clipped norm may have thousands behind it."""
         missing, found = [value], {value}
         while missing:
             for one in self._program.nodes[missing.pop()].inputs:
                 is_whole = self._analysis.layouts[one] is None and one not in self._sums
                 is_source = operator(self._program.nodes[one].op).kind == OperatorKind.SOURCE
-                if is_whole and not is_source and (one, None) not in self._known and one not in found:
+                is_new = (one, None) not in self._known and one not in self._passed and one not in found
+                if is_whole and not is_source and is_new:
                     found.add(one)
                     missing.append(one)
         for one in sorted(found):
-            self._known[one, None] = self._as_it_is(one)
-        return self._known[value, None]
+            if one in self._left:
+                self._pass_by(one)
+            else:
+                self._known[one, None] = self._as_it_is(one)
+
+    def _pass_by(self, index: int) -> None:
+        """Reads what an operator of another rank reads, and no more: all ranks come to the same reads."""
+        self._passed.add(index)
+        for value in self._program.nodes[index].inputs:
+            is_source = operator(self._program.nodes[value].op).kind == OperatorKind.SOURCE
+            if not is_source and value not in self._left:
+                self._want(value, None)
 
     def _source(self, value: int, need: Layout | None) -> int:
         node = self._program.nodes[value]

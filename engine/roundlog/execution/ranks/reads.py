@@ -12,6 +12,7 @@ from roundlog.execution.microbatch.layout import Samples
 from roundlog.execution.microbatch.values import sliced_source
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Given, LocalProgram, Summed, cut_up, samples_of_ranks
+from roundlog.execution.ranks.ownership import Ownership
 from roundlog.execution.ranks.rounding import RankRounding
 from roundlog.execution.ranks.sums import BatchSum, batch_sum, sums_over
 from roundlog.operators import Source, StepInputs, operator
@@ -37,9 +38,11 @@ class Reads(LazyTensors):
         rounding: RankRounding,
         bits: int,
         received: Callable[[torch.Tensor], torch.Tensor],
+        owners: Ownership,
     ) -> None:
         """received: is shown every value that all ranks receive, and returns it."""
-        self._program, self._analysis, self._local, self._received = program, analysis, local, received
+        self._program, self._analysis, self._local = program, analysis, local
+        self._received, self._owners = received, owners
         self._samples, self._ranks, self._inputs, self._rounding = samples, ranks, inputs, rounding
         self._bits = bits
         self._given: dict[int, torch.Tensor] = {}
@@ -90,7 +93,8 @@ class Reads(LazyTensors):
         """Exchanges all sums whose terms are there."""
         found = sums_over(self._ranks, [self._sum(one) for one in self._waiting], self._bits)
         for one, value in zip(self._waiting, found, strict=True):
-            self._sums[one.value] = self._received(value)
+            # Where one rank reads it, there is nothing to compare.
+            self._sums[one.value] = value if one.value in self._owners.readers else self._received(value)
         self._waiting = []
 
     def _sum(self, one: Summed) -> BatchSum:
@@ -104,7 +108,8 @@ class Reads(LazyTensors):
             for x, layout in zip(slices, needs, strict=True):
                 part.append(x if layout is None else layout.part(x, start - first, stop - first))
             parts.append(part)
-        return batch_sum(self._program, one.value, parts.__getitem__, len(parts), count, self._rounding)
+        reader = self._owners.readers.get(one.value)
+        return batch_sum(self._program, one.value, parts.__getitem__, len(parts), count, self._rounding, reader)
 
 
 def are_enough(program: Program, ranks: Ranks, sums: Sequence[int]) -> bool:

@@ -68,9 +68,9 @@ class RankRounding:
         return made
 
     def own(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, window: Window
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, window: Window | None
     ) -> torch.Tensor:
-        """Rounds this rank's part of an operator."""
+        """Rounds this rank's part of an operator; without a window, all of an operator that it computes alone."""
         return self._own.round(index, operator, inputs, attributes, window)
 
     def shared(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
@@ -84,7 +84,7 @@ class RankRounding:
             entries: dict[int, Entries] = {}
             for one in told:
                 assert isinstance(one, Recorder)
-                # An operator is either shared out or everybody's.
+                # An operator is either shared out, or one rank's, or everybody's.
                 entries.update(one.take())
             return encode(entries)
         findings = [asdict(finding) for one in told if isinstance(one, Follower) for finding in one.findings]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from roundlog.execution.microbatch.summing import summation, terms_of
@@ -34,6 +35,19 @@ class BatchSum:
     output: TensorType
     terms: Terms
     round_share: RoundShare
+    reader: int | None = None
+    """The only rank that reads it; None: every rank does."""
+
+    def share(self, ranks: Ranks, rank: int) -> tuple[int, int]:
+        """(first, last): the elements first <= i < last that a rank owns. A single reader owns them all."""
+        if self.reader is None:
+            return ranks.share(self.output.numel, rank)
+        return 0, self.output.numel if rank == self.reader else 0
+
+    def of_reader(self, ranks: Ranks, share: torch.Tensor) -> torch.Tensor:
+        """The sum on its single reader, whose share is all of it; elsewhere a tensor of its shape without memory."""
+        shape = self.output.shape
+        return share.reshape(shape) if ranks.rank == self.reader else torch.empty(()).expand(shape)
 
     def is_by_element(self, x: torch.Tensor) -> bool:
         """Whether a measure has one number for every element of the output."""
@@ -41,9 +55,16 @@ class BatchSum:
 
 
 def batch_sum(
-    program: Program, index: int, read: ReadPart, parts: int, parts_of_whole: int, rounding: RankRounding
+    program: Program,
+    index: int,
+    read: ReadPart,
+    parts: int,
+    parts_of_whole: int,
+    rounding: RankRounding,
+    reader: int | None,
 ) -> BatchSum:
-    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `Terms`."""
+    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `Terms`. reader: as
+    that of `BatchSum`."""
     node = program.nodes[index]
     of_whole = terms_of(node, [program.nodes[value].type for value in node.inputs])
 
@@ -52,46 +73,64 @@ def batch_sum(
         return rounding.own(index, operator, (), node.attributes, window)
 
     return BatchSum(
-        node.type, Terms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole), round_share
+        node.type, Terms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole), round_share, reader
     )
 
 
 def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.Tensor]:
-    """The sums of all ranks' terms, rounded to so many bits: FP32, of the outputs' shapes. All ranks call it, with the
-    same sums."""
+    """The sums of all ranks' terms, rounded to so many bits: FP32, of the outputs' shapes. Where only another rank
+    reads a sum, its numbers mean nothing. All ranks call it, with the same sums."""
     asking = Asking(ranks, [one.terms for one in sums], [one.output.numel for one in sums])
-    owned, wanted = [], []
-    for number, (y, bound) in enumerate(_sent_to_owners(ranks, sums)):
-        first, _ = ranks.share(sums[number].output.numel)
-        operator = Owned(asking, number, sums[number].terms, y, bound, first)
+    owned: list[Owned | None] = []
+    wanted = []
+    for number, (one, found) in enumerate(zip(sums, _sent_to_owners(ranks, sums), strict=True)):
+        operator: Owned | None = None
+        doubtful = np.empty(0, np.int64)
+        if found is not None:
+            first, _ = one.share(ranks, ranks.rank)
+            operator = Owned(asking, number, one.terms, *found, first)
+            doubtful = first + in_doubt(operator, (), {}, bits)
         owned.append(operator)
-        wanted.append(first + in_doubt(operator, (), {}, bits))
+        wanted.append(doubtful)
     asking.ask_ahead(wanted)
     shares = []
-    for one, operator in zip(sums, owned, strict=True):
-        first, last = ranks.share(one.output.numel)
-        shares.append(one.round_share(operator, first, last) if last > first else torch.empty(0))
+    for one, owns in zip(sums, owned, strict=True):
+        first, last = one.share(ranks, ranks.rank)
+        if owns is None or first == last:
+            shares.append(torch.empty(0))
+        else:
+            shares.append(one.round_share(owns, first, last))
     asking.answer_to_the_end()
-    return _gathered(ranks, [one.output for one in sums], shares)
+    of_all = [(one, share) for one, share in zip(sums, shares, strict=True) if one.reader is None]
+    gathered = iter(_gathered(ranks, *zip(*of_all, strict=True)) if of_all else ())
+    return [
+        next(gathered) if one.reader is None else one.of_reader(ranks, share)
+        for one, share in zip(sums, shares, strict=True)
+    ]
 
 
-def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound]]:
-    """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum."""
-    messages: list[list[torch.Tensor]] = [[] for _ in range(ranks.size)]
+def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound] | None]:
+    """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum; None if another
+    rank reads the sum."""
+    messages: list[list[torch.Tensor]] = [[torch.empty(0, dtype=torch.uint8)] for _ in range(ranks.size)]
     kinds: list[list[tuple[torch.Size, torch.dtype]]] = []
     for one in sums:
         y, measures = one.terms.approximate()
-        for rank, message in enumerate(messages):
-            share = slice(*ranks.share(one.output.numel, rank))
+        kinds.append([])
+        for rank in range(ranks.size) if one.reader is None else (one.reader,):
+            share = slice(*one.share(ranks, rank))
             parts = [y.reshape(-1)[share]]
             parts += [x.reshape(-1)[share] if one.is_by_element(x) else x for x in measures]
-            message += [part.reshape(-1).view(torch.uint8) for part in parts]
+            messages[rank] += [part.reshape(-1).view(torch.uint8) for part in parts]
             if rank == ranks.rank:
-                kinds.append([(part.shape, part.dtype) for part in parts])
+                kinds[-1] = [(part.shape, part.dtype) for part in parts]
     received = ranks.to_owners(messages, [sum(map(len, messages[ranks.rank]))] * ranks.size)
-    del messages, message, y, measures, parts
+    del messages, y, measures, parts
     start = 0
     for one, kinds_of_one in zip(sums, kinds, strict=True):
+        if not kinds_of_one:
+            yield None
+            continue
         joined = []
         for position, (shape, dtype) in enumerate(kinds_of_one):
             stop = start + shape.numel() * dtype.itemsize
@@ -116,19 +155,16 @@ def _joined(of_ranks: Sequence[torch.Tensor], join: Callable[..., torch.Tensor])
 def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Tensor) -> Bound:
     """The bound of the whole sum, for the elements that this rank owns, whose approximations are y."""
     operator, terms = one.terms.operator, one.terms.of_whole
-    first, last = ranks.share(one.output.numel)
+    first, last = one.share(ranks, ranks.rank)
     if not operator.by_element:
         return FullBound(operator.bound_of(measures, terms).of_range(first, y))
     of_elements = [x if x.shape == y.shape else x.expand(one.output.shape).reshape(-1)[first:last] for x in measures]
     return operator.bound_of(tuple(of_elements), terms)
 
 
-def _gathered(ranks: Ranks, outputs: Sequence[TensorType], shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The whole outputs, of which every rank gives its shares."""
-    sizes = [
-        [stop - start for start, stop in (ranks.share(output.numel, rank) for output in outputs)]
-        for rank in range(ranks.size)
-    ]
+def _gathered(ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The whole sums, of which every rank gives its shares."""
+    sizes = [[stop - start for start, stop in (one.share(ranks, rank) for one in sums)] for rank in range(ranks.size)]
     of_ranks = ranks.gather_all(torch.cat([share.reshape(-1) for share in shares]), [sum(one) for one in sizes])
-    pieces = [of_rank.split(of_outputs) for of_rank, of_outputs in zip(of_ranks, sizes, strict=True)]
-    return [torch.cat(of_one).reshape(output.shape) for *of_one, output in zip(*pieces, outputs, strict=True)]
+    pieces = [of_rank.split(of_sums) for of_rank, of_sums in zip(of_ranks, sizes, strict=True)]
+    return [torch.cat(of_one).reshape(one.output.shape) for *of_one, one in zip(*pieces, sums, strict=True)]

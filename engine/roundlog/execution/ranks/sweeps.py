@@ -17,6 +17,7 @@ from roundlog.execution.microbatch.values import Reads, Values
 from roundlog.execution.ranks.at_once import OfRank, Received
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import analyse_for, cut_up, samples_of_ranks
+from roundlog.execution.ranks.ownership import Ownership
 from roundlog.execution.ranks.reads import are_enough, whole_of
 from roundlog.execution.ranks.rounding import RankRounding
 from roundlog.execution.ranks.sums import BatchSum, batch_sum, sums_over
@@ -37,14 +38,16 @@ def sweeps_of(program: Program, size: int, micro_batches: int) -> int:
 class InSweeps:
     """A rank's part in several micro-batches (implements RankPart)."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int, sweeps: int, directory: Path) -> None:
+    def __init__(
+        self, program: Program, ranks: Ranks, bits: int, owners: Ownership, sweeps: int, directory: Path
+    ) -> None:
         """sweeps: as `sweeps_of` gives it, at least 2. directory: on a disk; holds slices until they are read again.
         Raises OSError."""
-        self.program, self.ranks, self.bits = program, ranks, bits
+        self.program, self.ranks, self.bits, self.owners = program, ranks, bits, owners
         self.samples = samples_of_ranks(program, ranks.size)[ranks.rank]
         self.sweeps: list[Samples] = cut_up(self.samples, sweeps)
         self.analysis: Analysis = analyse_for(program, ranks.size, sweeps)
-        self.parts = Parts(program, self.analysis, bits)
+        self.parts = Parts(program, self.analysis, bits, owners.left_to_others(ranks.rank))
         self.scratch: Scratch = self.parts.scratch(directory)
 
     def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
@@ -91,6 +94,8 @@ class _Running:
 
         def rounded(index: int, operator: Inexact, given: Tensors, attributes: Attributes) -> torch.Tensor:
             original = part.original[index]
+            if original in self._way.owners.operators:
+                return self._rounding.own(original, operator, given, attributes, None)
             if samples is None:
                 return self._rounding.shared(original, operator, given, attributes)
             window = self._way.parts.window(original, samples)
@@ -109,15 +114,18 @@ class _Running:
                     break
                 if layout is None and self._values.is_to_be_summed(value):
                     chosen.append(value)
-            found = sums_over(self._way.ranks, [self._sum(value) for value in chosen], self._way.bits)
-            self._sums.update(zip(chosen, map(self._received, found), strict=True))
+            found = sums_over(self._way.ranks, list(map(self._sum, chosen)), self._way.bits)
+            for value, one in zip(chosen, found, strict=True):
+                # Where one rank reads it, there is nothing to compare.
+                self._sums[value] = one if value in self._way.owners.readers else self._received(one)
         return self._sums.pop(index)
 
     def _sum(self, index: int) -> BatchSum:
         way, of_all = self._way, len(self._way.analysis.parts[index])
         parts = cut_up(way.samples, of_all // way.ranks.size)
         read = self._values.terms_reader(index, parts)
-        return batch_sum(way.program, index, read, len(parts), of_all, self._rounding)
+        reader = way.owners.readers.get(index)
+        return batch_sum(way.program, index, read, len(parts), of_all, self._rounding, reader)
 
 
 class _ValuesOfRanks(Values):
