@@ -69,8 +69,8 @@ class Giver:
 
     @contextmanager
     def given(self, order: Order) -> Iterator[None]:
-        """A block in which this rank does its part of an order. Of its errors, the other ranks share those that all raise
-        at the same place."""
+        """A block in which this rank does its part of an order. Of its errors, the other ranks share those that all
+        raise at the same place."""
         self.is_idle = False
         give(self._ranks, order)
         try:
