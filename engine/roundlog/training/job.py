@@ -135,15 +135,15 @@ class Job:
         """Writes the six files into a directory, which is created if missing. Raises OSError, StorageError."""
         self.write_all_but_data(directory)
         write_fields(directory / DATA, self.dataset)
-        write_block_roots(directory / BLOCKS, self.dataset)
 
     def write_all_but_data(self, directory: Path) -> None:
-        """Writes the files that do not grow with the data, as `write`."""
+        """Writes the files that are not `DATA`, as `write`."""
         directory.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / PROGRAM) as file:
             file.write(to_json(self.program))
         save_tensors(directory / INITIAL, self.initial)
         save_tensors(directory / SCHEDULE, {"schedule": self.schedule})
+        write_block_roots(directory / BLOCKS, self.dataset)
         with replace_file(directory / SPEC) as file:
             file.write(self.spec.to_json().encode())
 

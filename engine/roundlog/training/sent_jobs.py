@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 from roundlog.data import file_bytes, file_pieces
 from roundlog.storage import open_regular
-from roundlog.training.job import DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job, JobLimits
+from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job, JobLimits
 
-NAMES = (PROGRAM, SPEC, INITIAL, SCHEDULE, DATA)
+NAMES = (PROGRAM, SPEC, INITIAL, SCHEDULE, BLOCKS, DATA)
 """Files of a job, in the order in which they are sent."""
 
 PIECE = 16 << 20
