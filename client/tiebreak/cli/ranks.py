@@ -70,7 +70,9 @@ class Crew:
         agree_without_job(self._ranks)
         if not self._ranks.rank:
             return False
-        limits = JobLimits(min(max_memory, usable_memory()), micro_batches=chosen.micro_batches if chosen else 1)
+        limits = JobLimits(
+            memory_bytes=min(max_memory, usable_memory()), micro_batches=chosen.micro_batches if chosen else 1
+        )
         steps = help_with_runs(self._ranks, limits)
         output.warn(f"rank {self._ranks.rank} has helped with {steps} steps")
         return True
