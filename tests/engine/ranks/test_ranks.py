@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import on_ranks
+import on_trainings
 import pytest
 import random_optimizers
 import torch
@@ -139,12 +140,12 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
 def hold_trainings(function: str, names: list[str], size: int) -> None:
     """Holds trainings by ranks against those of one process: roots, and logs that each finds right in the other one's.
     Ranks follow logs in micro-batches."""
-    by_one = getattr(on_ranks, function)(None, names, None)
-    by_ranks = call(f"on_ranks:{function}", size, names, None)[0]
+    by_one = getattr(on_trainings, function)(None, names, None)
+    by_ranks = call(f"on_trainings:{function}", size, names, None)[0]
     logs_of_one = {name: log for name, (_, log) in by_one.items()}
     logs_of_ranks = {name: log for name, (_, log) in by_ranks.items()}
-    followed_by_one = getattr(on_ranks, function)(None, names, logs_of_ranks)
-    followed_by_ranks = call(f"on_ranks:{function}", size, names, logs_of_one, 2 * size)[0]
+    followed_by_one = getattr(on_trainings, function)(None, names, logs_of_ranks)
+    followed_by_ranks = call(f"on_trainings:{function}", size, names, logs_of_one, 2 * size)[0]
     for name, (roots, _) in by_one.items():
         assert by_ranks[name][0] == roots, name
         assert followed_by_one[name] == followed_by_ranks[name] == [roots, []], name
@@ -170,20 +171,20 @@ def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_
     shutil.copytree(tmp_path / "alone", tmp_path / "by ranks")
     (tmp_path / "by ranks" / "roots").write_bytes(b"")
     paths = [str(tmp_path / "job"), str(tmp_path / "by ranks")]
-    roots, found = call("on_ranks:run_audit", 2, *paths, micro_batches)[0]
+    roots, found = call("on_trainings:run_audit", 2, *paths, micro_batches)[0]
     assert roots == [root.hex() for root in alone.state_roots]
     # The first one stands in the history that was copied.
     assert found == losses[1:] and len(found) == 2
 
 
 def test_a_state_that_the_ranks_have_left_behind_is_refused_and_nobody_waits() -> None:
-    said = call("on_ranks:read_former_states", 2)[0]
+    said = call("on_trainings:read_former_states", 2)[0]
     assert said == ["the ranks have gone on to another state: read a state before the next step is executed"] * 3
 
 
 @pytest.mark.parametrize(("size", "broken"), [(3, 1), (2, 0)])
 def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(size: int, broken: int) -> None:
-    said = call("on_ranks:run_with_a_broken_rank", size, broken, 4, "linear")
+    said = call("on_trainings:run_with_a_broken_rank", size, broken, 4, "linear")
     (done, sentence), *others = said
     assert all(text == sentence for _, text in others)
     # Of two that differ, nobody knows which one is right.
@@ -194,7 +195,7 @@ def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(s
 
 @pytest.mark.parametrize("full", [0, 1])
 def test_a_rank_whose_disk_is_full_is_named_by_the_other_one(full: int) -> None:
-    said = call("on_ranks:run_with_a_full_disk", 2, full)
+    said = call("on_trainings:run_with_a_full_disk", 2, full)
     assert "File too large" in said[full]
     assert (
         said[1 - full].startswith(f"rank {full} (process ")
