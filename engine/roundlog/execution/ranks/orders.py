@@ -43,10 +43,10 @@ class Order:
 
     kind: OrderKind
     number: int = 0
-    """Of the step, or of the slot."""
+    """Number of the step, or of the slot."""
     rounding: Orders = NO_ROUNDING
     coming: int = GO_ON
-    """How many tensors of the state are sent before the step, or GO_ON."""
+    """Number of tensors of the state that are sent before the step, or GO_ON."""
     sweeps: int = 1
     """Micro-batches into which each rank cuts its samples."""
 

@@ -20,7 +20,7 @@ from roundlog.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What one rank alone computes and keeps."""
+    """The parts of a step and of its state that one rank alone computes and keeps."""
 
     operators: dict[int, int]
     """Operators that one rank computes, stores included -> the rank."""
@@ -42,7 +42,7 @@ class _Update:
 
     slots: int
     kept: int
-    """Those that nothing else reads."""
+    """The slots among them that nothing else reads."""
 
 
 def ownership(program: Program, analysis: Analysis, size: int) -> Ownership:

@@ -16,7 +16,7 @@ from roundlog.program import Program, TensorType
 
 
 class KeptStates:
-    """What this rank keeps of the states."""
+    """This rank's part of the states."""
 
     def __init__(self, program: Program, ranks: Ranks, owners: Ownership) -> None:
         self._ranks, self._owners = ranks, owners
