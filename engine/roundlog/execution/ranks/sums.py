@@ -113,41 +113,52 @@ def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[to
     """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum; None if another
     rank reads the sum."""
     messages: list[list[torch.Tensor]] = [[torch.empty(0, dtype=torch.uint8)] for _ in range(ranks.size)]
-    kinds: list[list[tuple[torch.Size, torch.dtype]]] = []
+    own: list[list[torch.Tensor]] = []
     for one in sums:
         y, measures = one.terms.approximate()
-        kinds.append([])
+        own.append([])
         for rank in range(ranks.size) if one.reader is None else (one.reader,):
             share = slice(*one.share(ranks, rank))
             parts = [y.reshape(-1)[share]]
             parts += [x.reshape(-1)[share] if one.is_by_element(x) else x for x in measures]
-            messages[rank] += [part.reshape(-1).view(torch.uint8) for part in parts]
             if rank == ranks.rank:
-                kinds[-1] = [(part.shape, part.dtype) for part in parts]
-    received = ranks.to_owners(messages, [sum(map(len, messages[ranks.rank]))] * ranks.size)
+                own[-1] = parts
+            else:
+                messages[rank] += [part.reshape(-1).view(torch.uint8) for part in parts]
+    coming = sum(part.nbytes for parts in own for part in parts)
+    received = ranks.to_owners(messages, [0 if rank == ranks.rank else coming for rank in range(ranks.size)])
     del messages, y, measures, parts
     start = 0
-    for one, kinds_of_one in zip(sums, kinds, strict=True):
-        if not kinds_of_one:
+    del received[ranks.rank]
+    for one, parts in zip(sums, own, strict=True):
+        if not parts:
             yield None
             continue
         joined = []
-        for position, (shape, dtype) in enumerate(kinds_of_one):
-            stop = start + shape.numel() * dtype.itemsize
-            # Copied, to where numbers may lie.
-            of_ranks = [message[start:stop].clone().view(dtype).view(shape) for message in received]
+        for position, part in enumerate(parts):
+            stop = start + part.nbytes
+            of_ranks = [_as(part, message[start:stop]) for message in received]
+            of_ranks.insert(ranks.rank, part)
             # The approximation comes first, and adds up.
             join = torch.minimum if position - 1 in one.terms.operator.least else torch.add
-            joined.append(_joined(of_ranks, join))
+            joined.append(_joined(of_ranks, join, ranks.rank))
             start = stop
         y, *measures_of_all = joined
         yield y, _bound_of_share(ranks, one, tuple(measures_of_all), y)
 
 
-def _joined(of_ranks: Sequence[torch.Tensor], join: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """All ranks' tensors joined in their order, in the place of the first one."""
-    found = of_ranks[0]
-    for more in of_ranks[1:]:
+def _as(part: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
+    """Bytes as a tensor like `part`; copied only if they do not lie where such numbers may."""
+    if received.storage_offset() % part.dtype.itemsize:
+        received = received.clone()
+    return received.view(part.dtype).view(part.shape)
+
+
+def _joined(of_ranks: Sequence[torch.Tensor], join: Callable[..., torch.Tensor], own: int) -> torch.Tensor:
+    """All ranks' tensors joined in their order, in the place of one that was received."""
+    found = of_ranks[0 if own else 1]
+    join(of_ranks[0], of_ranks[1], out=found)
+    for more in of_ranks[2:]:
         join(found, more, out=found)
     return found
 
