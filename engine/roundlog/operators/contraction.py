@@ -25,7 +25,7 @@ from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
 from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bound import Bound, ProductBound
-from roundlog.operators.cpu.gemm import certify_product, sum_product
+from roundlog.operators.cpu.gemm import by_tiles, certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
 from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import (
@@ -211,8 +211,9 @@ class MatMul(Contraction, Summation):
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
-        small = a.ndim == 2 and a.shape[0] * b.shape[1] <= 2 * PANEL
-        if small and a.device.type == "cpu" and a.numel() and b.numel():
+        # By BLAS, threads have products of their own, which take much memory together.
+        fits = a.ndim == 2 and (by_tiles() or a.shape[0] * b.shape[1] <= 2 * PANEL)
+        if fits and a.device.type == "cpu" and a.numel() and b.numel():
             y, *squared_norms = sum_product(a, b)
             return y, tuple(squared_norms)
         return blocked_product(a, b), (row_energies(a), column_energies(b))

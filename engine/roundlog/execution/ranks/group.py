@@ -97,8 +97,13 @@ class Ranks:
 
     def broadcast(self, x: torch.Tensor, source: int = 0) -> None:
         """Makes x what it is at rank `source`, in place."""
-        flat = x.view(torch.uint8) if x.dtype == torch.bool else x
-        self._wait(dist.broadcast(flat, source, group=self._group, async_op=True))
+        self.broadcast_together([(x, source)])
+
+    def broadcast_together(self, messages: Sequence[tuple[torch.Tensor, int]]) -> None:
+        """`broadcast` of several tensors, each with its source, at the same time: a connection has two directions."""
+        flat = [(x.view(torch.uint8) if x.dtype == torch.bool else x, source) for x, source in messages]
+        for work in [dist.broadcast(x, source, group=self._group, async_op=True) for x, source in flat]:
+            self._wait(work)
 
     def broadcast_bytes(self, data: bytes | None, source: int = 0) -> bytes:
         """The bytes of rank `source`; the others give None."""

@@ -43,15 +43,17 @@ class KeptStates:
         found = [_elsewhere(kind) for kind in self._types]
         for slot, state in zip(slots, computed, strict=True):
             found[slot] = state
+        messages = []
         for owner, together in self._messages:
             dtype, sizes = self._types[together[0]].dtype.torch_dtype, [self._types[slot].numel for slot in together]
             if owner == self._ranks.rank:
                 flat = torch.cat([found[slot].reshape(-1) for slot in together])
             else:
                 flat = torch.empty(sum(sizes), dtype=dtype)
-            self._ranks.broadcast(flat, owner)
+            messages.append((flat, owner))
             for slot, state in zip(together, flat.split(sizes), strict=True):
                 found[slot] = state.view(self._types[slot].shape)
+        self._ranks.broadcast_together(messages)
         return found
 
     def _handed_out_together(self) -> list[tuple[int, list[int]]]:

@@ -69,7 +69,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
 
 
 def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """a: f32[M, K], b: f32[K, N], on the CPU, nothing empty, M N small. Returns the product in FP64, and the sums of
+    """a: f32[M, K], b: f32[K, N], on the CPU, nothing empty, Returns the product in FP64, and the sums of
     squares of the rows of a and of the columns of b: f64[M, N], f64[M], f64[N], in memory of their own."""
     if not by_tiles():
         return gemm_blas.sum_product(a, b)
