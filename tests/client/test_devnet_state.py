@@ -45,7 +45,8 @@ def test_a_chain_goes_on_where_it_ended_and_its_clock_does_not_run_back(tmp_path
         assert node.balance(PAYEE) == before + 15
         pay(node, 9)
         assert node.head().number == head.number + 1
-        assert 0 < node.head().timestamp - head.timestamp < 60
+        # Anvil makes several blocks in one second.
+        assert 0 <= node.head().timestamp - head.timestamp < 60
         assert node.balance(PAYEE) == before + 24
 
 
