@@ -13,6 +13,7 @@ import torch
 from roundlog.capture import Task
 from roundlog.execution import StoppedError
 from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks
+from roundlog.execution.ranks.states import KeptStates
 from roundlog.training import helpers as module
 from roundlog.training.helpers import Helpers, MakeExecution, help_with_runs
 from roundlog.training.job import Job, JobLimits
@@ -171,24 +172,26 @@ def run_and_lose(ranks: Ranks, place: str) -> Any:
     return [roots, lead.warnings]
 
 
-def run_with_a_fault(ranks: Ranks, place: str) -> Any:
-    """[errors, roots, warnings] where rank 0 fails in the midst of a step; what the others say."""
+def run_with_a_fault(ranks: Ranks, place: str, fetching: bool) -> Any:
+    """[errors, roots, warnings] where rank 0 fails in the midst of a step, or of fetching a state; what the others
+    say."""
     if ranks.rank:
         try:
             return help_with_runs(ranks, LIMITS)
         except LostRankError as error:
             return str(error)
-    gather, left = Ranks.gather_all, [40]
+    owner, name, at = (KeptStates, "give_slot", 1) if fetching else (Ranks, "gather_all", 40)
+    called, left = getattr(owner, name), [at]
 
-    def failing(self: Ranks, mine: torch.Tensor, sizes: Any) -> list[torch.Tensor]:
+    def failing(*given: Any) -> Any:
         left[0] -= 1
         if not left[0]:
             raise OSError("the disk is gone")
-        return gather(self, mine, sizes)
+        return called(*given)
 
     lead, errors = Lead(ranks, place), []
     lead.train("linear")
-    Ranks.gather_all = failing  # type: ignore[method-assign]
+    setattr(owner, name, failing)
     try:
         lead.train("conv")
     except OSError as error:

@@ -79,9 +79,11 @@ def test_rank_0_goes_on_alone_where_a_helper_is_lost(right: dict[str, str], tmp_
     assert named in warning and said.startswith(named)
 
 
-@pytest.mark.long
-def test_an_error_of_rank_0_in_the_midst_of_a_step_lets_the_helpers_go(right: dict[str, str], tmp_path: Path) -> None:
-    (errors, roots, warnings), said = call("on_helpers:run_with_a_fault", 2, str(tmp_path))
+@pytest.mark.parametrize("fetching", [pytest.param(False, marks=pytest.mark.long), True])
+def test_an_error_of_rank_0_in_the_midst_of_a_step_lets_the_helpers_go(
+    fetching: bool, right: dict[str, str], tmp_path: Path
+) -> None:
+    (errors, roots, warnings), said = call("on_helpers:run_with_a_fault", 2, str(tmp_path), fetching)
     assert errors == ["the disk is gone"] and roots == [right["conv"]]
     assert "rank 0 (process " in said and "could not end a step that all ranks execute" in said
     assert len(warnings) == 1 and "goes on alone" in warnings[0]
