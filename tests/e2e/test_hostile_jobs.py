@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from roundlog.commitments import MerkleTree
-from roundlog.storage import save_tensors
+from roundlog.data import fields_of, write_fields
 from roundlog.training.job import Job, JobError
 from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.amounts import in_ether, in_time
@@ -63,7 +63,8 @@ def test_a_job_whose_files_are_not_a_job_is_refused(world: World) -> None:
 def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: World) -> None:
     job = Job.from_task(linear_task())
     job.write(world.root / "files")
-    save_tensors(world.root / "files" / "data.safetensors", {"x": job.dataset["x"][:] + 1, "y": job.dataset["y"][:]})
+    other = fields_of({"x": job.dataset["x"][:] + 1, "y": job.dataset["y"][:]})
+    write_fields(world.root / "files" / "data.safetensors", other)
     post_with_cid(world, world.store.add_directory(world.root / "files"))
     assert "dataset" in refusal(world)
 
