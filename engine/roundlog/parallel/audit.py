@@ -44,6 +44,8 @@ _MOST_LOSSES = 10
 """Workers in a row that may be lost over one segment, before it is the segment's fault."""
 _SLOW = 4.0
 """A worker that takes so many times as long as the slowest so far is not waited for alone."""
+_PATIENCE = 5.0
+"""Seconds after which such a worker counts as one that may never answer."""
 _HERE = "this process"
 
 
@@ -201,7 +203,7 @@ class _Audit:
                 self._plan.repeats(late.order.segment)
                 crew.give(member, late.order, Purpose.DOUBLE if late.repeats is None else late.purpose, late.repeats)
         # Where there is no second worker, this process is one.
-        for answered in [report for report in self._unsettled if crew.members == [report.member]]:
+        for answered in [report for report in self._unsettled if not self._can_be_repeated(crew, report)]:
             self._unsettled.remove(answered)
             self._arbitrate(crew, [answered])
 
@@ -221,18 +223,26 @@ class _Audit:
         in_hand = [task.repeats for _, task in crew.tasks()]
         return next((one for one in self._unsettled if one.member is not member and one not in in_hand), None)
 
+    def _can_be_repeated(self, crew: Crew, answered: Report) -> bool:
+        """Whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may not."""
+        others = [member.task for member in crew.members if member is not answered.member]
+        return any(task is None or not self._is_late(task, _PATIENCE) for task in others)
+
     def _late(self, crew: Crew, member: Member) -> Task | None:
-        """A task that takes another worker very long, and that nobody else has: that worker may hang."""
-        if not self._slowest:
-            return None
+        """A task that takes another worker very long, and that nobody else has or has answered: that worker may
+        hang."""
         tasks = [task for _, task in crew.tasks()]
         for task in tasks:
-            allowed = _SLOW * self._slowest * len(task.order.segment)
-            alone = sum(other.order == task.order for other in tasks) == 1
+            alone = not task.is_answered and sum(other.order == task.order for other in tasks) == 1
             fits = task.repeats is None or task.repeats.member is not member
-            if alone and fits and time.monotonic() - task.since > allowed:
+            if alone and fits and self._is_late(task):
                 return task
         return None
+
+    def _is_late(self, task: Task, patience: float = 0.0) -> bool:
+        """Whether a task takes very long, and more than so many seconds."""
+        allowed = max(patience, _SLOW * self._slowest * len(task.order.segment))
+        return bool(self._slowest) and time.monotonic() - task.since > allowed
 
     # Taking answers.
 
@@ -277,6 +287,8 @@ class _Audit:
         """Takes up what an answer says, and decides by whom it is to be repeated."""
         task, segment, name = report.task, report.task.order.segment, report.member.name(answer)
         self._slowest = max(self._slowest, answer.seconds / len(segment))
+        for _, other_task in crew.tasks():
+            other_task.is_answered |= other_task.order == task.order
         facts = _facts(report)
         for fact in facts:
             self._plan.learn(fact, name)

@@ -38,6 +38,8 @@ class Task:
     repeats: Report | None = None
     """Answer of another worker to the same order."""
     since: float = field(default_factory=time.monotonic)
+    is_answered: bool = False
+    """Whether another worker has answered the same order meanwhile."""
 
 
 @dataclass(slots=True, eq=False)

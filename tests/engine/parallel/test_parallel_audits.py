@@ -10,7 +10,6 @@ import pytest
 from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.commitments import MerkleTree
-from roundlog.data import RemoteDataError
 from roundlog.parallel.audit import audit_in_parallel
 from roundlog.parallel.chances import draw
 from roundlog.parallel.crew import NoWorkersError
@@ -235,59 +234,6 @@ def test_a_name_cannot_control_the_terminal(trained: Trained, tmp_path: Path) ->
     make: MakeWorker = lambda number: Stand(forged) if number == 0 else honest(number)  # noqa: E731
     (why,) = trained.audit(tmp_path / "audit", make=make).distrusted
     assert why.isprintable() and len(why) < 200
-
-
-def test_workers_that_die_hang_and_fail_change_no_verdict(trained: Trained, tmp_path: Path) -> None:
-    liar = Liar(trained, tmp_path / "liar")
-    liar.lie(6, consistent=True)
-    for seed in range(10):
-        chance = random.Random(seed)
-
-        def dies(order: Order, chance: random.Random = chance) -> Answer | None:
-            return None if chance.random() < 0.3 else audit_segment(order)
-
-        def make(number: int, chance: random.Random = chance) -> Stand:
-            return Stand(named(f"{number}", dies), hangs=lambda order: number == 0 and chance.random() < 0.1)
-
-        run_dir = tmp_path / f"audit {seed}"
-        if seed % 2:
-            assert trained.audit(run_dir, make=make, workers=3, repeat_share=0.3).is_whole
-        else:
-            found = trained.audit(run_dir, liar.listing(), make=make, workers=3, repeat_share=0.3)
-            assert found.wrong is not None and found.wrong.interval == 6
-
-
-def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(NoWorkersError, match=r"10 workers in a row were lost over interval [12]: .*memory"):
-        trained.audit(tmp_path / "audit", make=lambda number: Stand(lambda order: None))
-
-    def fails(order: Order) -> Answer:
-        raise OSError("the disk is full")
-
-    with pytest.raises(NoWorkersError, match=r"no worker is left: worker 2.*\(OSError: the disk is full\)"):
-        trained.audit(tmp_path / "audit", make=lambda number: Stand(fails))
-
-
-def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(trained: Trained, tmp_path: Path) -> None:
-    answered: list[Order] = []
-
-    def loses(order: Order) -> Answer:
-        if answered:
-            raise RemoteDataError(Path("data.safetensors"), "block 3 of the field x cannot be used")
-        answered.append(order)
-        return replace(audit_segment(order), fetched=7)
-
-    with pytest.raises(NoWorkersError, match=r"no worker is left: .*RemoteDataError: data.safetensors: block 3 of the"):
-        trained.audit(tmp_path / "audit", make=lambda number: Stand(loses), workers=1)
-    orders: list[Order] = []
-
-    def carries_on(order: Order) -> Answer:
-        orders.append(order)
-        return replace(audit_segment(order), fetched=5)
-
-    found = trained.audit(tmp_path / "audit", make=lambda number: Stand(carries_on), workers=1)
-    assert found.is_whole and found.fetched == 5 * len(orders)
-    assert answered[0].segment not in [order.segment for order in orders]
 
 
 class Stopped(Exception):
