@@ -16,7 +16,7 @@ from roundlog.data.field import Field
 from roundlog.data.summary import summarised
 from roundlog.kernels.hashing import HASH_SIZE
 from roundlog.program import FieldType
-from roundlog.storage import StorageError, open_regular, replace_file
+from roundlog.storage import StorageError, reading, replace_file
 
 
 def write_block_roots(path: Path, fields: Mapping[str, Field]) -> None:
@@ -32,13 +32,8 @@ def read_block_roots(path: Path, kinds: Mapping[str, FieldType], rows: int, data
     anything is allocated. Raises StorageError."""
     sizes = {name: kind.nbytes(rows) for name, kind in kinds.items()}
     expected = HASH_SIZE * sum(map(blocks_of, sizes.values()))
-    try:
-        with open_regular(path) as file:
-            roots = file.read(expected + 1)
-    except FileNotFoundError as error:
-        raise StorageError(path, "does not exist") from error
-    except OSError as error:
-        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    with reading(path) as file:
+        roots = file.read(expected + 1)
     if len(roots) != expected:
         found = "more" if len(roots) > expected else len(roots)
         raise StorageError(path, f"has {found} bytes where the roots of its data's blocks need {expected}")

@@ -3,7 +3,7 @@
 from roundlog.storage.atomic import commit_file, partial_path, replace_file, sync_directory
 from roundlog.storage.errors import StorageError
 from roundlog.storage.records import read_record, write_record
-from roundlog.storage.regular import open_regular, require_regular
+from roundlog.storage.regular import open_regular, reading, require_regular
 from roundlog.storage.tensors import Entry, load_tensors, open_tensors, save_tensors, tensor_types
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "open_tensors",
     "partial_path",
     "read_record",
+    "reading",
     "replace_file",
     "require_regular",
     "save_tensors",

@@ -6,7 +6,7 @@ from typing import Any
 
 from roundlog.storage.atomic import replace_file
 from roundlog.storage.errors import StorageError
-from roundlog.storage.regular import open_regular
+from roundlog.storage.regular import reading
 
 MAX_RECORD_BYTES = 16 << 20
 
@@ -22,13 +22,8 @@ def read_record(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> Any:
     """The record at `path`. Raises StorageError if there is none, if it is longer than `max_bytes` or is
     not JSON.
     """
-    try:
-        with open_regular(path) as file:
-            data = file.read(max_bytes + 1)
-    except FileNotFoundError as error:
-        raise StorageError(path, "does not exist") from error
-    except OSError as error:
-        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    with reading(path) as file:
+        data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise StorageError(path, f"is longer than the {max_bytes} bytes allowed")
     try:

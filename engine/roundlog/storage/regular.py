@@ -3,8 +3,12 @@
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+
+from roundlog.storage.errors import StorageError
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -19,6 +23,18 @@ def open_regular(path: Path) -> BufferedReader:
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BufferedReader]:
+    """A block in which a regular file is open for reading, and in which an OSError is told as a StorageError."""
+    try:
+        with open_regular(path) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise StorageError(path, "does not exist") from error
+    except OSError as error:
+        raise StorageError(path, f"cannot be read: {error.strerror}") from error
 
 
 def require_regular(descriptor: int, path: Path) -> None:

@@ -25,7 +25,7 @@ from roundlog.program.model import DType, TensorType
 from roundlog.program.text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
 from roundlog.storage.atomic import commit_file, partial_path
 from roundlog.storage.errors import StorageError
-from roundlog.storage.regular import open_regular
+from roundlog.storage.regular import open_regular, reading
 
 _DTYPE_NAMES = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
 _LENGTH = struct.Struct("<Q")
@@ -100,13 +100,8 @@ def tensor_types(path: Path) -> dict[str, TensorType]:
 
     Raises StorageError for a file that such a file cannot be: with metadata, other dtypes, or tensors of more than 2^40
     elements."""
-    try:
-        with open_regular(path) as file:
-            header, _ = _read_header(file, path, _MAX_HEADER_BYTES)
-    except FileNotFoundError as error:
-        raise StorageError(path, "does not exist") from error
-    except OSError as error:
-        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    with reading(path) as file:
+        header, _ = _read_header(file, path, _MAX_HEADER_BYTES)
     return {name: _declared(path, name, entry) for name, entry in header.items()}
 
 
@@ -140,13 +135,8 @@ def load_tensors(
     metadata or trailing bytes, and bools of 0 and 1 only; all but the last is checked before anything is
     allocated. Raises StorageError naming the file and the tensor.
     """
-    try:
-        with open_regular(path) as file:
-            return _read(file, path, expected, only)
-    except FileNotFoundError as error:
-        raise StorageError(path, "does not exist") from error
-    except OSError as error:
-        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    with reading(path) as file:
+        return _read(file, path, expected, only)
 
 
 def _read(

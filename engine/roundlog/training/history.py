@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from roundlog.storage import StorageError, open_regular, require_regular
+from roundlog.storage import StorageError, open_regular, reading, require_regular
 from roundlog.training.job import Job
 
 NAME = "history.jsonl"
@@ -160,14 +160,9 @@ def read_history(run_dir: Path) -> Iterator[HistoryEntry]:
 
     Raises StorageError if there is none, it is too large, or a line is not one of a history."""
     path = run_dir / NAME
-    try:
-        with open_regular(path) as file:
-            for _, entry in _lines(file, path):
-                yield entry
-    except FileNotFoundError as error:
-        raise StorageError(path, "does not exist") from error
-    except OSError as error:
-        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    with reading(path) as file:
+        for _, entry in _lines(file, path):
+            yield entry
 
 
 def _lines(file: BufferedReader, path: Path) -> Iterator[tuple[int, HistoryEntry]]:

@@ -21,7 +21,7 @@ from roundlog.execution import Executor, IndexRangeError, NonFiniteError
 from roundlog.execution.batches import LazyBatch
 from roundlog.operators import StepInputs
 from roundlog.program import Node, Program, TensorType
-from roundlog.storage import StorageError, load_tensors, open_regular
+from roundlog.storage import StorageError, load_tensors, reading
 from roundlog.training.job import Job, run_bytes
 from roundlog.training.policies import alone
 
@@ -117,14 +117,9 @@ def read_validation_rows(path: Path, job: Job, max_memory: int) -> dict[str, tor
         name: TensorType(tuple(field.shape[1:]), job.program.data[name].dtype) for name, field in job.dataset.items()
     }
     row_bytes = sum(kind.nbytes for kind in row_types.values())
-    try:
-        with open_regular(path) as file:
-            head = file.read(8)
-            size = file.seek(0, 2)
-    except FileNotFoundError as error:
-        raise StorageError(path, "does not exist") from error
-    except OSError as error:
-        raise StorageError(path, f"cannot be read: {error.strerror}") from error
+    with reading(path) as file:
+        head = file.read(8)
+        size = file.seek(0, 2)
     if len(head) < 8:
         raise StorageError(path, "is shorter than the 8 bytes that a safetensors file starts with")
     data_bytes = size - 8 - struct.unpack("<Q", head)[0]
