@@ -9,8 +9,9 @@ from typing import Protocol
 import torch
 
 from roundlog.execution.executor import Executor
+from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.local import analyse_for, local_program, samples_of_ranks
+from roundlog.execution.ranks.local import local_program, samples_of_ranks
 from roundlog.execution.ranks.ownership import Ownership
 from roundlog.execution.ranks.reads import Reads
 from roundlog.execution.ranks.rounding import RankRounding
@@ -35,10 +36,10 @@ class RankPart(Protocol):
 class AtOnce:
     """A rank's part with all of its samples at once (implements RankPart)."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int, owners: Ownership) -> None:
+    def __init__(self, program: Program, ranks: Ranks, bits: int, owners: Ownership, analysis: Analysis) -> None:
         self._program, self._ranks, self._bits, self._owners = program, ranks, bits, owners
         self._samples = samples_of_ranks(program, ranks.size)[ranks.rank]
-        self._analysis = analyse_for(program, ranks.size)
+        self._analysis = analysis
         left = owners.left_to_others(ranks.rank)
         self._local = local_program(program, self._analysis, self._samples, left)
         self._executor = Executor(self._local.program, bits)

@@ -19,7 +19,7 @@ from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.execution.ranks.agreement import DisagreementError
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import GO_ON, Giver, Order, OrderKind, give, next_order
-from roundlog.execution.ranks.rounding import Orders, collect, log_bytes
+from roundlog.execution.ranks.rounding import RoundingOrder, collect, log_bytes
 from roundlog.execution.ranks.states import SharedStates
 from roundlog.execution.ranks.step import RankStep, on_disk
 from roundlog.execution.ranks.sweeps import sweeps_of
@@ -84,7 +84,7 @@ class RanksExecutor:
             # Raises if the ranks have gone on to another state, before anybody waits for it.
             states = list(states)
         coming = len(inputs.states) if anew else GO_ON
-        order = Order(OrderKind.STEP, inputs.step, Orders.of(rounding), coming, self._sweeps)
+        order = Order(OrderKind.STEP, inputs.step, RoundingOrder.of(rounding), coming, self._sweeps)
         with self._orders.given(order):
             log = self._ranks.broadcast_bytes(log_bytes(rounding)) if order.rounding.has_log else b""
             if anew:

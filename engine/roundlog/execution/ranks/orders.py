@@ -13,12 +13,12 @@ import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.ranks.agreement import DisagreementError
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.rounding import Orders
+from roundlog.execution.ranks.rounding import RoundingOrder
 
 _HEADER = struct.Struct("<Bq?qdq?qq")
 """The kind, the step or slot, and the other fields of an order."""
 
-NO_ROUNDING = Orders(False, 0, 0.0, 0, False)
+_NO_ROUNDING = RoundingOrder(False, 0, 0.0, 0, False)
 
 GO_ON = -1
 """The step begins with the states that the step before it has left."""
@@ -44,7 +44,7 @@ class Order:
     kind: OrderKind
     number: int = 0
     """Number of the step, or of the slot."""
-    rounding: Orders = NO_ROUNDING
+    rounding: RoundingOrder = _NO_ROUNDING
     coming: int = GO_ON
     """Number of tensors of the state that are sent before the step, or GO_ON."""
     sweeps: int = 1
@@ -86,4 +86,4 @@ def next_order(ranks: Ranks) -> Order:
     header = torch.empty(_HEADER.size, dtype=torch.uint8)
     ranks.broadcast(header)
     kind, number, *fields, coming, sweeps = _HEADER.unpack(header.numpy().tobytes())
-    return Order(OrderKind(kind), number, Orders(*fields), coming, sweeps)
+    return Order(OrderKind(kind), number, RoundingOrder(*fields), coming, sweeps)

@@ -7,7 +7,7 @@ else: tensors of the state that only updates read, the operators that read them,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -47,7 +47,8 @@ class _Update:
 
 def ownership(program: Program, analysis: Analysis, size: int) -> Ownership:
     """The owners among so many ranks, by bytes, largest first. All analyses of a program for ranks give the same."""
-    reaches, readers = _reached(program, analysis), _readers(program)
+    readers = _readers(program)
+    reaches = _reached(program, analysis, readers)
     updates: list[_Update] = []
     for index, node in enumerate(program.nodes):
         # Numbers, such as counts of steps, are on every rank: what all updates read would give them all one owner.
@@ -64,7 +65,7 @@ def ownership(program: Program, analysis: Analysis, size: int) -> Ownership:
     computed = {}
     for index, slots in reaches.items():
         first = next(_slots(slots))
-        # What leads to the stores of several updates is computed by every rank.
+        # Every rank computes the operators that lead to stores of several updates.
         if first in update_of and not slots & ~update_of[first].slots:
             computed[index] = owners[first]
     kept = {slot for one in updates for slot in _slots(one.kept)}
@@ -78,6 +79,7 @@ def ownership(program: Program, analysis: Analysis, size: int) -> Ownership:
 
 
 def _readers(program: Program) -> list[list[int]]:
+    """The operators that read each value, in program order."""
     found: list[list[int]] = [[] for _ in program.nodes]
     for index, node in enumerate(program.nodes):
         for value in node.inputs:
@@ -85,10 +87,10 @@ def _readers(program: Program) -> list[list[int]]:
     return found
 
 
-def _reached(program: Program, analysis: Analysis) -> dict[int, int]:
+def _reached(program: Program, analysis: Analysis, readers: Sequence[Sequence[int]]) -> dict[int, int]:
     """Operators of whole values that lead to stores and nowhere else -> the slots of these. They read no samples, so
     that no rank waits for another one in them."""
-    readers, layouts = _readers(program), analysis.layouts
+    layouts = analysis.layouts
     found: dict[int, int] = {}
     for index in reversed(range(len(program.nodes))):
         node = program.nodes[index]

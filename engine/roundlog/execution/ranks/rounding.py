@@ -22,8 +22,8 @@ from roundlog.rounding.finding import MAX_FINDINGS
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """Orders of rank 0 to all ranks about the rounding of a step."""
+class RoundingOrder:
+    """The part of an order that says how all ranks round in a step."""
 
     records: bool
     """Whether decisions are recorded; otherwise a log is followed, if there is one."""
@@ -35,8 +35,8 @@ class Orders:
     has_log: bool
 
     @classmethod
-    def of(cls, rounding: Rounding) -> Orders:
-        """Orders that follow from rank 0's rounding. Raises TypeError for another policy than `certified`."""
+    def of(cls, rounding: Rounding) -> RoundingOrder:
+        """The one that follows from rank 0's rounding. Raises TypeError for another policy than `certified`."""
         if isinstance(rounding, Recorder):
             return cls(True, rounding.guard, 1.0, 0, False)
         if isinstance(rounding, Follower):
@@ -54,13 +54,13 @@ def log_bytes(rounding: Rounding) -> bytes:
 class RankRounding:
     """The roundings of one rank in one step."""
 
-    def __init__(self, orders: Orders, rank: int, step: int, bits: int, log: bytes) -> None:
+    def __init__(self, orders: RoundingOrder, rank: int, step: int, bits: int, log: bytes) -> None:
         self._own, self._shared = (self._made(orders, seed, step, bits, log) for seed in (rank + 1, 0))
         self._tells_all = rank == 0
         """Whether what every rank finds is told by this one."""
 
     @staticmethod
-    def _made(orders: Orders, seed: int, step: int, bits: int, log: bytes) -> Recorder | Follower:
+    def _made(orders: RoundingOrder, seed: int, step: int, bits: int, log: bytes) -> Recorder | Follower:
         if orders.records:
             return Recorder(orders.guard, bits)
         made = Follower(orders.guard, orders.share, np.random.default_rng([orders.secret, seed]), bits)

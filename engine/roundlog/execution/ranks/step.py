@@ -37,7 +37,8 @@ class RankStep:
         self.program, self.bits = program, bits
         self._ranks, self._agreement, self._directory = ranks, Agreement(ranks, interval), directory
         self._parts: dict[int, RankPart] = {}
-        self._owners = ownership(program, analyse_for(program, ranks.size), ranks.size)
+        self._analysis = analyse_for(program, ranks.size)
+        self._owners = ownership(program, self._analysis, ranks.size)
         self._stored = _stored(program, self._owners.left_to_others(ranks.rank))
         self.kept = KeptStates(program, ranks, self._owners)
 
@@ -72,7 +73,7 @@ class RankStep:
     def _part(self, sweeps: int) -> RankPart:
         if sweeps not in self._parts:
             self._parts[sweeps] = (
-                AtOnce(self.program, self._ranks, self.bits, self._owners)
+                AtOnce(self.program, self._ranks, self.bits, self._owners, self._analysis)
                 if sweeps == 1
                 else InSweeps(self.program, self._ranks, self.bits, self._owners, sweeps, on_disk(self._directory))
             )
