@@ -211,7 +211,7 @@ class MatMul(Contraction, Summation):
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
-        # By BLAS, threads have products of their own, which take much memory together.
+        # With BLAS, every thread holds a whole product of its own: too much memory for a large one.
         fits = a.ndim == 2 and (by_tiles() or a.shape[0] * b.shape[1] <= 2 * PANEL)
         if fits and a.device.type == "cpu" and a.numel() and b.numel():
             y, *squared_norms = sum_product(a, b)
